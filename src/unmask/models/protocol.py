@@ -1,0 +1,119 @@
+"""The contract between a network and everything that samples, trains or evaluates it.
+
+A denoiser is anything that can be called as ``model(tokens, time=None, rows=None)`` and has ``vocab_size`` and ``mask_id``;
+no base class is needed. ``rows`` and ``time`` are optional for a third party's model: a model that does not take them is
+asked for everything and the rows are gathered from its answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """A masked model: tokens with holes in, raw logits of what the holes hide out."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of logits; token ids are 0 .. V-1, and the mask may be V itself or any id below it."""
+        ...
+
+    @property
+    def mask_id(self) -> int: ...
+
+    def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """tokens int64 [B, L], time float [B], rows int64 [B, R] -> logits [B, R, V], or [B, L, V] without rows."""
+        ...
+
+
+def check(model: Any) -> None:
+    """Refuse what is not a denoiser, and say what is missing."""
+    if not callable(model):
+        raise ValueError(f"model must be callable as model(tokens, time=..., rows=...), got {type(model).__name__}")
+    for name in ("vocab_size", "mask_id"):
+        if not isinstance(getattr(model, name, None), int):
+            raise ValueError(f"model must have an integer attribute {name!r}; {type(model).__name__} has none")
+    if not 0 <= model.mask_id <= model.vocab_size or model.vocab_size < 1:
+        raise ValueError(f"model.mask_id must be in 0..vocab_size={model.vocab_size}, got {model.mask_id}")
+
+
+def takes(model: Any, argument: str) -> bool:
+    """Whether the model's call has this keyword."""
+    call = model.forward if isinstance(model, torch.nn.Module) else model
+    parameters = inspect.signature(call).parameters
+    return argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def device_of(model: Any) -> torch.device:
+    """Where the model lives; models without parameters live on the CPU."""
+    if isinstance(model, torch.nn.Module):
+        for tensor in (*model.parameters(), *model.buffers()):
+            return tensor.device
+    return torch.device("cpu")
+
+
+@contextmanager
+def inference(model: Any) -> Iterator[None]:
+    """No gradients and no dropout inside; the model is handed back in the mode it came in."""
+    training = isinstance(model, torch.nn.Module) and model.training
+    if training:
+        model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        if training:
+            model.train()
+
+
+def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor) -> Tensor:
+    """Raw logits [B, R, V] at the asked rows, from any denoiser."""
+    arguments: dict[str, Tensor | None] = {"time": time} if takes(model, "time") else {}
+    if takes(model, "rows"):
+        logits: Tensor = model(tokens, rows=rows, **arguments)
+    else:
+        logits = model(tokens, **arguments)
+        _check_shape(model, logits, tokens.shape)
+        logits = logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+    _check_shape(model, logits, rows.shape)
+    return suppress_mask(model, logits)
+
+
+def logits_where(model: Any, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
+    """Raw logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
+
+    A network with a ``packed(tokens, time, where)`` method computes its head for just these; that is what makes
+    training on half-masked batches cheap. Others are asked by rows, padded to the fullest sequence.
+    """
+    if hasattr(model, "packed"):
+        return suppress_mask(model, model.packed(tokens, time, where))
+    count = where.sum(1)
+    width = int(count.max()) if where.numel() else 0
+    # A stable sort of "not here" brings the wanted positions to the front, in order.
+    rows = torch.argsort((~where).to(torch.int8), dim=1, stable=True)[:, :width]
+    valid = torch.arange(width, device=where.device) < count.unsqueeze(1)
+    return logits_at(model, tokens, time, rows)[valid]
+
+
+def suppress_mask(model: Any, logits: Tensor) -> Tensor:
+    """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf."""
+    if model.mask_id >= logits.shape[-1]:
+        return logits
+    index = torch.tensor([model.mask_id], device=logits.device)
+    return logits.index_fill(-1, index, -torch.inf)
+
+
+def _check_shape(model: Any, logits: Tensor, leading: tuple[int, ...]) -> None:
+    expected = (*leading, model.vocab_size)
+    if tuple(logits.shape) != expected or not logits.is_floating_point():
+        raise ValueError(
+            f"{type(model).__name__} returned {logits.dtype} {tuple(logits.shape)}; floating-point logits of shape "
+            f"{expected} were expected (batch, rows, vocab_size)"
+        )
