@@ -1,7 +1,7 @@
 """Noise schedules: alpha(t), the probability that a token is still visible at time t (Eq. 1).
 
-Every schedule decreases from alpha(0), about 1, to alpha(1), about 0. All arithmetic is in float64. ``inverse`` clamps to
-[0, 1], so a schedule that only approaches its ends (Geometric, LogLinear) still answers for a fully masked canvas.
+Every schedule decreases from alpha(0), about 1, to alpha(1), about 0. All arithmetic is in float64. ``inverse`` clamps
+to [0, 1], so a schedule that only approaches its ends (Geometric, LogLinear) still answers for a fully masked canvas.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Geometric:
     def __post_init__(self) -> None:
         if not 0 < self.sigma_min < self.sigma_max:
             raise ValueError(
-                f"Geometric(sigma_min={self.sigma_min}, sigma_max={self.sigma_max}): 0 < sigma_min < sigma_max is needed"
+                f"0 < sigma_min < sigma_max is needed, got Geometric({self.sigma_min}, {self.sigma_max})"
             )
 
     @property

@@ -1,8 +1,8 @@
 """The contract between a network and everything that samples, trains or evaluates it.
 
-A denoiser is anything that can be called as ``model(tokens, time=None, rows=None)`` and has ``vocab_size`` and ``mask_id``;
-no base class is needed. ``rows`` and ``time`` are optional for a third party's model: a model that does not take them is
-asked for everything and the rows are gathered from its answer.
+A denoiser is anything that can be called as ``model(tokens, time=None, rows=None)`` and has ``vocab_size`` and
+``mask_id``; no base class is needed. ``rows`` and ``time`` are optional for a third party's model: one that does not
+take them is asked for everything, and the rows are gathered from its answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -47,8 +48,13 @@ def check(model: Any) -> None:
 def takes(model: Any, argument: str) -> bool:
     """Whether the model's call has this keyword."""
     call = model.forward if isinstance(model, torch.nn.Module) else model
-    parameters = inspect.signature(call).parameters
-    return argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return argument in (keywords := _keywords(getattr(call, "__func__", call))) or "**" in keywords
+
+
+@lru_cache
+def _keywords(call: Any) -> frozenset[str]:
+    parameters = inspect.signature(call).parameters.values()
+    return frozenset("**" if p.kind is p.VAR_KEYWORD else p.name for p in parameters)
 
 
 def device_of(model: Any) -> torch.device:

@@ -1,0 +1,45 @@
+"""unmask: train, sample and evaluate masked (diffusion) models of discrete data, exactly and fast."""
+
+import importlib.util
+import os
+
+__version__ = "0.1.0"
+
+# Two OpenMP threads that spin while another process has the core are ten times slower than one: wait without spinning.
+# This must be set before torch starts its threads.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from unmask import theory
+
+if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works without it
+    from unmask import draw, forward, objective, plan, predict, schedule, timing
+    from unmask.models.oracle import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
+    from unmask.models.protocol import Denoiser
+    from unmask.plan import Plan
+    from unmask.sample import Sample, Step, sample, stream
+    from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
+
+    __all__ = [
+        "Cosine",
+        "Denoiser",
+        "EnumeratedOracle",
+        "Geometric",
+        "HiddenMarkovOracle",
+        "Linear",
+        "LogLinear",
+        "MarkovOracle",
+        "Plan",
+        "Polynomial",
+        "Sample",
+        "Step",
+        "draw",
+        "forward",
+        "objective",
+        "plan",
+        "predict",
+        "sample",
+        "schedule",
+        "stream",
+        "theory",
+        "timing",
+    ]

@@ -1,0 +1,143 @@
+"""From a distribution to a token id, at a stated precision.
+
+A draw is any callable ``(logits [R, V], generators) -> ids [R]``: one torch.Generator per row, and a row's id depends
+on its own logits and its own generator alone. The default, ``inverse_cdf``, and ``exponential_race`` are exact to
+float64. ``gumbel(dtype)`` and ``truncated(M)`` are what the field's codebases run; they are here to be measured, and
+must be asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+Draw = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
+
+
+def inverse_cdf(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """The first id whose cumulative probability exceeds u ~ U(0, 1): one uniform per row, exact to float64."""
+    cumulative = _weights(logits).cumsum(-1)
+    u = uniforms(generators).to(logits.device).unsqueeze(-1)
+    # u < 1, so u * total < total in float64 too; `right` passes over ids of probability zero.
+    return torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).squeeze(-1)
+
+
+def exponential_race(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """The first of V exponential clocks with rates pi to ring: argmin_i E_i / pi_i, in float64."""
+    weights = _weights(logits)
+    u = uniforms(generators, weights.shape[-1]).to(logits.device)
+    clocks = (-torch.log1p(-u)).clamp(min=2.0**-54)  # E = 0 would win at any rate, zero included
+    return (weights / clocks).argmax(-1)
+
+
+def gumbel(dtype: torch.dtype) -> Draw:
+    """The Gumbel-max trick with its uniforms in ``dtype``: argmax_i log pi_i - log(-log u_i).
+
+    In float32 u stops at 1 - 2^-24, so no Gumbel exceeds 16.6355: this is the fault of Sec. 5, here to be studied.
+    """
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"gumbel(dtype) takes a floating-point torch dtype, for example torch.float64, got {dtype!r}")
+
+    def gumbel_max(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        _weights(logits)  # refuses rows that are no distribution
+        u = uniforms(generators, logits.shape[-1], dtype=dtype).to(logits.device)
+        u = u.clamp(min=torch.finfo(dtype).tiny)  # g = -inf would tie with an id of probability zero
+        return (logits.double() - torch.log(-torch.log(u)).double()).argmax(-1)
+
+    gumbel_max.__name__ = f"gumbel_{str(dtype).removeprefix('torch.')}"
+    return gumbel_max
+
+
+def truncated(maximum: float) -> Draw:
+    """Gumbel-max with float64 Gumbels conditioned on g <= M (Prop. 5.2): the truncation and nothing else.
+
+    ``truncated(theory.maximum_gumbel("float32"))`` is the paper's "64-bit + trunc".
+    """
+    if not math.isfinite(maximum):
+        raise ValueError(f"truncated(maximum) takes a finite largest Gumbel, got {maximum}")
+    ceiling = math.exp(-math.exp(-maximum))  # F(M): scaled uniforms never pass it
+
+    def truncated_gumbel_max(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        _weights(logits)
+        u = uniforms(generators, logits.shape[-1]).to(logits.device).clamp(min=2.0**-54) * ceiling
+        return (logits.double() - torch.log(-torch.log(u))).argmax(-1)
+
+    return truncated_gumbel_max
+
+
+def gumbel_softmax(
+    logits: Tensor, *, temperature: float, generator: torch.Generator, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """The Gumbel-softmax distribution (App. on Gumbel tricks): softmax((log pi + g)/T), with gradients."""
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    u = torch.rand(logits.shape, dtype=dtype, generator=generator, device=generator.device).to(logits.device)
+    g = -torch.log(-torch.log(u.clamp(min=torch.finfo(dtype).tiny)))
+    return torch.softmax((logits.to(dtype) + g) / temperature, dim=-1)
+
+
+def shaped(
+    logits: Tensor, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+) -> Tensor:
+    """Lower the temperature, then keep the k likeliest ids, then the fewest ids of probability p: float64 log-weights.
+
+    Temperature 0 keeps the likeliest id alone (the first, among equals).
+    """
+    check_shape_options(temperature, top_k, top_p)
+    logits = logits.double()
+    if temperature == 0:
+        best = logits.argmax(-1, keepdim=True)
+        return torch.full_like(logits, -torch.inf).scatter(-1, best, 0.0)
+    if temperature != 1:
+        logits = logits / temperature
+    if top_k is not None and top_k < logits.shape[-1]:
+        kept = logits.topk(top_k, dim=-1)
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, kept.indices, kept.values)
+    if top_p is not None and top_p < 1:
+        order = logits.argsort(dim=-1, descending=True, stable=True)
+        probabilities = torch.softmax(logits, -1).gather(-1, order)
+        before = probabilities.cumsum(-1) - probabilities
+        dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= top_p)
+        logits = logits.masked_fill(dropped, -torch.inf)
+    return logits
+
+
+def check_shape_options(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    if not (temperature >= 0 and math.isfinite(temperature)):
+        raise ValueError(f"temperature must be a finite number of at least 0, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1, or None for all ids, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be in (0, 1], or None for all ids, got {top_p}")
+
+
+def uniforms(
+    generators: Sequence[torch.Generator], columns: int | None = None, *, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """U(0, 1) numbers [R] or [R, columns], each row from its own generator.
+
+    Neighbouring rows of one generator are drawn in one call; a row's numbers do not depend on its neighbours.
+    """
+    if not generators:
+        return torch.empty(0 if columns is None else (0, columns), dtype=dtype)
+    parts = []
+    for generator, run in groupby(generators):
+        rows = sum(1 for _ in run)
+        shape = (rows,) if columns is None else (rows, columns)
+        parts.append(torch.rand(shape, dtype=dtype, generator=generator, device=generator.device))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _weights(logits: Tensor) -> Tensor:
+    """exp(logits - max) in float64, refusing rows that are not a distribution."""
+    if logits.ndim != 2 or logits.shape[-1] < 1 or not logits.is_floating_point():
+        raise ValueError(f"logits must be floating-point [rows, classes], got {logits.dtype} {tuple(logits.shape)}")
+    logits = logits.double()
+    weights = torch.exp(logits - logits.amax(-1, keepdim=True))
+    if not bool(weights.sum(-1).isfinite().all()):
+        raise ValueError("logits must have no NaN and no +inf, and at least one id per row that is not -inf")
+    return weights

@@ -1,0 +1,236 @@
+"""Which positions are unmasked at which step, and at which time: all of it drawn before the network is called.
+
+Whether and when a masked token is unmasked does not depend on the network (Sec. 4.2). Each masked position draws one
+u ~ U(0, 1) and is hit at tau = alpha^-1(1 - u (1 - alpha_start)); sorting these gives the order statistics that
+Algorithm 1 draws one after another, and the uniform choice of a position at each of them. The samplers differ in how
+they group the hitting times into steps, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from unmask.draw import uniforms
+from unmask.schedule import Linear, Schedule
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One call's part of a plan. Pads are -1; a real position that is not drawn keeps the token the network saw."""
+
+    positions: Tensor  # int64 [B, R]: to fill after this call
+    tau: Tensor  # float64 [B, R]: their hitting times
+    drawn: Tensor  # bool [B, R]: to be drawn from the network's answer
+    hidden: Tensor | None = None  # int64 [B, H]: to be masked again before the filling (Algorithm 4)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The network-independent half of a sampling run, for a batch of sequences with any numbers of holes.
+
+    A row's slots are its masked positions in the order they are unmasked; slots of one step are neighbours. Steps are
+    counted per row without gaps: a step of the grid in which nothing happens does not exist.
+    """
+
+    order: Tensor  # int64 [B, L]: positions in the order they are unmasked, -1 in the slots past the last
+    times: Tensor  # float64 [B, L]: their hitting times, non-increasing, 0 in the slots past the last
+    step: Tensor  # int64 [B, L]: the step each belongs to, 0, 1, ... per row, -1 in the slots past the last
+    call_time: Tensor  # float64 [B, S]: the time at which the network is called for each step, 0 past the last
+    tentative: Tensor | None = None  # int64 [B, L], Algorithm 4's first choice of each step's positions, if any
+
+    @property
+    def calls(self) -> Tensor:
+        """The number of network calls of each row: int64 [B]."""
+        return self.step.amax(1) + 1 if self.step.shape[1] else self.step.new_zeros(len(self.step))
+
+    @property
+    def holes(self) -> Tensor:
+        """The number of positions that each row fills: int64 [B]."""
+        return (self.order >= 0).sum(1)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def rows(self, index: Tensor | slice) -> Plan:
+        """The plan of some of the sequences."""
+        tentative = None if self.tentative is None else self.tentative[index]
+        return Plan(self.order[index], self.times[index], self.step[index], self.call_time[index], tentative)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """The first slot of each step: int64 [B, S + 1]; a row's steps past its last start where its slots end."""
+        step = torch.where(self.step < 0, torch.iinfo(torch.int64).max, self.step)
+        every = torch.arange(self.call_time.shape[1] + 1).expand(len(self), -1)
+        return torch.searchsorted(step.contiguous(), every.contiguous())
+
+    def ask(self, step: Tensor) -> Ask:
+        """What one call of the network is for: the rows' own steps are int64 [B] and need not be the same."""
+        slots, real = self._slots(step)
+        positions, tau = self._at(self.order, slots, real, -1), self._at(self.times, slots, real, 0.0)
+        if self.tentative is None:
+            return Ask(positions, tau, drawn=real)
+        # Algorithm 4: take the last step's first choice back, choose its positions again, then choose this step's.
+        earlier, was = self._slots(step - 1)
+        hidden = self._at(self.tentative, earlier, was, -1)
+        again = self._at(self.order, earlier, was, -1)
+        positions = torch.cat([again, self._at(self.tentative, slots, real, -1)], 1)
+        tau = torch.cat([self._at(self.times, earlier, was, 0.0), tau], 1)
+        # What the network was shown is carried over (Eq. 4); the rest is drawn.
+        carried = (positions.unsqueeze(2) == hidden.unsqueeze(1)).any(2)
+        return Ask(positions, tau, drawn=(positions >= 0) & ~carried, hidden=hidden)
+
+    def _slots(self, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots of one step of each row, int64 [B, R], padded to the fullest row, and which of them are real."""
+        inside = step.clamp(0, self.call_time.shape[1])
+        first = self.starts.gather(1, inside.unsqueeze(1))
+        end = self.starts.gather(1, (inside + 1).clamp(max=self.call_time.shape[1]).unsqueeze(1))
+        end = torch.where(step.unsqueeze(1) < 0, first, end)
+        slots = first + torch.arange(int((end - first).amax()) if len(step) else 0)
+        return slots, slots < end
+
+    @staticmethod
+    def _at(values: Tensor, slots: Tensor, real: Tensor, pad: float) -> Tensor:
+        return torch.where(real, values.gather(1, torch.where(real, slots, 0)), pad)
+
+
+Planner = Callable[..., Plan]
+
+
+def first_hitting(
+    tokens: Tensor,
+    *,
+    mask_id: int,
+    generators: Sequence[torch.Generator],
+    schedule: Schedule | None = None,
+    steps: int | None = None,
+) -> Plan:
+    """Algorithm 1: first-hitting sampling. One token per step, called at its own hitting time; ``steps`` is ignored."""
+    order, times, _ = hitting_times(tokens, mask_id=mask_id, generators=generators, schedule=schedule)
+    step = torch.where(order >= 0, torch.arange(order.shape[1]), -1)
+    return _plan(order, times, step, times)
+
+
+def parallel(
+    tokens: Tensor,
+    *,
+    mask_id: int,
+    generators: Sequence[torch.Generator],
+    schedule: Schedule | None = None,
+    steps: int | None = None,
+) -> Plan:
+    """Algorithm 2: parallel decoding. N groups whose sizes differ by at most one, called at their first hitting times.
+
+    A row with fewer holes than ``steps`` takes one step per hole, which is Algorithm 1.
+    """
+    steps = _check_steps("parallel", steps)
+    order, times, holes = hitting_times(tokens, mask_id=mask_id, generators=generators, schedule=schedule)
+    slot = torch.arange(order.shape[1])
+    groups = holes.clamp(max=steps).unsqueeze(1)
+    step = torch.where(order >= 0, slot * groups // holes.clamp(min=1).unsqueeze(1), -1)
+    return _plan(order, times, step, times)
+
+
+def ancestral(
+    tokens: Tensor,
+    *,
+    mask_id: int,
+    generators: Sequence[torch.Generator],
+    schedule: Schedule | None = None,
+    steps: int | None = None,
+) -> Plan:
+    """N-step ancestral sampling (Eq. 10), exactly: hitting times put into the intervals of the grid t_k = t_start k/N.
+
+    The network is called at t_k, where the interval (t_{k-1}, t_k] starts; one that nothing falls into costs nothing.
+    Under a schedule with alpha_0 < 1 what is still masked at time 0 is unmasked there, in one last step.
+    """
+    steps, schedule = _check_steps("ancestral", steps), schedule or Linear()
+    order, times, holes = hitting_times(tokens, mask_id=mask_id, generators=generators, schedule=schedule)
+    start = start_time(holes, order.shape[1], schedule).unsqueeze(1)
+    interval = (times / start.clamp(min=2.0**-1000) * steps).ceil().long().clamp(0, steps)
+    if bool(schedule.alpha(0.0) == 1):
+        interval = interval.clamp(min=1)  # a hitting time of exactly 0, once in 2^53, belongs to the last interval
+    interval = torch.where(order >= 0, interval, -1)
+    step = torch.zeros_like(order)
+    step[:, 1:] = (interval[:, 1:] != interval[:, :-1]).cumsum(1)
+    return _plan(order, times, torch.where(order >= 0, step, -1), start * interval.clamp(min=0) / steps)
+
+
+def hitting_times(
+    tokens: Tensor, *, mask_id: int, generators: Sequence[torch.Generator], schedule: Schedule | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Proposition 4.1: positions in the order they are hit, their hitting times, and the holes of each row.
+
+    tau = alpha^-1(1 - u (1 - alpha_start)) for every masked position; sorted, these are the order statistics that
+    tau_{n-1} = alpha^-1(1 - u_n^(1/n) (1 - alpha_{tau_n})) draws one by one.
+    """
+    if tokens.ndim != 2 or tokens.dtype != torch.int64:
+        raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
+    if len(generators) != len(tokens):
+        raise ValueError(f"one generator per row is needed: {len(tokens)} rows, {len(generators)} generators")
+    schedule = schedule or Linear()
+    length = tokens.shape[1]
+    masked = (tokens == mask_id).cpu()
+    holes = masked.sum(1)
+    u = uniforms(generators, length).cpu()
+    u, order = torch.where(masked, u, -1.0).sort(1, descending=True)
+    alpha_start = schedule.alpha(start_time(holes, length, schedule))
+    times = schedule.inverse(1 - u.clamp(min=0) * (1 - alpha_start).unsqueeze(1))
+    real = torch.arange(length) < holes.unsqueeze(1)
+    return torch.where(real, order, -1), torch.where(real, times, 0.0), holes
+
+
+def start_time(holes: Tensor, length: int, schedule: Schedule) -> Tensor:
+    """alpha^-1(1 - holes/L): the time of a canvas with this many holes; 1 for an empty one."""
+    return schedule.inverse(1 - holes.double() / max(length, 1))
+
+
+def rechoose(plan: Plan, generators: Sequence[torch.Generator]) -> Plan:
+    """Algorithm 4's two choices: ``order`` is the corrected one, ``tentative`` holds each step's first choice.
+
+    A step's tentative positions are uniform among those that the corrected steps before it leave masked. The last step
+    is not corrected: both choices are what is left.
+    """
+    u = uniforms(generators, plan.order.shape[1]).tolist()
+    tentative = plan.order.clone()
+    for row, (starts, calls, holes) in enumerate(
+        zip(plan.starts.tolist(), plan.calls.tolist(), plan.holes.tolist(), strict=True)
+    ):
+        for first, end in pairwise(starts[:calls]):  # every step but the last
+            chosen = _subset(holes - first, u[row][first:end])
+            tentative[row, first:end] = plan.order[row, first:holes][chosen]
+    return replace(plan, tentative=tentative)
+
+
+def _subset(size: int, u: list[float]) -> list[int]:
+    """Distinct indices below size, uniform over subsets, from one uniform each: Fisher and Yates, cut short."""
+    moved: dict[int, int] = {}
+    chosen = []
+    for i, value in enumerate(u):
+        j = i + int(value * (size - i))
+        chosen.append(moved.get(j, j))
+        moved[j] = moved.get(i, i)
+    return chosen
+
+
+def _plan(order: Tensor, times: Tensor, step: Tensor, called_at: Tensor) -> Plan:
+    """Collect slots into steps: a step is called at the largest of its slots' times."""
+    calls = int(step.amax()) + 1 if step.numel() else 0
+    real = step >= 0
+    call_time = torch.zeros(len(order), calls, dtype=torch.float64)
+    if calls:
+        call_time.scatter_reduce_(1, step.clamp(min=0), torch.where(real, called_at, 0.0), "amax")
+    return Plan(order, times, step, call_time)
+
+
+def _check_steps(name: str, steps: int | None) -> int:
+    if steps is None:
+        raise ValueError(f"plan.{name} needs steps, the number of steps N (plan.first_hitting needs none)")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
+    return steps

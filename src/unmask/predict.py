@@ -1,0 +1,85 @@
+"""From the network's outputs, this call's and perhaps the last one's, to one distribution per row.
+
+``first_order`` draws from what the network says. ``extrapolate`` and ``correct`` are the paper's two second-order
+variants: neither costs a network call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmask.plan import Plan, rechoose
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """log mu at some rows, [M, V] in float64, and the time [M] at which the network was called for it."""
+
+    log_mu: Tensor
+    time: Tensor
+
+
+def _as_planned(plan: Plan, generators: Sequence[torch.Generator]) -> Plan:
+    return plan
+
+
+def _as_predicted(now: Prediction, before: Prediction | None, tau: Tensor) -> Tensor:
+    return now.log_mu
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """How a distribution comes from predictions, and what that asks of the plan.
+
+    ``combine(now, before, tau)`` gives log-weights [M, V] for rows hit at tau [M]; ``before`` is the last call's
+    prediction at the same rows, where there is one and ``lookahead`` asked for it a call ahead. ``prepare`` makes
+    whatever further random choices the plan needs.
+    """
+
+    combine: Callable[[Prediction, Prediction | None, Tensor], Tensor] = _as_predicted
+    lookahead: bool = False
+    prepare: Callable[[Plan, Sequence[torch.Generator]], Plan] = _as_planned
+
+
+def log_mean(logits: Tensor) -> Tensor:
+    """Equation 4 at masked rows: log mu = log softmax(f), normalised in float64 and nowhere else."""
+    log_mu = torch.log_softmax(logits.double(), -1)
+    if bool(log_mu[..., :1].isnan().any()):
+        raise ValueError(
+            "the model returned logits that are no distribution at a masked position: NaN, +inf, or -inf for every id"
+        )
+    return log_mu
+
+
+def lagrange(now: Prediction, before: Prediction | None, tau: Tensor) -> Tensor:
+    """Algorithm 3: the line through the last two predictions, continued to the row's own hitting time.
+
+    mu^ = (tau - tau~)/(tau_c - tau~) mu + (tau - tau_c)/(tau~ - tau_c) mu~, with tau_c and tau~ the times of this call
+    and of the last. What falls below 0 is put at 0, and the draw renormalises the rest.
+    """
+    if before is None:
+        return now.log_mu
+    span = before.time - now.time
+    # Two calls at one time (a schedule's flat end) define no line: the newer prediction stands.
+    ahead = torch.where(span > 0, (now.time - tau) / span, 0.0).unsqueeze(-1)
+    mu = (1 + ahead) * now.log_mu.exp() - ahead * before.log_mu.exp()
+    return mu.clamp(min=0).log()
+
+
+first_order = Predictor()
+"""Algorithms 1 and 2: draw from this call's prediction."""
+
+extrapolate = Predictor(combine=lagrange, lookahead=True)
+"""Algorithm 3: extrapolate the last two predictions to each row's own hitting time."""
+
+correct = Predictor(prepare=rechoose)
+"""Algorithm 4: choose and draw each group again with the prediction that followed it."""
+
+
+def auto(steps: int) -> Predictor:
+    """The paper's rule for the second order: extrapolate up to 128 steps, correct beyond."""
+    return extrapolate if steps <= 128 else correct

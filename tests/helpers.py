@@ -1,0 +1,54 @@
+"""What several test files share: known joints, and the tests of fit they are judged by."""
+
+from __future__ import annotations
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from unmask.models.oracle import EnumeratedOracle
+
+FALSE_ALARM = 1e-6
+"""The rate at which a statistical test with a fixed seed was allowed to fail when that seed was first drawn."""
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def joint(vocab: int, length: int, *, seed: int = 0, sharpness: float = 3.0) -> Tensor:
+    """A joint distribution with strong dependence between all positions."""
+    weights = torch.rand([vocab] * length, dtype=torch.float64, generator=generator(seed)) ** sharpness
+    return weights / weights.sum()
+
+
+def oracle(vocab: int = 3, length: int = 4, *, seed: int = 0, **options: int) -> EnumeratedOracle:
+    return EnumeratedOracle(joint(vocab, length, seed=seed), **options)
+
+
+def codes(tokens: Tensor, vocab: int) -> Tensor:
+    """Each sequence as one number, its index in the flattened joint."""
+    place = vocab ** torch.arange(tokens.shape[1] - 1, -1, -1)
+    return (tokens * place).sum(1)
+
+
+def frequencies(tokens: Tensor, vocab: int) -> Tensor:
+    return torch.bincount(codes(tokens, vocab), minlength=vocab ** tokens.shape[1])
+
+
+def chi_square(counts: Tensor, probabilities: Tensor) -> float:
+    """The p-value of the counts under the probabilities; cells expecting fewer than 5 are pooled."""
+    expected = probabilities.flatten().double() * counts.sum()
+    assert bool((counts.flatten()[expected == 0] == 0).all()), "an outcome of probability zero occurred"
+    large = expected >= 5
+    observed, wanted = counts.flatten()[large].double(), expected[large]
+    rest = float(expected[~large].sum())
+    if rest > 0:
+        observed = torch.cat([observed, counts.flatten()[~large].sum().double().reshape(1)])
+        wanted = torch.cat([wanted, torch.tensor([rest], dtype=torch.float64)])
+    wanted = wanted * observed.sum() / wanted.sum()
+    return float(stats.chisquare(observed.numpy(), wanted.numpy()).pvalue) if len(wanted) > 1 else 1.0
+
+
+def total_variation(p: Tensor, q: Tensor) -> float:
+    return float((p.flatten() - q.flatten()).abs().sum() / 2)

@@ -1,0 +1,257 @@
+from itertools import combinations, permutations
+
+import pytest
+import torch
+
+from tests.helpers import generator, joint, oracle
+from unmask import objective, timing
+from unmask.models.oracle import EnumeratedOracle, MarkovOracle, TimeDependent
+from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
+
+SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(1e-8, 40.0), LogLinear(1e-9)]
+
+
+def enumerated_nelbo(model, x0):
+    """Equation 7 with its expectation over q~ written out as an average over all subsets: no randomness at all."""
+    length, total = x0.shape[1], torch.zeros(len(x0), dtype=torch.float64)
+    for n in range(1, length + 1):
+        subsets = list(combinations(range(length), n))
+        for subset in subsets:
+            xn = x0.clone()
+            xn[:, list(subset)] = model.mask_id
+            total += objective.cross_entropy(model, xn, x0, None) / n / len(subsets)
+    return total
+
+
+def everything(vocab, length):
+    return torch.cartesian_prod(*[torch.arange(vocab)] * length)
+
+
+def within(estimates, target, z=5.0):
+    """Monte-Carlo agreement of a mean: z = 5 has a false-alarm rate of 6e-7."""
+    error = estimates.std() / len(estimates) ** 0.5
+    return abs(float(estimates.mean() - target)) < z * float(error)
+
+
+def test_the_discrete_nelbo_of_an_oracle_is_minus_log_p():
+    """Proposition 3.1 and 3.2: for each of the 81 sequences, to 1e-9."""
+    model, x0 = oracle(3, 4), everything(3, 4)
+    torch.testing.assert_close(enumerated_nelbo(model, x0), -model.log_likelihood(x0), rtol=0, atol=1e-9)
+
+
+def test_the_chain_rule_of_an_oracle_is_minus_log_p_along_every_order():
+    model, x0 = oracle(2, 4, seed=1), everything(2, 4)
+    for order in permutations(range(4)):
+        nats = objective.along_order(model, x0, torch.tensor(order).expand(16, 4))
+        torch.testing.assert_close(nats, -model.log_likelihood(x0), rtol=0, atol=1e-9)
+
+
+def test_the_chain_rule_along_part_of_an_order_is_conditional():
+    model, x0 = oracle(3, 4), everything(3, 4)
+    nats = objective.along_order(model, x0, torch.tensor([3, 1]).expand(81, 2))
+    holes = x0.clone()
+    holes[:, [1, 3]] = model.mask_id
+    torch.testing.assert_close(nats, model.log_likelihood(holes) - model.log_likelihood(x0), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_the_continuous_nelbo_agrees_under_every_schedule(schedule):
+    """Equation 6, stratified over t, within its Monte-Carlo error of -log p. False alarm 6e-7 each."""
+    model = oracle(3, 4)
+    x0 = torch.tensor([[0, 2, 1, 1]]).expand(20_000, 4)
+    t = timing.independent(20_000, generator(0))
+    estimates = objective.nelbo_by_time(model, x0, t, generator=generator(1), schedule=schedule)
+    assert within(estimates, -model.log_likelihood(x0[:1])[0])
+
+
+def test_the_discrete_nelbo_by_sampling_agrees():
+    model = oracle(3, 4)
+    x0 = torch.tensor([[0, 2, 1, 1]]).expand(20_000, 4)
+    n = timing.count(timing.independent(20_000, generator(2)), 4)
+    estimates = objective.nelbo_by_count(model, x0, n, generator=generator(3))
+    assert within(estimates, -model.log_likelihood(x0[:1])[0])
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Cosine()], ids=repr)
+def test_a_network_that_reads_the_time_gets_the_beta_mixture(schedule):
+    """Equation 7 with Equation 8 equals Equation 6 for a time-dependent network; with one fixed time it does not."""
+    model = TimeDependent(oracle(3, 4), strength=1.5)
+    rows = 60_000
+    x0 = torch.tensor([[0, 2, 1, 1]]).expand(rows, 4)
+    t = timing.stratified(rows, generator(4))[torch.randperm(rows, generator=generator(5))]
+    by_time = objective.nelbo_by_time(model, x0, t, generator=generator(6), schedule=schedule)
+    by_count = objective.nelbo_by_count(model, x0, timing.count(t, 4), generator=generator(7), schedule=schedule)
+    error = (by_time.var() / rows + by_count.var() / rows).sqrt()
+    assert abs(float(by_time.mean() - by_count.mean())) < 5 * float(error)
+    fixed = objective.along_order(model, x0[:1], torch.arange(4).unsqueeze(0), time=torch.ones(1, 4))
+    assert abs(float(fixed - by_time.mean())) > 10 * float(error)
+
+
+def test_beta_alpha_has_the_beta_law():
+    from scipy import stats
+
+    for n in (1, 3, 6):
+        alpha = objective.beta_alpha(torch.full((4000,), n), 6, generator(n))
+        assert stats.kstest(alpha.numpy(), stats.beta(6 - n + 1, n).cdf).pvalue > 1e-6 / 3
+
+
+def test_an_infill_s_times_start_where_its_holes_say():
+    alpha = objective.beta_alpha(torch.full((2000,), 3), 10, generator(1), holes=torch.full((2000,), 3))
+    assert 0.7 <= float(alpha.min()) < 0.71
+
+
+class TestProposition32:
+    """The optimal network minimises every positively weighted loss: no perturbation of the oracle does better."""
+
+    weights = {
+        "nelbo": lambda n, length: 1 / n,
+        "mask_predict": lambda n, length: 1 / length,
+        "maskgit": lambda n, length: float(
+            (objective.maskgit_count(torch.linspace(0, 1, 10_001), length) == n).double().mean()
+        ),
+        "steep": lambda n, length: 10.0**n,
+    }
+
+    def loss(self, model, p, weight):
+        x0 = everything(2, 3)
+        total = torch.zeros(len(x0), dtype=torch.float64)
+        for n in range(1, 4):
+            subsets = list(combinations(range(3), n))
+            for subset in subsets:
+                xn = x0.clone()
+                xn[:, list(subset)] = model.mask_id
+                total += weight(n, 3) * objective.cross_entropy(model, xn, x0, None) / len(subsets)
+        return float((p.flatten() * total).sum())
+
+    @pytest.mark.parametrize("name", weights)
+    def test_no_perturbation_does_better(self, name):
+        p = joint(2, 3, seed=5)
+        truth = EnumeratedOracle(p)
+        weight = type(self).weights[name]
+        best = self.loss(truth, p, weight)
+        for seed in range(20):
+
+            class Perturbed:
+                vocab_size, mask_id = 2, 2
+
+                def __call__(self, tokens, time=None, rows=None, seed=seed):
+                    logits = truth(tokens)
+                    code = (tokens * torch.tensor([9, 3, 1])).sum(1)  # the same change for the same canvas
+                    table = torch.randn(27, 3, 2, generator=generator(seed), dtype=torch.float64)
+                    logits = logits + 10.0 ** (-seed % 3) * table[code]
+                    return logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, 2)) if rows is not None else logits
+
+            assert self.loss(Perturbed(), p, weight) > best
+
+
+class TestScoreEntropy:
+    def test_equals_the_nelbo_for_normalised_outputs(self):
+        """DWDSE = Equation 6, term by term, when e^f / D sums to 1."""
+        truth = oracle(3, 4)
+
+        class Scores:
+            vocab_size, mask_id = 3, 3
+
+            def __call__(self, tokens, time=None, rows=None):
+                return truth(tokens, time, rows) + torch.log(torch.tensor(3.0, dtype=torch.float64))
+
+        x0, t = everything(3, 4), timing.stratified(81, generator(0))
+        nelbo = objective.nelbo_by_time(truth, x0, t, generator=generator(1), schedule=Cosine())
+        dwdse = objective.score_entropy(Scores(), x0, t, generator=generator(1), schedule=Cosine())
+        torch.testing.assert_close(dwdse, nelbo, rtol=1e-9, atol=1e-9)
+
+    def test_unnormalised_outputs_cost_more(self):
+        """I(a, b) >= 0: sum e^f - 1 - log sum e^f >= 0, so a score of the wrong total loses to its normalisation."""
+        truth, x0, t = oracle(3, 4), everything(3, 4), timing.stratified(81, generator(0))
+
+        class Scaled:
+            vocab_size, mask_id = 3, 3
+
+            def __init__(self, shift):
+                self.shift = shift
+
+            def __call__(self, tokens, time=None, rows=None):
+                return truth(tokens, time, rows) + self.shift
+
+        def loss(shift):
+            return objective.score_entropy(Scaled(shift), x0, t, generator=generator(1))
+
+        best = torch.tensor(3.0, dtype=torch.float64).log()
+        for shift in (best - 0.5, best + 0.5):
+            assert bool((loss(shift) >= loss(best)).all())
+            assert float(loss(shift).sum()) > float(loss(best).sum())
+
+    def test_the_mask_is_no_data_token_wherever_its_id_lies(self):
+        assert objective.data_tokens(oracle(3, 2)) == 3
+        p = torch.zeros(4, 4, dtype=torch.float64)
+        p[[0, 1, 3]] = 1
+        p[:, 2] = 0
+        assert objective.data_tokens(EnumeratedOracle(p / p.sum(), mask_id=2)) == 3
+
+
+def test_left_to_right_is_the_chain_rule_in_one_pass():
+    truth = MarkovOracle(torch.tensor([0.3, 0.7]), torch.tensor([[0.9, 0.1], [0.4, 0.6]]))
+
+    def causal(tokens):
+        prefixes = tokens.unsqueeze(1).expand(-1, 5, -1).clone()
+        hidden = torch.arange(5) >= torch.arange(5).unsqueeze(1)
+        logits = truth(torch.where(hidden, truth.mask_id, prefixes).flatten(0, 1)).view(len(tokens), 5, 5, 2)
+        return logits.diagonal(dim1=1, dim2=2).transpose(1, 2)
+
+    x0 = truth.sample(20, 5, generator=generator(0))
+    torch.testing.assert_close(objective.left_to_right(causal, x0), -truth.log_likelihood(x0), rtol=1e-9, atol=1e-9)
+
+
+def test_losses_are_asked_for_at_masked_rows_alone():
+    """The network sees as many asked rows as the fullest sequence has holes, and never more."""
+    truth, asked = oracle(3, 4), []
+
+    class Counting:
+        vocab_size, mask_id = 3, 3
+
+        def __call__(self, tokens, time=None, rows=None):
+            asked.append(tuple(rows.shape))
+            return truth(tokens, time, rows)
+
+    x0 = everything(3, 4)[:6]
+    objective.nelbo_by_count(Counting(), x0, torch.tensor([1, 2, 1, 2, 1, 1]), generator=generator(0))
+    assert asked == [(6, 2)]
+
+
+def test_gradients_reach_the_network():
+    class Bigram(torch.nn.Module):
+        vocab_size, mask_id = 3, 3
+
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.zeros(4, 3))
+
+        def forward(self, tokens, time=None, rows=None):
+            logits = self.table[tokens.roll(1, 1)]
+            return logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, 3))
+
+    for name in ("nelbo_by_time", "nelbo_by_count", "score_entropy"):
+        model = Bigram()
+        x0 = everything(3, 3)
+        t = timing.stratified(27, generator(0))
+        at = timing.count(t, 3) if name == "nelbo_by_count" else t
+        getattr(objective, name)(model, x0, at, generator=generator(1)).mean().backward()
+        assert bool((model.table.grad != 0).any())
+
+
+def test_positions_outside_where_are_conditioned_on():
+    """The NELBO over some positions of an oracle is their conditional -log p. False alarm 6e-7."""
+    model, rows = oracle(3, 4), 20_000
+    x0 = torch.tensor([[0, 2, 1, 1]]).expand(rows, 4)
+    where = torch.tensor([True, False, True, False]).expand(rows, 4)
+    n = timing.count(timing.independent(rows, generator(0)), 2)
+    estimates = objective.nelbo_by_count(model, x0, n, generator=generator(1), where=where)
+    holes = torch.where(where, model.mask_id, x0)[:1]
+    assert within(estimates, (model.log_likelihood(holes) - model.log_likelihood(x0[:1]))[0])
+
+
+def test_sequences_without_a_masked_token_cost_nothing():
+    model = oracle(3, 4)
+    x0 = everything(3, 4)[:5]
+    nats = objective.nelbo_by_time(model, x0, torch.full((5,), 1e-12), generator=generator(0))
+    assert nats.tolist() == [0.0] * 5
