@@ -47,7 +47,8 @@ def test_positions_outside_where_stay_visible(by):
     x0 = torch.ones(500, 6, dtype=torch.int64)
     where = torch.tensor([True, False] * 3).expand(500, 6)
     if by == "time":
-        x = mask_by_time(x0, torch.full((500,), 0.9), schedule=Linear(), mask_id=MASK, generator=generator(4), where=where)
+        t = torch.full((500,), 0.9)
+        x = mask_by_time(x0, t, schedule=Linear(), mask_id=MASK, generator=generator(4), where=where)
     else:
         x = mask_by_count(x0, torch.full((500,), 3), mask_id=MASK, generator=generator(4), where=where)
         assert bool((x[:, ::2] == MASK).all())
@@ -75,12 +76,12 @@ def test_the_reversal_is_bayes_rule_on_the_forward_process(mask_id):
             at_t = alpha_t if xt == x0 else 1 - alpha_t
             expected[xs] = onward * at_s / at_t
         mu = torch.nn.functional.one_hot(torch.tensor([[x0]]), 3).double()
-        q = reversal(
-            torch.tensor([[xt]]), mu, torch.tensor([s]).double(), torch.tensor([t]).double(), schedule=schedule, mask_id=mask_id
-        )
+        times = torch.tensor([s, t], dtype=torch.float64)
+        q = reversal(torch.tensor([[xt]]), mu, times[:1], times[1:], schedule=schedule, mask_id=mask_id)
         torch.testing.assert_close(q[0, 0], expected, rtol=1e-12, atol=1e-15)
 
 
 def test_the_reversal_runs_backwards_only():
+    late, early = torch.tensor([0.9]), torch.tensor([0.1])
     with pytest.raises(ValueError, match="s must not be later"):
-        reversal(torch.tensor([[1]]), torch.ones(1, 1, 1), torch.tensor([0.9]), torch.tensor([0.1]), schedule=Linear(), mask_id=1)
+        reversal(torch.tensor([[1]]), torch.ones(1, 1, 1), late, early, schedule=Linear(), mask_id=1)

@@ -2,6 +2,7 @@ from itertools import combinations, permutations
 
 import pytest
 import torch
+from scipy import stats
 
 from tests.helpers import generator, joint, oracle
 from unmask import objective, timing
@@ -88,8 +89,6 @@ def test_a_network_that_reads_the_time_gets_the_beta_mixture(schedule):
 
 
 def test_beta_alpha_has_the_beta_law():
-    from scipy import stats
-
     for n in (1, 3, 6):
         alpha = objective.beta_alpha(torch.full((4000,), n), 6, generator(n))
         assert stats.kstest(alpha.numpy(), stats.beta(6 - n + 1, n).cdf).pvalue > 1e-6 / 3
@@ -100,17 +99,18 @@ def test_an_infill_s_times_start_where_its_holes_say():
     assert 0.7 <= float(alpha.min()) < 0.71
 
 
+WEIGHTS = {
+    "nelbo": lambda n, length: 1 / n,
+    "mask_predict": lambda n, length: 1 / length,
+    "maskgit": lambda n, length: float(
+        (objective.maskgit_count(torch.linspace(0, 1, 10_001), length) == n).double().mean()
+    ),
+    "steep": lambda n, length: 10.0**n,
+}
+
+
 class TestProposition32:
     """The optimal network minimises every positively weighted loss: no perturbation of the oracle does better."""
-
-    weights = {
-        "nelbo": lambda n, length: 1 / n,
-        "mask_predict": lambda n, length: 1 / length,
-        "maskgit": lambda n, length: float(
-            (objective.maskgit_count(torch.linspace(0, 1, 10_001), length) == n).double().mean()
-        ),
-        "steep": lambda n, length: 10.0**n,
-    }
 
     def loss(self, model, p, weight):
         x0 = everything(2, 3)
@@ -123,11 +123,11 @@ class TestProposition32:
                 total += weight(n, 3) * objective.cross_entropy(model, xn, x0, None) / len(subsets)
         return float((p.flatten() * total).sum())
 
-    @pytest.mark.parametrize("name", weights)
+    @pytest.mark.parametrize("name", WEIGHTS)
     def test_no_perturbation_does_better(self, name):
         p = joint(2, 3, seed=5)
         truth = EnumeratedOracle(p)
-        weight = type(self).weights[name]
+        weight = WEIGHTS[name]
         best = self.loss(truth, p, weight)
         for seed in range(20):
 

@@ -13,13 +13,15 @@ from unmask import theory
 
 if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works without it
     from unmask import draw, forward, objective, plan, predict, schedule, timing
+    from unmask.evaluate.likelihood import Bound, nelbo
     from unmask.models.oracle import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
     from unmask.models.protocol import Denoiser
     from unmask.plan import Plan
-    from unmask.sample import Sample, Step, sample, stream
+    from unmask.sample import Sample, Step, apply, sample, stream
     from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
     __all__ = [
+        "Bound",
         "Cosine",
         "Denoiser",
         "EnumeratedOracle",
@@ -32,8 +34,10 @@ if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works w
         "Polynomial",
         "Sample",
         "Step",
+        "apply",
         "draw",
         "forward",
+        "nelbo",
         "objective",
         "plan",
         "predict",

@@ -113,19 +113,25 @@ def score_entropy(
 ) -> Tensor:
     """SEDD's diffusion-weighted denoising score entropy (DWDSE) in the absorbing case, at one t ~ U(0, 1).
 
-    The network's outputs f are read as log-scores, s_x = alpha/(1 - alpha) e^f / D with D data tokens, and need not
-    be normalised. With f a log-softmax (plus log D) this is Eq. 6, term by term.
+    sigma(t) sum_x I(s_x, r delta_{x,x0}) = sigma(t) r (sum_x e^f_x - f_x0 - 1) with r = alpha/(1 - alpha) and
+    s = r e^f; and sigma(t) r = -alpha'/(1 - alpha), the weight of Eq. 6.
     """
     schedule = schedule or Linear()
     t = t.clamp(min=2.0**-53)
     xt = mask_by_time(x0, t, schedule=schedule, mask_id=model.mask_id, generator=generator, where=where)
-    masked = xt == model.mask_id
-    f = _at_least_float32(logits_where(model, xt, t.to(x0.device), masked))
-    f = f - math.log(data_tokens(model))
-    # sigma(t) sum_x I(s_x, r delta_{x,x0}) = sigma(t) r (sum_x e^f_x - f_x0 - 1), r = alpha/(1 - alpha), and
-    # sigma(t) r = -alpha'/(1 - alpha), the weight of Eq. 6.
+    return _weighted(-schedule.weight(t).to(x0.device), score_terms(model, xt, x0, t.to(x0.device)))
+
+
+def score_terms(model: Denoiser, x: Tensor, x0: Tensor, time: Tensor | None) -> Tensor:
+    """Sum over the masked positions of sum_x e^f_x - f_x0 - 1, per sequence: [B].
+
+    The network's outputs are log-scores, f plus log D for D data tokens, and need not be normalised. Where they are, a
+    term is the cross-entropy.
+    """
+    masked = x == model.mask_id
+    f = _at_least_float32(logits_where(model, x, time, masked)) - math.log(data_tokens(model))
     terms = f.exp().sum(-1) - f.gather(-1, x0[masked].unsqueeze(-1)).squeeze(-1) - 1
-    return _weighted(-schedule.weight(t).to(x0.device), _per_sequence(terms, masked))
+    return _per_sequence(terms, masked)
 
 
 def data_tokens(model: Denoiser) -> int:

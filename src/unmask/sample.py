@@ -117,6 +117,7 @@ def stream(
         raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
+    network = model.for_sampling() if hasattr(model, "for_sampling") else model
     random = generators(seed, len(canvas))
     whole = plan(canvas, mask_id=model.mask_id, generators=random, schedule=schedule or Linear(), steps=steps)
     whole = predict.prepare(whole, random)
@@ -134,7 +135,7 @@ def stream(
 
     calls = 0
     for part in parts:
-        rows = _run(model, canvas[part], whole.rows(part), predict, pick, [random[i] for i in part.tolist()])
+        rows = _run(network, canvas[part], whole.rows(part), predict, pick, [random[i] for i in part.tolist()])
         for step in rows:
             calls += 1
             yield replace(step, sequences=part[step.sequences], calls=calls, planned=planned)
@@ -194,7 +195,7 @@ def generators(seed: int | Sequence[int], num: int) -> list[torch.Generator]:
     torch's CPU generator keeps 32 bits of its seed, so the streams of a seed are numbered from a hash of it and the
     number is scrambled by a bijection.
     """
-    if isinstance(seed, int):
+    if not isinstance(seed, Sequence):
         pairs = [(seed, i) for i in range(num)]
     elif len(seed) == num:
         pairs = [(s, 0) for s in seed]

@@ -1,0 +1,329 @@
+"""The paper's network: a bidirectional transformer with rotary positions and adaLN conditioning (DDiT).
+
+Parameter names and shapes are those of the published SEDD and MDLM checkpoints. The network serves SEDD as well: read
+its outputs through ``unmask.models.score``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from unmask.models.layers import Block, Embedding, OutputLayer, Rotary, SigmaMap, Table, Vectors, take
+from unmask.models.pretrained import Pretrained
+
+SMALLEST_ALPHA = 1e-3  # where sigma = -log(alpha) stops growing, as in the published log-linear noise
+
+PRESETS: dict[str, dict[str, int]] = {
+    "tiny": {"layers": 2, "heads": 2, "width": 64},
+    "mini": {"layers": 5, "heads": 6, "width": 192},
+    "compact": {"layers": 8, "heads": 6, "width": 384},
+    "small": {"layers": 12, "heads": 12, "width": 768},  # the paper's
+    "medium": {"layers": 24, "heads": 16, "width": 1024},
+}
+
+
+@dataclass(frozen=True)
+class DDiTConfig:
+    """Everything that decides a network's parameters and its function."""
+
+    vocab_size: int  # V, the number of logits
+    mask_id: int  # V itself, or any id below it: it then has a column, which is -inf
+    length: int  # of the training sequences; rotary positions work beyond it
+    width: int
+    layers: int
+    heads: int
+    cond_dim: int = 128
+    mlp_ratio: int = 4
+    dropout: float = 0.1
+    conditioning: Literal["none", "time", "ratio"] = "none"  # "none" feeds sigma = 0
+    time_embedding: Literal["sigma", "t"] = "sigma"  # embed -log(1 - t), as the checkpoints do, or t itself
+    self_conditioning: bool = False
+    convolution: int = 0  # taps of a depthwise convolution before each attention; 0 for none
+    tie_embeddings: bool = False
+    adaln: bool = True  # without it there is no conditioning and there are no gates
+    norm_bias: bool = False
+
+    def __post_init__(self) -> None:
+        allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}
+        for field in fields(self):
+            value, kind = getattr(self, field.name), str(field.type)
+            if kind in allowed and type(value) not in allowed[kind]:
+                raise ValueError(f"{field.name} must be of type {kind}, got {value!r}")
+        for name in ("vocab_size", "length", "width", "layers", "heads", "cond_dim", "mlp_ratio"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.mask_id <= self.vocab_size:
+            raise ValueError(f"mask_id must be in 0..vocab_size={self.vocab_size}, got {self.mask_id}")
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width must be a multiple of 2 * heads = {2 * self.heads}, got {self.width}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.conditioning not in ("none", "time", "ratio"):
+            raise ValueError(f"conditioning must be 'none', 'time' or 'ratio', got {self.conditioning!r}")
+        if self.time_embedding not in ("sigma", "t"):
+            raise ValueError(f"time_embedding must be 'sigma' or 't', got {self.time_embedding!r}")
+        if self.convolution != 0 and (self.convolution < 3 or self.convolution % 2 == 0):
+            raise ValueError(f"convolution must be 0 (none) or an odd number of taps from 3, got {self.convolution}")
+        if not self.adaln and self.conditioning != "none":
+            raise ValueError(f"conditioning={self.conditioning!r} acts through adaLN: it needs adaln=True")
+
+
+def preset(name: str, vocab_size: int, length: int, mask_id: int | None = None, **changes: Any) -> DDiTConfig:
+    """A named size. The mask id is V, one past the data, unless another is given; ``changes`` are other fields."""
+    if name not in PRESETS:
+        raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+    sizes: dict[str, Any] = {**PRESETS[name], **changes}
+    return DDiTConfig(vocab_size, vocab_size if mask_id is None else mask_id, length, **sizes)
+
+
+class Transformer(nn.Module):
+    """What the DDiT and its left-to-right twin share: parameters, their names, and the constants' folding."""
+
+    causal: ClassVar[bool]
+
+    def __init__(self, config: DDiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        cond_dim = config.cond_dim if config.adaln else None
+        self.vocab_embed = Embedding(max(config.vocab_size, config.mask_id + 1), config.width)
+        self.sigma_map = None if cond_dim is None else SigmaMap(cond_dim)
+        self.rotary_emb = Rotary(config.width // config.heads)
+        blocks = nn.ModuleList(
+            Block(
+                width=config.width, heads=config.heads, mlp_ratio=config.mlp_ratio, dropout=config.dropout,
+                cond_dim=cond_dim, norm_bias=config.norm_bias, convolution=config.convolution, causal=self.causal,
+            )
+            for _ in range(config.layers)
+        )  # fmt: skip
+        self.blocks = cast("Sequence[Block]", blocks)
+        self.output_layer = OutputLayer(
+            width=config.width, vocab_size=config.vocab_size, cond_dim=cond_dim, norm_bias=config.norm_bias,
+            tied=config.tie_embeddings,
+        )  # fmt: skip
+        if config.self_conditioning:
+            self.self_condition = nn.Linear(2 * config.width, config.width, bias=False)
+            with torch.no_grad():  # [identity, 0]: it starts as the network without self-conditioning
+                self.self_condition.weight.copy_(torch.eye(config.width, 2 * config.width))
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def mask_id(self) -> int:
+        return self.config.mask_id
+
+    @property
+    def length(self) -> int:
+        return self.config.length
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of final states [..., width], the mask's at -inf."""
+        return self.output_layer.logits(states, self.vocab_embed.embedding, self.mask_id)
+
+    def constant_conditioning(self) -> Tensor | None:
+        """c [1, cond_dim] at sigma = 0: the same for every sequence and call of a network without conditioning."""
+        if self.sigma_map is None:
+            return None
+        conditioning: Tensor = self.sigma_map(torch.zeros(1, device=self.vocab_embed.embedding.device))
+        return conditioning
+
+    def body(self, x: Tensor, c: Tensor | None, table: Table) -> Tensor:
+        """Every block but the last, at every position."""
+        for block in self.blocks[:-1]:
+            x = block(x, table, block.vectors(c))
+        return x
+
+    def last_states(
+        self, x: Tensor, c: Tensor | None, table: Table, rows: Tensor | None, mask: Tensor | None = None
+    ) -> Tensor:
+        """The last block and the final norm [B, R, width], for the asked rows alone."""
+        last = self.blocks[-1]
+        vectors = last.vectors(c)
+        x = last.feed_forward(last.attend(x, table, vectors, rows, mask), vectors)
+        return self.output_layer.states(x, self.output_layer.vectors(c))
+
+    def packed_states(self, x: Tensor, c: Tensor | None, table: Table, where: Tensor) -> Tensor:
+        """The same [M, width] where the boolean [B, L] holds: attention everywhere, the rest for these alone."""
+        last, batch = self.blocks[-1], where.nonzero()[:, 0]
+        vectors = last.vectors(c)
+        x = last.attend(x, table, vectors)[where]
+        x = last.feed_forward(x, _per_position(vectors, batch))
+        return self.output_layer.states(x, _per_position(self.output_layer.vectors(c), batch))
+
+    @torch.no_grad()
+    def folded(self) -> Self:
+        """The same function without adaLN, for sampling: with no conditioning its vectors are constants.
+
+        Shifts and scales go into the norms, gates into the projections before them. The result is a copy that shares
+        nothing with this network, so training on cannot leave it half old and half new.
+        """
+        if not self.config.adaln or self.config.conditioning != "none":
+            raise ValueError(
+                f"only adaLN vectors that are constants can be folded: adaln={self.config.adaln}, "
+                f"conditioning={self.config.conditioning!r}"
+            )
+        c = self.constant_conditioning()
+        state = {
+            name: tensor.clone()
+            for name, tensor in self.state_dict().items()
+            if not name.startswith("sigma_map.") and ".adaLN_modulation." not in name
+        }
+
+        def fold_norm(name: str, shift: Tensor, scale: Tensor) -> None:
+            state[f"{name}.weight"] *= 1 + scale
+            state[f"{name}.bias"] = torch.addcmul(shift, state.get(f"{name}.bias", torch.zeros_like(shift)), 1 + scale)
+
+        for i, block in enumerate(self.blocks):
+            vectors = [vector.flatten() for vector in block.vectors(c) or ()]
+            fold_norm(f"blocks.{i}.norm1", *vectors[:2])
+            fold_norm(f"blocks.{i}.norm2", *vectors[3:5])
+            state[f"blocks.{i}.attn_out.weight"] *= vectors[2].unsqueeze(1)
+            state[f"blocks.{i}.mlp.2.weight"] *= vectors[5].unsqueeze(1)
+            state[f"blocks.{i}.mlp.2.bias"] *= vectors[5]
+        fold_norm("output_layer.norm_final", *(vector.flatten() for vector in self.output_layer.vectors(c) or ()))
+        return self.built(replace(self.config, adaln=False, norm_bias=True), state).eval().requires_grad_(False)
+
+    @classmethod
+    def built(cls, config: DDiTConfig, state: dict[str, Tensor]) -> Self:
+        """A network that takes over these tensors, without initialising any of its own."""
+        with torch.device("meta"):
+            network = cls(config)
+        network.load_state_dict(state, assign=True)
+        return network
+
+
+class DDiT(Transformer, Pretrained):
+    """The paper's denoiser: logits = model(tokens, time, rows).
+
+    Another conditioning of the same weights is another config: ``model.config = replace(model.config,
+    conditioning="time")`` feeds the time to a checkpoint that was trained without it.
+    """
+
+    architecture = "ddit"
+    causal = False
+
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, previous: Tensor | None = None
+    ) -> Tensor:
+        """tokens [B, L], time [B], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows.
+
+        With rows, the last block's queries and MLP and the head are computed for those rows alone. ``previous``
+        [B, L, width] is an earlier answer of ``states``, for a self-conditioned network.
+        """
+        return self.logits(self.states(tokens, time, rows, previous))
+
+    def states(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, previous: Tensor | None = None
+    ) -> Tensor:
+        """The final states [B, R, width], of which the logits are a linear map: arguments as in ``forward``."""
+        return self.last_states(*self._before_last(tokens, time, previous), rows)
+
+    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None) -> Tensor:
+        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
+        return self.logits(self.packed_states(*self._before_last(tokens, time, previous), where))
+
+    def for_sampling(self) -> nn.Module:
+        """What one run of sampling should call: constants folded once, and a memory for self-conditioning."""
+        constant = self.config.adaln and self.config.conditioning == "none"
+        network = self.folded() if constant else self
+        return SelfConditioned(network) if self.config.self_conditioning else network
+
+    def _before_last(
+        self, tokens: Tensor, time: Tensor | None, previous: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Table]:
+        """The last block's input, the conditioning and the rotary table."""
+        if tokens.ndim != 2 or tokens.dtype != torch.int64:
+            raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
+        c, table = self._conditioning(tokens, time), self.rotary_emb(0, tokens.shape[1])
+        return self.body(self._embedded(tokens, time, previous), c, table), c, table
+
+    def _conditioning(self, tokens: Tensor, time: Tensor | None) -> Tensor | None:
+        """c [B, cond_dim] from the time or the masked ratio, or [1, cond_dim] where it is a constant."""
+        if self.config.conditioning == "none" or self.sigma_map is None:
+            return self.constant_conditioning()
+        if self.config.conditioning == "ratio":
+            level = (tokens == self.mask_id).double().mean(1)
+        elif time is None:
+            raise ValueError("this network is conditioned on the time: call it with time, float [batch]")
+        else:
+            level = time.to(tokens.device).double().expand(len(tokens))
+        if self.config.time_embedding == "sigma":
+            level = -torch.log((1 - level).clamp(min=SMALLEST_ALPHA))
+        else:
+            level = 1000 * level  # where the frequencies 1 .. 1e-4 tell the times in [0, 1] apart
+        conditioning: Tensor = self.sigma_map(level)
+        return conditioning
+
+    def _embedded(self, tokens: Tensor, time: Tensor | None, previous: Tensor | None) -> Tensor:
+        """Embedded tokens, joined by the network's own prediction F_{theta^-} if it is self-conditioned.
+
+        The prediction is given as the final states: the logits are a linear map of them, so nothing is lost and no
+        [B, L, V] tensor is made. In training it is blank half of the time and otherwise comes from a pass without
+        gradients; otherwise it is ``previous``, or blank.
+        """
+        x: Tensor = self.vocab_embed(tokens)
+        if not self.config.self_conditioning:
+            if previous is not None:
+                raise ValueError("previous is for a network with self_conditioning=True")
+            return x
+        if previous is None:
+            previous = torch.zeros_like(x)
+            if self.training and float(torch.rand(())) < 0.5:
+                with torch.no_grad():
+                    previous = self.states(tokens, time, previous=previous)
+        projected: Tensor = self.self_condition(torch.cat((x, previous.detach()), -1))
+        return projected
+
+
+class SelfConditioned(nn.Module):
+    """A self-conditioned DDiT as a plain denoiser, for one run of sampling.
+
+    Each call is fed the last call's prediction for the same row; the first is fed a blank, and so is any row whose
+    canvas is still empty. The batch may lose rows at its end, as ``sample`` does, but not gain or reorder them: make a
+    new one for each run. ``remember=False`` keeps nothing and calls the network twice, which is the paper's
+    mu(x, t) = F(x, t, F(x, t)): the one to evaluate a bound with.
+    """
+
+    def __init__(self, network: DDiT, remember: bool = True) -> None:
+        super().__init__()
+        if not network.config.self_conditioning:
+            raise ValueError("SelfConditioned needs a network with self_conditioning=True")
+        self.network, self.remember = network, remember
+        self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
+        self.previous: Tensor | None = None
+
+    def for_sampling(self) -> SelfConditioned:
+        """The same with nothing remembered."""
+        return SelfConditioned(self.network, self.remember)
+
+    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        blank = self.network.vocab_embed.embedding.new_zeros(*tokens.shape, self.network.config.width)
+        if not self.remember:
+            blank = self.network.states(tokens, time, previous=blank)
+            return self.network.logits(self.network.states(tokens, time, rows, blank))
+        before = self.previous
+        if before is None:
+            before = blank
+        elif len(before) < len(tokens) or before.shape[1] != tokens.shape[1]:
+            raise ValueError(
+                f"the last call was for {tuple(before.shape[:2])} tokens and this one is for {tuple(tokens.shape)}: "
+                "a self-conditioned run may only lose rows; make a new SelfConditioned for each run"
+            )
+        started = (tokens != self.mask_id).any(1)
+        before = torch.where(started[:, None, None], before[: len(tokens)], blank)
+        states = self.network.states(tokens, time, previous=before)
+        self.previous = states.detach()
+        return self.network.logits(states if rows is None else take(states, rows))
+
+
+def _per_position(vectors: Vectors | None, batch: Tensor) -> Vectors | None:
+    """adaLN vectors [B, 1, width] for packed positions: [M, width], or [1, width] where one serves all."""
+    if vectors is None:
+        return None
+    return tuple(vector[0] if len(vector) == 1 else vector.squeeze(1)[batch] for vector in vectors)

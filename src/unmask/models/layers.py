@@ -1,0 +1,259 @@
+"""The blocks of the DDiT and of its left-to-right twin.
+
+Parameter names and shapes are those of the published SEDD and MDLM checkpoints. A block comes in two halves, ``attend``
+and ``feed_forward``, so that the last one can be computed for the asked rows alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Table = tuple[Tensor, Tensor]  # cosines and signed sines of the rotary angles, each [..., 1, head_dim]
+Vectors = tuple[Tensor, ...]  # an adaLN's shifts, scales and gates, each [B, 1, width] or [1, 1, width]
+
+FREQUENCIES = 256  # the width of the embedding of the noise level, in every published checkpoint
+
+
+def take(x: Tensor, rows: Tensor) -> Tensor:
+    """x [B, L, ...] at rows [B, R]: [B, R, ...]."""
+    return x[torch.arange(len(x), device=x.device).unsqueeze(1), rows]
+
+
+class Embedding(nn.Module):
+    """Token id to vector, with the checkpoints' name for the matrix."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.empty(rows, width).uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return functional.embedding(tokens, self.embedding)
+
+
+class SigmaMap(nn.Module):
+    """Noise level to conditioning vector: silu(mlp([cos(sigma f), sin(sigma f)])), f_k = 10000^(-k/128)."""
+
+    def __init__(self, cond_dim: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(FREQUENCIES, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
+
+    def forward(self, sigma: Tensor) -> Tensor:
+        half = FREQUENCIES // 2
+        k = torch.arange(half, dtype=torch.float32, device=sigma.device)
+        angles = sigma.float().unsqueeze(-1) * torch.exp(-math.log(10000.0) / half * k)
+        conditioning: Tensor = self.mlp(torch.cat((angles.cos(), angles.sin()), -1))
+        return functional.silu(conditioning)
+
+
+class Rotary(nn.Module):
+    """Rotary positions, base 10000, halves rotated (not interleaved); any length."""
+
+    inv_freq: Tensor
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        self.register_buffer("inv_freq", 1 / 10000.0**exponents)
+
+    def forward(self, start: int, stop: int) -> Table:
+        """The table of positions start .. stop - 1."""
+        positions = torch.arange(start, stop, dtype=torch.float32, device=self.inv_freq.device)
+        angles = torch.outer(positions, self.inv_freq.float()).unsqueeze(1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+
+
+def rotate(x: Tensor, table: Table) -> Tensor:
+    """Rotate each pair (x_k, x_{k + D/2}) of the last dimension by its position's angle."""
+    cos, sin = table
+    first, second = x.chunk(2, -1)
+    return torch.addcmul(x * cos, torch.cat((second, first), -1), sin)
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm in float32, its weight and perhaps a bias, then adaLN's x (1 + scale) + shift."""
+
+    def __init__(self, width: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+        weight, bias = self.weight, self.bias
+        if shift is None or scale is None:
+            return functional.layer_norm(x.float(), weight.shape, weight, bias)
+        if scale.numel() == weight.numel():
+            # One modulation for the whole batch is an affine map of the norm's own kind: one pass instead of two.
+            once = 1 + scale.flatten()
+            offset = shift.flatten() if bias is None else torch.addcmul(shift.flatten(), bias, once)
+            return functional.layer_norm(x.float(), weight.shape, weight * once, offset)
+        return torch.addcmul(shift, functional.layer_norm(x.float(), weight.shape, weight, bias), 1 + scale)
+
+
+class Convolution(nn.Module):
+    """A depthwise convolution along the sequence, added to its input; it starts as the identity."""
+
+    def __init__(self, width: int, taps: int, causal: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width, taps))
+        self.left = taps - 1 if causal else taps // 2
+        self.right = taps - 1 - self.left
+
+    def forward(self, h: Tensor, before: Tensor | None = None) -> Tensor:
+        """``before`` [B, left, width] is what stood left of h, where h continues a sequence; zeros without it."""
+        padded = functional.pad(h, (0, 0, self.left, self.right)) if before is None else torch.cat((before, h), 1)
+        for tap in range(self.weight.shape[1]):
+            h = torch.addcmul(h, padded[:, tap : tap + h.shape[1]], self.weight[:, tap])
+        return h
+
+
+class Past:
+    """What a causal block has seen: keys and values at most ``length`` long, and the convolution's last inputs."""
+
+    def __init__(self, batch: int, length: int, block: Block) -> None:
+        weight = block.attn_qkv.weight
+        shape = (batch, block.heads, length, weight.shape[1] // block.heads)
+        self.keys, self.values = weight.new_empty(shape), weight.new_empty(shape)
+        self.tail: Tensor | None = None
+        if block.convolution is not None:
+            self.tail = weight.new_zeros(batch, block.convolution.left, weight.shape[1])
+        self.used = 0
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of the next positions; give back all that there are."""
+        start, self.used = self.used, self.used + k.shape[2]
+        self.keys[:, :, start : self.used] = k
+        self.values[:, :, start : self.used] = v
+        return self.keys[:, :, : self.used], self.values[:, :, : self.used]
+
+
+class Block(nn.Module):
+    """A transformer block: x + gate * attention(norm x), then x + gate * mlp(norm x), both norms modulated by adaLN.
+
+    adaLN starts at zero, so a block starts as the identity. Without ``cond_dim`` there is none: plain norms, no gates.
+    """
+
+    def __init__(
+        self, *, width: int, heads: int, mlp_ratio: int, dropout: float, cond_dim: int | None, norm_bias: bool,
+        convolution: int, causal: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.heads, self.dropout, self.causal = heads, dropout, causal
+        self.norm1 = LayerNorm(width, norm_bias)
+        self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
+        self.attn_out = nn.Linear(width, width, bias=False)
+        self.norm2 = LayerNorm(width, norm_bias)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, mlp_ratio * width), nn.GELU(approximate="tanh"), nn.Linear(mlp_ratio * width, width)
+        )
+        self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
+        self.convolution = Convolution(width, convolution, causal) if convolution else None
+
+    def vectors(self, c: Tensor | None) -> Vectors | None:
+        """adaLN's six vectors: shift, scale, gate of the attention, then of the MLP."""
+        return modulation(self.adaLN_modulation, c, 6)
+
+    def attend(
+        self,
+        x: Tensor,
+        table: Table,
+        vectors: Vectors | None,
+        rows: Tensor | None = None,
+        mask: Tensor | None = None,
+        past: Past | None = None,
+    ) -> Tensor:
+        """The attention half at all rows of x, or at ``rows`` alone: keys and values are everybody's in any case."""
+        shift, scale, gate = (None, None, None) if vectors is None else vectors[:3]
+        h = self.norm1(x, shift, scale)
+        if self.convolution is not None:
+            before = None if past is None else past.tail
+            if past is not None and before is not None:
+                past.tail = torch.cat((before, h), 1)[:, -self.convolution.left :]
+            h = self.convolution(h, before)
+        q, k, v = self._project(h, table, rows)
+        if past is not None:
+            k, v = past.append(k, v)
+        causal = self.causal and mask is None and past is None
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        out = self.attn_out(mixed.transpose(1, 2).flatten(2))
+        return self._add(x if rows is None else take(x, rows), gate, out)
+
+    def feed_forward(self, x: Tensor, vectors: Vectors | None) -> Tensor:
+        """The MLP half; x may be [B, R, width] or packed [M, width] with vectors to match."""
+        shift, scale, gate = (None, None, None) if vectors is None else vectors[3:]
+        return self._add(x, gate, self.mlp(self.norm2(x, shift, scale)))
+
+    def forward(self, x: Tensor, table: Table, vectors: Vectors | None, past: Past | None = None,
+                mask: Tensor | None = None) -> Tensor:  # fmt: skip
+        return self.feed_forward(self.attend(x, table, vectors, mask=mask, past=past), vectors)
+
+    def _project(self, h: Tensor, table: Table, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the rows, keys and values of all: each [B, heads, *, head_dim], positions rotated in."""
+        width = h.shape[-1]
+        weight = self.attn_qkv.weight  # laid out (three, head, dim)
+        size = (self.heads, width // self.heads)
+        all_rows = (table[0].unsqueeze(1), table[1].unsqueeze(1))  # [L, 1, 1, D], over "three" and heads
+        if rows is None:
+            qkv = functional.linear(h, weight).view(*h.shape[:2], 3, *size)
+            q, k = rotate(qkv[:, :, :2], all_rows).unbind(2)
+            v = qkv[:, :, 2]
+        else:
+            q = functional.linear(take(h, rows), weight[:width]).view(*rows.shape, *size)
+            q = rotate(q, (table[0][rows], table[1][rows]))
+            kv = functional.linear(h, weight[width:]).view(*h.shape[:2], 2, *size)
+            k, v = rotate(kv[:, :, 0], table), kv[:, :, 1]
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def _add(self, x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
+        out = functional.dropout(out, self.dropout, self.training)
+        return x + out if gate is None else torch.addcmul(x, gate, out)
+
+
+class OutputLayer(nn.Module):
+    """The modulated final norm and the map to logits. The map starts at zero: the untrained network is uniform."""
+
+    def __init__(self, *, width: int, vocab_size: int, cond_dim: int | None, norm_bias: bool, tied: bool) -> None:
+        super().__init__()
+        self.norm_final = LayerNorm(width, norm_bias)
+        self.linear = zeros(nn.Linear(width, vocab_size))
+        self.tied = tied
+        if tied:
+            self.linear.register_parameter("weight", None)
+        self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 2 * width))
+
+    def vectors(self, c: Tensor | None) -> Vectors | None:
+        """adaLN's shift and scale."""
+        return modulation(self.adaLN_modulation, c, 2)
+
+    def states(self, x: Tensor, vectors: Vectors | None) -> Tensor:
+        """The final norm: what the logits are a linear map of."""
+        shift, scale = (None, None) if vectors is None else vectors
+        states: Tensor = self.norm_final(x, shift, scale)
+        return states
+
+    def logits(self, states: Tensor, embedding: Tensor, mask_id: int) -> Tensor:
+        """float32 logits, -inf for the mask where it has a column: it rides on the bias, so it costs nothing."""
+        bias: Tensor = self.linear.bias
+        weight = embedding[: len(bias)] if self.tied else self.linear.weight
+        if mask_id < len(bias):
+            bias = bias.clone()
+            bias[mask_id] = -torch.inf
+        return functional.linear(states, weight, bias).float()
+
+
+def modulation(linear: nn.Linear | None, c: Tensor | None, parts: int) -> Vectors | None:
+    """The vectors that an adaLN makes of the conditioning c [B, cond_dim], or of one c for the whole batch."""
+    if linear is None or c is None:
+        return None
+    return tuple(linear(c).unsqueeze(1).chunk(parts, -1))
+
+
+def zeros(linear: nn.Linear) -> nn.Linear:
+    """The same layer with every parameter at zero."""
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

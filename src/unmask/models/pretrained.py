@@ -1,0 +1,296 @@
+"""Saving and loading: model.safetensors, config.json and a model card in one folder, here or on the Hugging Face hub.
+
+Weights are read from safetensors alone; no pickle is ever opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from unmask.models.causal import Causal
+    from unmask.models.ddit import DDiT, DDiTConfig
+
+    class HubMixin:
+        def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None: ...
+        def push_to_hub(self, repo_id: str, **options: Any) -> str: ...
+        @classmethod
+        def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self: ...
+
+else:
+    try:  # a base class cannot come lazily
+        from huggingface_hub import PyTorchModelHubMixin as HubMixin
+    except ImportError:
+
+        class HubMixin:
+            """Stands in for huggingface_hub: folders work, the hub says what is missing."""
+
+            def save_pretrained(self, save_directory, **options):
+                self._save_pretrained(Path(save_directory))
+
+            def push_to_hub(self, repo_id, **options):
+                raise ImportError("push_to_hub needs huggingface_hub: pip install 'unmask[hub]'")
+
+            @classmethod
+            def from_pretrained(cls, pretrained_model_name_or_path, **options):
+                raise ImportError(
+                    f"{pretrained_model_name_or_path} is no folder, and the hub needs huggingface_hub: "
+                    "pip install 'unmask[hub]'"
+                )
+
+
+WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a reader of the model must know. Whatever is left out is shown as not recorded."""
+
+    data: str | None = None
+    tokens_seen: int | None = None
+    bound: float | None = None  # the held-out likelihood bound
+    bound_error: float | None = None  # its standard error
+    bound_unit: str = "bits per token"
+    held_out: str | None = None  # what the bound was measured on
+    license: str | None = None
+    notes: str | None = None
+
+
+class Pretrained(HubMixin):
+    """save_pretrained, from_pretrained and push_to_hub, by huggingface_hub's PyTorchModelHubMixin.
+
+    ``model.card`` goes into the folder with the weights and comes back with them.
+    """
+
+    architecture: ClassVar[str]
+    config: DDiTConfig
+    card: Card | None = None
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        save(save_directory, self)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
+        """A folder, or a repository's name on the hub; options as in huggingface_hub."""
+        if Path(pretrained_model_name_or_path).is_dir():
+            return cls._loaded(pretrained_model_name_or_path)
+        return super().from_pretrained(pretrained_model_name_or_path, **options)
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:
+        """From the hub: fetch the two files, then read them as a folder."""
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+
+        names = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+        where: dict[str, Any] = {name: options[name] for name in names if name in options}
+        folders = set()
+        for file in (CONFIG, WEIGHTS):
+            try:
+                folders.add(Path(hf_hub_download(repo_id=model_id, filename=file, **where)).parent)
+            except EntryNotFoundError as error:
+                raise ValueError(f"{model_id} has no {file}; weights are read from safetensors alone") from error
+        assert len(folders) == 1, folders
+        return cls._loaded(folders.pop())
+
+    @classmethod
+    def _loaded(cls, folder: str | Path) -> Self:
+        model = load(folder)
+        if not isinstance(model, cls):
+            raise ValueError(f"{folder} holds a {model.architecture!r} network, not a {cls.architecture!r} one")
+        return model
+
+
+def save(
+    folder: str | Path,
+    model: DDiT | Causal,
+    *,
+    card: Card | None = None,
+    half: bool = False,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the weights, the config and the card of a model; each file appears whole or not at all.
+
+    half: store float16, half the size; it is float32 again when loaded. extra: anything else to keep in config.json.
+    """
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        raise ImportError("saving a model needs safetensors: pip install 'unmask[hub]'") from None
+    from unmask import __version__
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    card = card or model.card or Card()
+    parameters = {name for name, _ in model.named_parameters()}
+    state = {}
+    for name, tensor in model.state_dict().items():
+        # Buffers stay: the rotary frequencies have no room in float16.
+        dtype = torch.float16 if half and name in parameters else torch.float32
+        state[name] = tensor.detach().to("cpu", dtype).contiguous()
+        if not bool(state[name].isfinite().all()):
+            raise ValueError(f"{name} has values that are not finite in {dtype}: the model was not saved")
+    config = {
+        "architecture": model.architecture,
+        "unmask_version": __version__,
+        "storage": "float16" if half else "float32",
+        **asdict(model.config),
+        "card": asdict(card),
+        "extra": dict(extra or {}),
+    }
+    text = json.dumps(config, indent=2, sort_keys=False) + "\n"
+    partial = folder / f".{WEIGHTS}.partial"
+    try:
+        save_file(state, partial, metadata={"format": "pt"})
+        os.replace(partial, folder / WEIGHTS)
+    finally:
+        partial.unlink(missing_ok=True)
+    _write(folder / CONFIG, text)
+    _write(folder / README, card_text(model, card))
+
+
+def load(folder: str | Path) -> DDiT | Causal:
+    """Read a saved model, float32 and ready to sample. Whatever is wrong with the folder is one ValueError."""
+    folder = Path(folder)
+    config, header = read_config(folder)
+    cls = _architecture(header["architecture"], folder)
+    stored = _read_weights(folder / WEIGHTS)
+    with torch.device("meta"):
+        expected = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
+    problems = [f"{name} is missing" for name in expected if name not in stored]
+    problems += [f"{name} does not belong" for name in stored if name not in expected]
+    problems += [
+        f"{name} is {list(stored[name].shape)} and not {list(shape)}"
+        for name, shape in expected.items()
+        if name in stored and stored[name].shape != shape
+    ]
+    problems += [f"{name} is {tensor.dtype}" for name, tensor in stored.items() if not tensor.is_floating_point()]
+    if problems:
+        more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
+        raise ValueError(f"{folder / WEIGHTS} does not fit its {CONFIG}: {'; '.join(problems[:5])}{more}")
+    # A copy, because safetensors maps the file: a model must outlive it.
+    model = cls.built(config, {name: tensor.to(torch.float32, copy=True) for name, tensor in stored.items()})
+    model.card = _dataclass(Card, header.get("card") or {}, folder)
+    return model.eval()
+
+
+def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:
+    """The network's config, and what else config.json holds: architecture, unmask_version, storage, card, extra."""
+    from unmask.models.ddit import DDiTConfig
+
+    path = Path(folder) / CONFIG
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is no saved model: it has no {CONFIG}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(raw, dict) or "architecture" not in raw:
+        raise ValueError(f"{path} was not written by unmask: it names no architecture")
+    header = {name: raw.pop(name) for name in RESERVED if name in raw}
+    return _dataclass(DDiTConfig, raw, path), header
+
+
+def card_text(model: DDiT | Causal, card: Card) -> str:
+    """The model card, as the hub's README.md."""
+    config = model.config
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    unknown = "not recorded"
+    bound = unknown
+    if card.bound is not None:
+        error = "" if card.bound_error is None else f" ± {card.bound_error:.2g}"
+        bound = f"{card.bound:.4g}{error} {card.bound_unit}"
+        bound += f", on {card.held_out}" if card.held_out else ""
+    kind = "Masked diffusion model" if model.architecture == "ddit" else "Left-to-right model"
+    front = ["library_name: unmask", "tags: [unmask, masked-diffusion, discrete-diffusion]"]
+    front += [f"license: {json.dumps(card.license)}"] if card.license else []
+    mask = "one past the data" if config.mask_id == config.vocab_size else "inside the vocabulary, never drawn"
+    return "\n".join(
+        [
+            "---", *front, "---", "", f"# {kind}, {millions:.1f} M parameters", "",
+            f"- Network: {config.layers} layers, width {config.width}, {config.heads} heads; sequences of "
+            f"{config.length} tokens; conditioning: {config.conditioning}",
+            f"- Vocabulary: {config.vocab_size} ids; the mask is {config.mask_id}, {mask}",
+            f"- Data: {card.data or unknown}",
+            f"- Tokens seen in training: {unknown if card.tokens_seen is None else f'{card.tokens_seen:,}'}",
+            f"- Held-out {'negative log-likelihood' if model.architecture == 'causal' else 'bound (NELBO)'}: {bound}",
+            f"- License: {card.license or unknown}", *([f"- Notes: {card.notes}"] if card.notes else []), "",
+            "## How to sample", "", "```python", *_snippet(model.architecture, config.length), "```", "",
+        ]
+    )  # fmt: skip
+
+
+def _snippet(architecture: str, length: int) -> list[str]:
+    """Code that samples from this folder: ids, by names that this package exports."""
+    if architecture == "causal":
+        return [
+            "from unmask.models.causal import Causal", "",
+            'model = Causal.from_pretrained("this folder or repository")',
+            f"tokens = model.generate(num=4, length={length}, seed=0)",
+        ]  # fmt: skip
+    return [
+        "import unmask", "from unmask.models.ddit import DDiT", "",
+        'model = DDiT.from_pretrained("this folder or repository")',
+        "# First-hitting: exact, one token per call.",
+        f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
+        "# Four times fewer calls, several tokens at a time.",
+        f"coarse = unmask.sample(model, num=4, length={length}, plan=unmask.plan.parallel, steps={-(-length // 4)})",
+    ]  # fmt: skip
+
+
+def _architecture(name: Any, folder: Path) -> type[DDiT] | type[Causal]:
+    from unmask.models.causal import Causal
+    from unmask.models.ddit import DDiT
+
+    if name == DDiT.architecture:
+        return DDiT
+    if name == Causal.architecture:
+        return Causal
+    raise ValueError(f"{folder / CONFIG}: architecture must be 'ddit' or 'causal', got {name!r}")
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError:
+        raise ImportError("loading a model needs safetensors: pip install 'unmask[hub]'") from None
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}; weights are read from safetensors alone, never a pickle")
+    try:
+        return load_file(path)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+
+
+def _dataclass(cls: type[Any], values: Any, where: Path) -> Any:
+    """The dataclass from JSON, with wrong, missing and unknown fields told."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: {cls.__name__} must be an object, got {values!r}")
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    unknown = [name for name in values if name not in fields]
+    missing = [n for n, field in fields.items() if field.default is dataclasses.MISSING and n not in values]
+    if unknown or missing:
+        raise ValueError(f"{where}: {cls.__name__} fields unknown: {unknown or 'none'}; missing: {missing or 'none'}")
+    try:
+        return cls(**values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
