@@ -25,8 +25,8 @@ class Verb:
 
 
 VERBS = {
-    "prepare": Verb("turn text, CSV, JSON lines or a dataset into a token file", "unmask.data.command:prepare"),
-    "train": Verb("train a model on a corpus, a token file or a text file", "unmask.train.command:train"),
+    "prepare": Verb("turn text, CSV, JSON lines or a dataset into a token file", "unmask.data.command:main"),
+    "train": Verb("train a model on a corpus, a token file or a text file", "unmask.train.command:main"),
 }
 
 

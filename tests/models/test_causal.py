@@ -73,6 +73,16 @@ def test_rows_and_packed_are_the_full_answers_at_those_positions(changes: dict[s
     torch.testing.assert_close(model.packed(tokens, None, where), full[where], **TOLERANCE)
 
 
+@pytest.mark.parametrize("mask_id", [V, 3])
+def test_the_mask_is_the_start_token(mask_id: int) -> None:
+    model = network(mask_id=mask_id)
+    tokens = text(mask_id=mask_id)
+    inputs = torch.cat((torch.full((2, 1), mask_id), tokens), 1)
+    torch.testing.assert_close(model.next_logits(inputs)[:, :-1], model(tokens), **TOLERANCE)
+    start = model.generate(1, 1, temperature=0.0)
+    assert int(start) == int(model.next_logits(torch.tensor([[mask_id]])).argmax())
+
+
 def test_a_masked_rest_does_not_reach_the_first_masked_row() -> None:
     model, tokens = network(), text()
     canvas = tokens.clone()

@@ -398,6 +398,8 @@ def test_self_conditioning_starts_blank_and_feeds_back_the_last_prediction() -> 
     later[later == V] = torch.where(torch.arange(int((later == V).sum())) % 2 == 0, 1, V)
     assert (tokens != V).any(1).all()
     blank = torch.zeros(BATCH, LENGTH, 24)
+    untrained = DDiT(model.config).self_condition.weight  # what is fed back has no say yet
+    assert torch.equal(untrained, torch.eye(24, 48))
     torch.testing.assert_close(model(tokens), model(tokens, previous=blank), rtol=0, atol=0)
 
     run = SelfConditioned(model)
@@ -432,8 +434,24 @@ def test_self_conditioned_sampling_does_not_depend_on_the_batch() -> None:
     for i in range(3):
         alone = unmask.sample(model.for_sampling(), canvas=prompt[i : i + 1], seed=[7 + i]).tokens
         assert torch.equal(alone[0], together[i])
-    plain = unmask.sample(model, canvas=prompt, seed=[7, 8, 9]).tokens
-    assert not torch.equal(plain, together)
+    assert torch.equal(unmask.sample(model, canvas=prompt, seed=[7, 8, 9]).tokens, together)
+
+    class Forgetful:
+        vocab_size, mask_id = V, V
+
+        def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+            return model.eval()(tokens, time, rows)
+
+    assert not torch.equal(unmask.sample(Forgetful(), canvas=prompt, seed=[7, 8, 9]).tokens, together)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("changes", [{}, {"conditioning": "time"}, {"conditioning": "time", "self_conditioning": True}])
+def test_sampling_hands_the_network_back_in_its_mode(changes: dict[str, object], training: bool) -> None:
+    model = network(dropout=0.9, **changes).train(training)
+    first, second = (unmask.sample(model, num=2, length=LENGTH, seed=4).tokens for _ in range(2))
+    assert torch.equal(first, second)  # dropout was off
+    assert all(module.training == training for module in model.modules())
 
 
 def test_self_conditioning_in_training_is_blank_half_of_the_time_and_passes_no_gradient() -> None:
@@ -457,3 +475,12 @@ def test_self_conditioning_in_training_is_blank_half_of_the_time_and_passes_no_g
     model.zero_grad()
     model(tokens, previous=previous).square().mean().backward()
     torch.testing.assert_close(through_the_coin, model.self_condition.weight.grad, **TOLERANCE)
+
+    given = previous.clone().requires_grad_()  # nor does a prediction that was handed in
+    model(tokens, previous=given).square().mean().backward()
+    assert given.grad is None
+    recorded: list[bool] = []
+    model.train().blocks[0].register_forward_hook(lambda *_: recorded.append(torch.is_grad_enabled()))
+    torch.manual_seed(outcomes.index(True))
+    model(tokens)
+    assert recorded == [False, True]  # the pass for the prediction keeps no activations

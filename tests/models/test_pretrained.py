@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin
+from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 import unmask
@@ -264,12 +265,23 @@ def test_from_the_hubs_cache(folder: Path, tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out == ""
 
 
-def test_a_pickle_in_the_hubs_cache_is_not_opened(folder: Path, tmp_path: Path) -> None:
+def test_a_pickle_in_the_hubs_cache_is_not_opened(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(tmp_path / "mark")))
     cached(folder, tmp_path / "cache", ("config.json", "pytorch_model.bin"))
-    with pytest.raises(ValueError, match=r"model\.safetensors"):
+    with pytest.raises(ValueError, match="is no folder, and it could not be fetched"):
+        DDiT.from_pretrained("someone/words", cache_dir=tmp_path / "cache", local_files_only=True)
+
+    def absent(**_: object) -> str:
+        raise EntryNotFoundError("404")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", absent)  # the hub's own answer that there is no such file
+    with pytest.raises(ValueError, match=r"someone/words has no config\.json; weights are read from safetensors alone"):
         DDiT.from_pretrained("someone/words", cache_dir=tmp_path / "cache", local_files_only=True)
     assert not (tmp_path / "mark").exists()
+    with pytest.raises(ValueError, match="is no folder"):
+        DDiT.from_pretrained("nobody/nothing", cache_dir=tmp_path / "cache", local_files_only=True)
 
 
 def test_push_to_hub_uploads_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -101,7 +102,7 @@ class Causal(Transformer, Pretrained):
         if len(random) != num:
             raise ValueError(f"generators must be one per sequence: num={num}, {len(random)} generators")
         tokens, known = self._begun(num, length, prompt)
-        network = self.folded() if self.config.adaln else self
+        network = cast("Causal", self.for_sampling())
         past = network.empty_past(num, length)
         inputs = self._start(tokens[:, :known])
         for position in range(known, length if num else 0):

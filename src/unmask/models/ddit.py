@@ -108,7 +108,7 @@ class Transformer(nn.Module):
         if config.self_conditioning:
             self.self_condition = nn.Linear(2 * config.width, config.width, bias=False)
             with torch.no_grad():  # [identity, 0]: it starts as the network without self-conditioning
-                self.self_condition.weight.copy_(torch.eye(config.width, 2 * config.width))
+                self.self_condition.weight.zero_().fill_diagonal_(1.0)
 
     @property
     def vocab_size(self) -> int:
@@ -155,6 +155,10 @@ class Transformer(nn.Module):
         x = last.attend(x, table, vectors)[where]
         x = last.feed_forward(x, _per_position(vectors, batch))
         return self.output_layer.states(x, _per_position(self.output_layer.vectors(c), batch))
+
+    def for_sampling(self) -> nn.Module:
+        """What a run of sampling should call: with the constants folded once, or the network itself."""
+        return self.folded() if self.config.adaln and self.config.conditioning == "none" else self
 
     @torch.no_grad()
     def folded(self) -> Self:
@@ -229,9 +233,8 @@ class DDiT(Transformer, Pretrained):
         return self.logits(self.packed_states(*self._before_last(tokens, time, previous), where))
 
     def for_sampling(self) -> nn.Module:
-        """What one run of sampling should call: constants folded once, and a memory for self-conditioning."""
-        constant = self.config.adaln and self.config.conditioning == "none"
-        network = self.folded() if constant else self
+        """What a run of sampling should call; a self-conditioned network needs a memory of its own for each run."""
+        network = cast("DDiT", super().for_sampling())
         return SelfConditioned(network) if self.config.self_conditioning else network
 
     def _before_last(
@@ -297,6 +300,7 @@ class SelfConditioned(nn.Module):
         self.network, self.remember = network, remember
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
         self.previous: Tensor | None = None
+        self.train(network.training)  # wrapping is no change of mode
 
     def for_sampling(self) -> SelfConditioned:
         """The same with nothing remembered."""

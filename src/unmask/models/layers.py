@@ -56,8 +56,8 @@ class Rotary(nn.Module):
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        self.register_buffer("inv_freq", 1 / 10000.0**exponents)
+        # Not by torch.arange: on the meta device, where models are built to be loaded, that imports for seconds.
+        self.register_buffer("inv_freq", torch.tensor([10000.0 ** (-2 * k / head_dim) for k in range(head_dim // 2)]))
 
     def forward(self, start: int, stop: int) -> Table:
         """The table of positions start .. stop - 1."""

@@ -84,15 +84,19 @@ class Pretrained(HubMixin):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
         """A folder, or a repository's name on the hub; options as in huggingface_hub."""
-        if Path(pretrained_model_name_or_path).is_dir():
-            return cls._loaded(pretrained_model_name_or_path)
-        return super().from_pretrained(pretrained_model_name_or_path, **options)
+        name = pretrained_model_name_or_path
+        if Path(name).is_dir():
+            return cls._loaded(name)
+        try:
+            return super().from_pretrained(name, **options)
+        except FileNotFoundError as error:  # huggingface_hub's LocalEntryNotFoundError: not cached and out of reach
+            raise ValueError(f"{name} is no folder, and it could not be fetched from the hub: {error}") from error
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:
         """From the hub: fetch the two files, then read them as a folder."""
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
         names = ("revision", "cache_dir", "force_download", "local_files_only", "token")
         where: dict[str, Any] = {name: options[name] for name in names if name in options}
@@ -100,6 +104,8 @@ class Pretrained(HubMixin):
         for file in (CONFIG, WEIGHTS):
             try:
                 folders.add(Path(hf_hub_download(repo_id=model_id, filename=file, **where)).parent)
+            except LocalEntryNotFoundError:
+                raise
             except EntryNotFoundError as error:
                 raise ValueError(f"{model_id} has no {file}; weights are read from safetensors alone") from error
         assert len(folders) == 1, folders
