@@ -37,7 +37,7 @@ test-all: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m ''
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.train
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from unmask.models.protocol import check, device_of, inference, logits_at
 from unmask.plan import Ask, Plan, Planner
 from unmask.predict import Prediction, Predictor, log_mean
 from unmask.schedule import Linear, Schedule
+from unmask.streams import generator
 
 Pick = Callable[[Tensor, Sequence[torch.Generator]], tuple[Tensor, Tensor]]
 
@@ -195,33 +195,18 @@ def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:
 
 
 def generators(seed: int | Sequence[int], num: int) -> list[torch.Generator]:
-    """One generator per sequence. Sequence i of seed s has its own stream; sequences of one seed never share one.
-
-    torch's CPU generator keeps 32 bits of its seed, so the streams of a seed are numbered from a hash of it and the
-    number is scrambled by a bijection.
-    """
+    """One generator per sequence: sequence i of seed s has the i-th stream of s, alone or in any company."""
     if not isinstance(seed, Sequence):
-        pairs = [(seed, i) for i in range(num)]
-    elif len(seed) == num:
-        pairs = [(s, 0) for s in seed]
-    else:
+        return [generator(i, _checked(seed)) for i in range(num)]
+    if len(seed) != num:
         raise ValueError(f"seed must be one number or one per sequence: {num} sequences, {len(seed)} seeds")
-    first = {}
-    made = []
-    for s, i in pairs:
-        if s not in first:
-            if isinstance(s, bool) or not isinstance(s, int) or s < 0:
-                raise ValueError(f"seed must be a whole number of at least 0, got {s!r}")
-            first[s] = int(np.random.SeedSequence(s).generate_state(1)[0])
-        made.append(torch.Generator().manual_seed(_scramble((first[s] + i) % 2**32)))
-    return made
+    return [generator(0, _checked(one)) for one in seed]
 
 
-def _scramble(word: int) -> int:
-    """A bijection of 32-bit words in which every input bit moves about half of the output bits."""
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        word = (word ^ (word >> shift)) * factor % 2**32
-    return word ^ (word >> 16)
+def _checked(seed: int) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+    return seed
 
 
 def check_canvas(model: Any, canvas: Tensor | None, num: int, length: int | None) -> Tensor:

@@ -484,3 +484,15 @@ def test_self_conditioning_in_training_is_blank_half_of_the_time_and_passes_no_g
     torch.manual_seed(outcomes.index(True))
     model(tokens)
     assert recorded == [False, True]  # the pass for the prediction keeps no activations
+
+
+def test_each_part_of_a_run_starts_with_an_empty_memory() -> None:
+    """A self-conditioned network sampled in parts of two, from canvases that are already begun, as one by one."""
+    model = DDiT(preset("tiny", 7, 6, self_conditioning=True)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(parameter.numel()))
+    canvas = torch.full((5, 6), model.mask_id)
+    canvas[:, 0] = torch.arange(5)
+    whole = unmask.sample(model, canvas=canvas, seed=[1, 2, 3, 4, 5]).tokens
+    assert torch.equal(unmask.sample(model, canvas=canvas, seed=[1, 2, 3, 4, 5], batch=2).tokens, whole)

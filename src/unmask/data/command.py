@@ -1,0 +1,137 @@
+"""``unmask prepare``: the command line and its progress bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+from unmask.data import corpora
+from unmask.data.prepare import Progress, prepare
+from unmask.data.tokens import TokenFile
+
+SECONDS_BETWEEN_UPDATES = 0.1
+HELP = {
+    "source": "A text file, a folder of them, .csv, .tsv or .jsonl (each also .gz), datasets:NAME[:CONFIG], or one of "
+    + ", ".join(corpora.NAMES),
+    "out": "The folder to make; it must not exist yet",
+}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Turn text into token files: a new folder with train.tokens, valid.tokens and tokenizer.json."""
+
+    source: str
+    out: str
+    tokenizer: str | None = None
+    """characters, bytes, bpe, gpt2, smiles, levels, or the path of a saved one. Default: bpe, or the corpus's own."""
+    vocab: int | None = None
+    """How many ids a BPE has. Default: 4096."""
+    length: int | None = None
+    """Tokens per sequence. Default: 128 when wrapped, the longest row in rows."""
+    layout: str | None = None
+    """wrapped (concatenated, eos first, last and in between) or rows (one document each, padded)."""
+    column: str | None = None
+    """The column of a table or the field of records. Default: the only one, or text."""
+    valid: str | None = None
+    """A held-out source of its own, instead of the last part of the text."""
+    holdout: float = 0.05
+    """The part of the text that is held out."""
+    eos: bool | None = None
+    """Whether a tokenizer made here has an end-of-sequence token. Default: yes, or the corpus's own."""
+    dtype: str | None = None
+    """uint8, uint16 or uint32. Default: the smallest that fits."""
+    split: str = "train"
+    """The split of a dataset of the datasets library."""
+    streaming: bool = True
+    """Whether such a dataset is streamed instead of downloaded first."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask prepare`` with these arguments. Errors of the user's are left to the caller to print."""
+    try:
+        import tyro
+    except ImportError as error:
+        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
+    positional = [
+        (name, Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=text, metavar=name.upper())])
+        for name, text in HELP.items()
+    ]
+    Parsed: Any = make_dataclass("Parsed", positional, bases=(Arguments,), frozen=True)
+    chosen = tyro.cli(Parsed, args=list(arguments), prog="unmask prepare", description=Arguments.__doc__)
+    try:
+        with display(sys.stderr) as progress:
+            files = run(chosen, progress)
+    except KeyboardInterrupt:
+        print("unmask prepare: stopped; nothing was written", file=sys.stderr)
+        return 130
+    for file in files:
+        print(summary(file))
+    return 0
+
+
+def run(chosen: Arguments, progress: Progress) -> tuple[TokenFile, TokenFile]:
+    """Prepare what was asked for; a corpus brings its own settings, which flags overrule."""
+    given: dict[str, Any] = {name: value for name, value in asdict(chosen).items() if value is not None}
+    source, out = given.pop("source"), given.pop("out")
+    if source in corpora.NAMES and not Path(source).exists():
+        return corpora.load(source).prepare(out, **given, progress=progress)
+    return prepare(source, out, **given, progress=progress)
+
+
+def summary(file: TokenFile) -> str:
+    """One line about a token file."""
+    tokenizer = f"{file.tokenizer.kind} of {file.vocab_size:,} ids"
+    return (
+        f"{file.path}: {len(file):,} sequences of {file.length} tokens, {tokenizer}, {file.header.dtype}, "
+        f"{file.characters_per_token:.3f} characters per token"
+    )
+
+
+@contextmanager
+def display(stream: TextIO) -> Iterator[Progress]:
+    """rich's progress bar where the stream is a terminal, otherwise a plain line for each stage."""
+    stages: dict[str, Any] = {}
+
+    def line(stage: str, done: int, total: int | None) -> None:
+        if stage not in stages:
+            stages[stage] = print(f"prepare: {stage}", file=stream, flush=True)
+
+    try:
+        from rich import progress as rich
+        from rich.console import Console
+    except ImportError:
+        yield line
+        return
+    if not stream.isatty():
+        yield line
+        return
+    columns: tuple[Any, ...] = rich.TextColumn("{task.description:<9}"), rich.BarColumn()
+    columns += rich.TextColumn("{task.completed:,.0f}"), rich.TimeElapsedColumn(), rich.TimeRemainingColumn()
+    with rich.Progress(*columns, console=Console(file=stream)) as bar:
+        latest: tuple[Any, int] = None, 0
+        shown = 0.0
+
+        def finish() -> None:
+            task, done = latest
+            if task is not None:
+                bar.update(task, completed=done, total=done)
+
+        def update(stage: str, done: int, total: int | None) -> None:
+            nonlocal latest, shown
+            if stage not in stages:
+                finish()
+                stages[stage] = bar.add_task(stage, total=total)
+            latest = stages[stage], done
+            # Rows are reported one by one, a million times.
+            if time.monotonic() - shown > SECONDS_BETWEEN_UPDATES:
+                bar.update(stages[stage], completed=done, total=total)
+                shown = time.monotonic()
+
+        yield update
+        finish()

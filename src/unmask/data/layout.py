@@ -1,0 +1,81 @@
+"""The two layouts of a token file: documents wrapped into sequences of one length, or one padded document per row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from unmask.data.source import Chunk
+from unmask.data.tokenizer import Ids, Tokenizer
+from unmask.data.tokens import TokenWriter
+
+Encoded = list[tuple[Chunk, Ids]]
+
+
+def encoded(chunks: Iterable[Chunk], tokenizer: Tokenizer, size: int) -> Iterator[Encoded]:
+    """The chunks with their ids, about ``size`` characters at a time."""
+    batch: list[Chunk] = []
+    waiting = 0
+    for chunk in chunks:
+        batch.append(chunk)
+        waiting += len(chunk[0])
+        if waiting >= size:
+            yield _encode(batch, tokenizer)
+            batch, waiting = [], 0
+    if batch:
+        yield _encode(batch, tokenizer)
+
+
+def _encode(batch: list[Chunk], tokenizer: Tokenizer) -> Encoded:
+    return list(zip(batch, tokenizer.encode_many([text for text, _ in batch]), strict=True))
+
+
+def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: Tokenizer) -> None:
+    """The paper's data: concatenated and wrapped, "the first, last, and in-between tokens [...] set to eos"."""
+    eos = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    body = writer.length - 2 * len(eos)
+    if body < 1:
+        raise ValueError(f"length={writer.length}: a wrapped sequence needs room for a token between its two eos")
+    rest = np.empty(0, dtype=np.int64)
+    characters = size = 0
+    between = False
+    for batch in batches:
+        parts = [rest]
+        for (text, ends), ids in batch:
+            parts += [np.array(eos, dtype=np.int64), ids] if between else [ids]
+            between = ends
+            characters += len(text)
+            size += len(text.encode())
+        rest = np.concatenate(parts)
+        whole = len(rest) // body * body
+        block = rest[:whole].reshape(-1, body)
+        writer.write(np.pad(block, ((0, 0), (1, 1)), constant_values=eos[0]) if eos else block)
+        rest = rest[whole:]
+    if not writer.num:
+        raise ValueError(f"{len(rest)} tokens are too few for one sequence of length={writer.length}")
+    # The last, incomplete sequence is dropped, and its text not counted.
+    dropped = tokenizer.decode(rest)
+    writer.finish(characters=characters - len(dropped), bytes=size - len(dropped.encode()))
+
+
+def write_rows(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: Tokenizer) -> None:
+    """One document per sequence, then eos and padding."""
+    length = writer.length
+    eos = np.array([] if tokenizer.eos_id is None else [tokenizer.eos_id], dtype=np.int64)
+    pad = 0 if tokenizer.pad_id is None else tokenizer.pad_id
+    characters = size = 0
+    for batch in batches:
+        rows = [np.concatenate((ids, eos)) for _, ids in batch]
+        needed = np.array([len(row) for row in rows])
+        wrong = np.flatnonzero(needed > length if tokenizer.pad_id is not None else needed != length)
+        if wrong.size:
+            i = int(wrong[0])
+            how = "is too short for it" if needed[i] > length else "needs padding, which this tokenizer has not"
+            raise ValueError(f"row {writer.num + i} has {needed[i]} tokens with its eos: length={length} {how}")
+        block = np.full((len(batch), length), pad, dtype=np.int64)
+        block[np.arange(length) < needed[:, None]] = np.concatenate(rows)
+        writer.write(block)
+        characters += sum(len(text) for (text, _), _ in batch)
+        size += sum(len(text.encode()) for (text, _), _ in batch)
+    writer.finish(characters=characters, bytes=size)

@@ -1,0 +1,238 @@
+"""``unmask prepare``: text becomes a folder with train.tokens, valid.tokens and tokenizer.json.
+
+Every pass streams, so that memory is bounded by a few chunks whatever the size of the text.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from unmask.data import tokenizer as make
+from unmask.data.files import new_folder
+from unmask.data.layout import encoded, write_rows, write_wrapped
+from unmask.data.source import Chunk, Reader, Source, last_space, open_dataset
+from unmask.data.tokenizer import KINDS, Tokenizer
+from unmask.data.tokens import LAYOUTS, TokenFile, TokenWriter, check_dtype
+
+# Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
+# done and total are characters of wrapped text, or rows; total is None while nobody knows it.
+Progress = Callable[[str, int, int | None], None]
+
+# A BPE is trained on at most so many characters, taken evenly from the text: more change its merges little.
+BPE_CHARACTERS = 100_000_000
+WRAPPED_LENGTH = 128
+# Documents are cut into pieces of so many characters: a BPE encodes them in parallel, and holds 256 in its training.
+PIECE = 1 << 16
+
+
+def prepare(
+    source: Source,
+    out: str | os.PathLike[str],
+    *,
+    tokenizer: str | Tokenizer = "bpe",
+    vocab: int = 4096,
+    length: int | None = None,
+    layout: str | None = None,
+    column: str | None = None,
+    name: str | None = None,
+    valid: Source | None = None,
+    holdout: float = 0.05,
+    eos: bool = True,
+    dtype: str | None = None,
+    split: str = "train",
+    streaming: bool = True,
+    chunk: int = 1 << 20,
+    progress: Progress | None = None,
+) -> tuple[TokenFile, TokenFile]:
+    """Tokenize a source into the new folder ``out``; returns its training and held-out token files.
+
+    source: a text file, a folder of them, .csv, .tsv or .jsonl (``column``), each also .gz; ``datasets:NAME[:CONFIG]``
+        (``split``, ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line.
+    tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, levels, the path of a saved one, or a Tokenizer.
+        ``eos`` says whether one that is made here has that token.
+    layout: "wrapped", the paper's: documents concatenated and cut into sequences of ``length`` (128) tokens, the first,
+        the last and those between documents eos. Or "rows": one document each, then eos and padding, by default as long
+        as the longest. Molecules (smiles) and images (levels) are rows unless told otherwise.
+    name: what to call the source in the files' headers and in errors, if not by its path.
+    valid: a source of its own for the held-out part, which is otherwise the last ``holdout`` of the text.
+    chunk: how many characters are read and encoded at a time.
+
+    ``out`` appears whole or not at all, and nothing is ever overwritten.
+    """
+    tokenizer = known_tokenizer(tokenizer)
+    kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
+    layout = layout or ("rows" if kind in ("smiles", "levels") else "wrapped")
+    _check(layout, length, holdout, chunk)
+    rows = layout == "rows"
+    report = progress or (lambda stage, done, total: None)
+
+    def read(source: Source, copy: Path) -> Part:
+        called = name or (source if isinstance(source, str) else None)
+        if isinstance(source, str) and source.startswith("datasets:"):
+            source = open_dataset(source, split, streaming)
+        # A row is never cut, so there a chunk is a whole document.
+        reader = Reader(source, column, by_line=rows, size=1 << 62 if rows else min(chunk, PIECE), called=called)
+        return _count(reader.repeatable(copy, lambda done: report("copy", done, None)), rows, report)
+
+    out = Path(out)
+    try:
+        with new_folder(out) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
+            train = read(source, Path(scratch) / "train.jsonl")
+            held_out = read(valid, Path(scratch) / "valid.jsonl") if valid is not None else None
+            if held_out is None:
+                train, held_out = _split(train, holdout)
+            if isinstance(tokenizer, str):
+                tokenizer = _make_tokenizer(tokenizer, vocab, eos, train, held_out, report)
+            if dtype is not None:
+                check_dtype(dtype, tokenizer.vocab_size)
+            if length is None:
+                length = _longest_row((train, held_out), tokenizer, chunk, report) if rows else WRAPPED_LENGTH
+            for stage, part in (("train", train), ("valid", held_out)):
+                path = folder / f"{stage}.tokens"
+                with TokenWriter(path, tokenizer, length, layout, dtype=dtype, source=part.name) as writer:
+                    _write(writer, part, tokenizer, chunk, partial(report, stage))
+            tokenizer.save(folder / "tokenizer.json")
+    except FileExistsError as error:
+        raise ValueError(f"out={str(out)!r}: it already exists and is not overwritten; choose a new folder") from error
+    return TokenFile.open(out / "train.tokens"), TokenFile.open(out / "valid.tokens")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The stretch from ``start`` to ``stop`` of a text, in characters, or in documents where they are rows."""
+
+    reader: Reader
+    rows: bool
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        return self.reader.name
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __iter__(self) -> Iterator[Chunk]:
+        position = 0
+        for text, ends in self.reader:
+            if position >= self.stop:
+                return
+            if self.rows:
+                if position >= self.start:
+                    yield text, ends
+                position += 1
+                continue
+            first, last = (_cut(text, end - position) for end in (self.start, self.stop))
+            if first < last:
+                yield text[first:last], ends
+            position += len(text)
+
+    def told(self, report: Callable[[int, int], None]) -> Iterator[Chunk]:
+        """The same, reporting how much of it has been used."""
+        done = 0
+        for text, ends in self:
+            yield text, ends
+            done += 1 if self.rows else len(text)
+            report(done, len(self))
+
+
+def _cut(text: str, at: int) -> int:
+    """``at``, within the text and moved back to where a word begins; the two parts at a boundary agree on it."""
+    if at <= 0 or at >= len(text):
+        return max(0, min(at, len(text)))
+    return last_space(text[:at]) or at
+
+
+def _count(reader: Reader, rows: bool, report: Progress) -> Part:
+    characters = documents = 0
+    for text, ends in reader:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            wrong = error.object[error.start]
+            raise ValueError(f"{reader.name}: document {documents} holds {wrong!r}, which is no character") from error
+        characters += len(text)
+        documents += ends
+        report("count", documents if rows else characters, None)
+    if not characters:
+        raise ValueError(f"{reader.name}: there is no text in it")
+    return Part(reader, rows, 0, documents if rows else characters)
+
+
+def _split(text: Part, holdout: float) -> tuple[Part, Part]:
+    boundary = text.stop - max(1, round(len(text) * holdout))
+    if boundary < 1:
+        unit = "row" if text.rows else "character"
+        raise ValueError(f"{text.name}: {len(text)} {unit} cannot be split into training and held-out parts")
+    return replace(text, stop=boundary), replace(text, start=boundary)
+
+
+def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Part, report: Progress) -> Tokenizer:
+    """A BPE learns from the training part alone; a closed vocabulary must know every character of both."""
+
+    def texts(part: Part) -> Iterator[str]:
+        return (text for text, _ in part.told(partial(report, "tokenizer")))
+
+    def both() -> Iterator[str]:
+        yield from texts(train)
+        yield from texts(held_out)
+
+    if kind == "gpt2":
+        from unmask.data import corpora
+
+        return corpora.gpt2()
+    if kind == "bytes":
+        return make.bytes_of_utf8(eos=eos)
+    if kind == "characters":
+        return make.characters(both(), eos=eos)
+    if kind == "smiles":
+        return make.smiles(both(), eos=eos)
+    if kind == "levels":
+        return make.levels(1 + max(int(level) for text in both() for level in make.split("levels", text)))
+    stride = 1 if train.rows else math.ceil(len(train) / BPE_CHARACTERS)
+    return make.bpe((text for i, text in enumerate(texts(train)) if i % stride == 0), vocab, eos=eos)
+
+
+def _longest_row(parts: tuple[Part, Part], tokenizer: Tokenizer, chunk: int, report: Progress) -> int:
+    longest = 0
+    for part in parts:
+        for batch in encoded(part.told(partial(report, "measure")), tokenizer, chunk):
+            longest = max(longest, *(len(ids) for _, ids in batch))
+    return longest + (tokenizer.eos_id is not None)
+
+
+def _write(
+    writer: TokenWriter, part: Part, tokenizer: Tokenizer, chunk: int, report: Callable[[int, int], None]
+) -> None:
+    write = write_rows if part.rows else write_wrapped
+    try:
+        write(writer, encoded(part.told(report), tokenizer, chunk), tokenizer)
+    except ValueError as error:
+        raise ValueError(f"{writer.path.stem} part of {part.name}: {error}") from error
+
+
+def known_tokenizer(tokenizer: str | Tokenizer) -> str | Tokenizer:
+    """A Tokenizer, a kind of tokenizer, or the tokenizer saved at a path."""
+    if isinstance(tokenizer, Tokenizer) or tokenizer in KINDS:
+        return tokenizer
+    if not Path(tokenizer).is_file():
+        raise ValueError(f"tokenizer={tokenizer!r}: it must be one of {', '.join(KINDS)}, or a saved tokenizer's path")
+    return Tokenizer.load(tokenizer)
+
+
+def _check(layout: str, length: int | None, holdout: float, chunk: int) -> None:
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r}: it must be one of {', '.join(LAYOUTS)}")
+    if length is not None and length < 1:
+        raise ValueError(f"length={length}: it must be at least 1")
+    if not 0 < holdout < 1:
+        raise ValueError(f"holdout={holdout}: it must lie between 0 and 1")
+    if chunk < 1:
+        raise ValueError(f"chunk={chunk}: it must be at least 1")

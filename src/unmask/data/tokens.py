@@ -1,0 +1,278 @@
+"""The token file: one header and one memory-mapped [num, length] array of token ids.
+
+    8 bytes   magic, written last of all: a file without it is not a token file
+    4 + 4     version, and the CRC-32 of the header, little-endian
+    8 bytes   length of the header
+    header    JSON padded with spaces to a multiple of 64 bytes, the tokenizer inside
+    tokens    num x length ids, uint8, uint16 or uint32, little-endian, row after row
+
+A file is written under a temporary name and renamed when it is whole, and its size must be what its header says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from unmask.data.files import sync
+from unmask.data.tokenizer import Tokenizer
+
+MAGIC = b"unmaskTK"
+VERSION = 1
+PREFIX = struct.Struct("<8sIIQ")
+DTYPES = {"uint8": 1 << 8, "uint16": 1 << 16, "uint32": 1 << 32}
+LAYOUTS = ("wrapped", "rows")
+LARGEST_HEADER = 1 << 28
+
+Layout = Literal["wrapped", "rows"]
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the file says of itself; ``characters`` and ``bytes`` count the source text that its tokens stand for."""
+
+    dtype: str
+    vocab_size: int
+    length: int
+    num: int
+    layout: str
+    characters: int
+    bytes: int
+    tokenizer_hash: str
+    sha256: str
+    source: str
+
+    def __post_init__(self) -> None:
+        for name, kind in (("dtype", str), ("layout", str), ("tokenizer_hash", str), ("sha256", str), ("source", str)):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name}={getattr(self, name)!r} is not a string")
+        for name in ("vocab_size", "length", "num", "characters", "bytes"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not a count")
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"layout={self.layout!r}: it must be one of {', '.join(LAYOUTS)}")
+        if self.length < 1:
+            raise ValueError(f"length={self.length}: it must be at least 1")
+        check_dtype(self.dtype, self.vocab_size)
+
+    @property
+    def itemsize(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+
+def check_dtype(dtype: str, vocab_size: int) -> None:
+    """Refuse a dtype that cannot hold every id of the vocabulary."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: it must be one of {', '.join(DTYPES)}")
+    if vocab_size > DTYPES[dtype]:
+        raise ValueError(
+            f"dtype={dtype!r} holds {DTYPES[dtype]:,} ids and the vocabulary has {vocab_size:,}: take a wider one"
+        )
+
+
+def smallest_dtype(vocab_size: int) -> str:
+    return next(dtype for dtype, count in DTYPES.items() if vocab_size <= count)
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A token file that was found whole; open it with ``TokenFile.open(path)``."""
+
+    path: Path
+    header: Header
+    offset: int = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, tokenizer: Tokenizer | None = None) -> TokenFile:
+        """Check magic, header and size, and map the tokens; with ``tokenizer``, refuse a file made by another one."""
+        path = Path(path)
+        if not path.is_file():
+            raise ValueError(f"{path}: no such token file")
+        try:
+            header, offset, own = _read_header(path)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not a whole token file: {error}") from error
+        if tokenizer is not None and tokenizer.hash != own.hash:
+            ours, theirs = (f"{t.kind} of {t.vocab_size} ids, {t.hash[:12]}" for t in (tokenizer, own))
+            raise ValueError(
+                f"{path} was made with another tokenizer ({theirs}) than this one ({ours}): prepare it again"
+            )
+        return cls(path, header, offset, own)
+
+    def verify(self) -> None:
+        """Read everything: the checksum must agree and every id be in the vocabulary."""
+        digest = hashlib.sha256()
+        largest = 0
+        rows = max(1, (1 << 22) // self.length)
+        for start in range(0, len(self), rows):
+            block = self._array[start : start + rows]
+            digest.update(block.tobytes())
+            largest = max(largest, int(block.max()))
+        if digest.hexdigest() != self.header.sha256:
+            raise ValueError(f"{self.path} is damaged: its tokens do not have the checksum of its header")
+        if largest >= self.vocab_size:
+            raise ValueError(f"{self.path} holds the id {largest}, its vocabulary is 0..{self.vocab_size - 1}")
+
+    def sequences(self, indices: ArrayLike | Tensor) -> Tensor:
+        """int64 tokens [B, L] of these sequences, in this order."""
+        index = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if index.size and not (index.min() >= 0 and index.max() < len(self)):
+            raise ValueError(
+                f"indices from {index.min()} to {index.max()}: {self.path} has sequences 0..{len(self) - 1}"
+            )
+        return torch.from_numpy(self._array[index].astype(np.int64))
+
+    def __len__(self) -> int:
+        return self.header.num
+
+    @property
+    def vocab_size(self) -> int:
+        return self.header.vocab_size
+
+    @property
+    def length(self) -> int:
+        return self.header.length
+
+    @property
+    def characters_per_token(self) -> float:
+        """Source characters per stored token, eos and padding counted as tokens.
+
+        Bits per character are therefore bits per token, averaged over whole sequences, divided by this.
+        """
+        return self.header.characters / (len(self) * self.length)
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.header.bytes / (len(self) * self.length)
+
+    @cached_property
+    def _array(self) -> NDArray[Any]:
+        dtype = np.dtype(self.header.dtype).newbyteorder("<")
+        return np.memmap(self.path, dtype=dtype, mode="r", offset=self.offset, shape=(len(self), self.length))
+
+    def __reduce__(self) -> tuple[Callable[[Path], TokenFile], tuple[Path]]:
+        # A worker process maps the file itself instead of receiving a copy of it.
+        return TokenFile.open, (self.path,)
+
+
+class TokenWriter:
+    """Writes one token file in blocks; ``finish`` makes it appear, and leaving the block without it leaves nothing."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], tokenizer: Tokenizer, length: int, layout: str, *, dtype: str | None = None,
+        source: str = "",
+    ) -> None:  # fmt: skip
+        self.path = Path(path)
+        if self.path.exists():
+            raise ValueError(f"{self.path} already exists and is not overwritten")
+        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        dtype = dtype or smallest_dtype(tokenizer.vocab_size)
+        # A header of the final size is set aside now: counts of 19 digits, checksums of 64.
+        most = (1 << 63) - 1
+        self._header = Header(
+            dtype, tokenizer.vocab_size, length, most, layout, most, most, tokenizer.hash, "0" * 64, source
+        )
+        self._tokenizer = tokenizer
+        # Up to a multiple of 64 bytes, so that the tokens are aligned.
+        self._space = -(PREFIX.size + len(self._json())) // 64 * -64 - PREFIX.size
+        self._num = 0
+        self._digest = hashlib.sha256()
+
+    @property
+    def length(self) -> int:
+        return self._header.length
+
+    @property
+    def num(self) -> int:
+        """How many sequences were written so far."""
+        return self._num
+
+    def __enter__(self) -> TokenWriter:
+        self._file: BinaryIO = self._partial.open("wb")
+        self._file.write(b"\0" * (PREFIX.size + self._space))
+        return self
+
+    def write(self, block: NDArray[Any]) -> None:
+        """Append sequences [n, length]."""
+        if block.ndim != 2 or block.shape[1] != self._header.length:
+            raise ValueError(f"block of shape {block.shape}: [n, {self._header.length}] is needed")
+        if block.size and not (block.min() >= 0 and block.max() < self._header.vocab_size):
+            raise ValueError(
+                f"ids from {block.min()} to {block.max()}: the vocabulary is 0..{self._header.vocab_size - 1}"
+            )
+        raw = block.astype(np.dtype(self._header.dtype).newbyteorder("<")).tobytes()
+        self._file.write(raw)
+        self._digest.update(raw)
+        self._num += len(block)
+
+    def finish(self, *, characters: int, bytes: int) -> TokenFile:
+        """Complete the header, bring everything to the disk, and give the file its name."""
+        if not self._num:
+            raise ValueError(f"{self.path}: no sequence was written")
+        self._header = Header(
+            **(asdict(self._header) | {"num": self._num, "characters": characters, "bytes": bytes}
+               | {"sha256": self._digest.hexdigest()})
+        )  # fmt: skip
+        header = self._json().ljust(self._space)
+        self._file.seek(0)
+        self._file.write(PREFIX.pack(b"\0" * 8, VERSION, zlib.crc32(header), len(header)) + header)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.seek(0)
+        self._file.write(MAGIC)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._partial, self.path)
+        sync(self.path.parent)
+        return TokenFile.open(self.path)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._file.close()
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def _json(self) -> bytes:
+        return json.dumps({**asdict(self._header), "tokenizer": self._tokenizer.to_json()}).encode()
+
+
+def _read_header(path: Path) -> tuple[Header, int, Tokenizer]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(PREFIX.size)
+        if len(prefix) < PREFIX.size or prefix[:8] != MAGIC:
+            raise ValueError("it does not begin as one does")
+        _, version, crc, length = PREFIX.unpack(prefix)
+        if version != VERSION:
+            raise ValueError(f"its version is {version}, this program reads {VERSION}")
+        if length > min(size, LARGEST_HEADER):
+            raise ValueError("its header is cut off")
+        raw = file.read(length)
+    if zlib.crc32(raw) != crc:
+        raise ValueError("its header is damaged")
+    content = json.loads(raw)
+    tokenizer = Tokenizer.from_json(content.pop("tokenizer"))
+    header = Header(**content)
+    expected = PREFIX.size + length + header.num * header.length * header.itemsize
+    if size != expected:
+        raise ValueError(f"it has {size:,} bytes and its header promises {expected:,}")
+    if tokenizer.hash != header.tokenizer_hash or tokenizer.vocab_size != header.vocab_size:
+        raise ValueError("its tokenizer is not the one its header names")
+    return header, PREFIX.size + length, tokenizer
