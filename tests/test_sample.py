@@ -259,6 +259,14 @@ class TestBadInput:
         with pytest.raises(ValueError, match=message):
             sample(self.model, **options)
 
+    def test_a_plan_that_forgets_positions_is_found_out(self):
+        def forgetful(tokens, **options):
+            whole = plan.first_hitting(tokens, **options)
+            return plan.Plan(whole.order[:, :2], whole.times[:, :2], whole.step[:, :2], whole.call_time[:, :2])
+
+        with pytest.raises(ValueError, match="left 2 positions masked"):
+            sample(self.model, plan=forgetful)
+
     def test_a_length_is_needed_where_the_model_has_none(self):
         with pytest.raises(ValueError, match="give length"):
             sample(hidden_markov())

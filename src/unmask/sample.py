@@ -92,6 +92,8 @@ def sample(
         trace.append(step)
         if callback is not None:
             callback(step)
+    if left := int((tokens == model.mask_id).sum()):
+        raise ValueError(f"plan={plan!r} left {left} positions masked: a plan must order every masked position")
     return Sample(tokens, tuple(trace), nfe, ncs, len(trace), clock.perf_counter() - started)
 
 
