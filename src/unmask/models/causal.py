@@ -58,7 +58,11 @@ class Causal(Transformer, Pretrained):
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
-        return self.logits(self.packed_states(*self._before_last(self._shifted(tokens)), where))
+        return self.logits(self.states_where(tokens, time, where))
+
+    def states_where(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
+        """The final states [M, width] of ``packed``."""
+        return self.packed_states(*self._before_last(self._shifted(tokens)), where)
 
     def empty_past(self, batch: int, length: int) -> list[Past]:
         """Room for the keys and values of ``length`` inputs."""

@@ -230,7 +230,13 @@ class DDiT(Transformer, Pretrained):
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
-        return self.logits(self.packed_states(*self._before_last(tokens, time, previous), where))
+        return self.logits(self.states_where(tokens, time, where, previous))
+
+    def states_where(
+        self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None
+    ) -> Tensor:
+        """The final states [M, width] of ``packed``."""
+        return self.packed_states(*self._before_last(tokens, time, previous), where)
 
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call; a self-conditioned network needs a memory of its own for each run."""

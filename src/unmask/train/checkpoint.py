@@ -1,0 +1,185 @@
+"""Checkpoints: folders ``step-00001000`` that are there whole or not at all, and hold no pickle.
+
+    model.safetensors, ema.safetensors, optimizer.safetensors, ...   one file per group of tensors
+    state.json                                                       the step and whatever else is not a tensor
+    SHA256SUMS                                                       of all the others, as ``sha256sum -c`` reads it
+
+A folder is filled under another name, brought to the disk and renamed, so a killed process leaves the older checkpoints
+and at most a hidden partial folder, which the next save clears away.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.data.files import new_folder, sha256_of
+
+Tensors = dict[str, Tensor]
+SUMS, STATE, SUFFIX = "SHA256SUMS", "state.json", ".safetensors"
+NAME = re.compile(r"step-(\d{8,})")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged or made for something else."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was read back: tensors by file and name, and the rest of the state."""
+
+    path: Path
+    tensors: dict[str, Tensors]
+    state: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        return int(self.state["step"])
+
+
+def write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+    """Save a checkpoint of this step; if anything fails, nothing has changed.
+
+    A sound checkpoint of the same step is left as it is: a run is a function of its configuration and the step.
+    """
+    save_file = _safetensors().save_file
+    target = folder / f"step-{step:08d}"
+    if target.exists():
+        try:
+            verify(target)
+            return target
+        except CheckpointError:
+            shutil.rmtree(target)
+    _clear_litter(folder)
+    with new_folder(target) as partial:
+        for name, group in tensors.items():
+            save_file({key: _plain(value) for key, value in group.items()}, partial / f"{name}{SUFFIX}")
+        (partial / STATE).write_text(json.dumps({**state, "step": step}, indent=1) + "\n")
+        lines = [f"{sha256_of(file)}  {file.name}\n" for file in sorted(partial.iterdir())]
+        (partial / SUMS).write_text("".join(lines))
+    return target
+
+
+def read(path: Path) -> Checkpoint:
+    """Verify a checkpoint and read it; CheckpointError says what is wrong with it."""
+    verify(path)
+    tensors = {file.stem: read_tensors(file) for file in sorted(path.glob(f"*{SUFFIX}"))}
+    try:
+        state = json.loads((path / STATE).read_bytes())
+        if not isinstance(state["step"], int):
+            raise ValueError(f"step={state['step']!r} is no number")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path / STATE} is no state of a run: {error}") from error
+    return Checkpoint(path, tensors, state)
+
+
+def verify(path: Path) -> None:
+    """Compare every file with SHA256SUMS: none may be missing, different, besides, or of another kind."""
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        lines = (path / SUMS).read_text().splitlines()
+        sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: its {SUMS} cannot be read ({error})") from error
+    there = {file.name for file in path.iterdir()} - {SUMS}
+    if there != set(sums):
+        odd = ", ".join(sorted(there ^ set(sums)))
+        raise CheckpointError(f"{path}: its files are not those of its {SUMS}: {odd}")
+    if strange := [name for name in sums if name != STATE and not name.endswith(SUFFIX)]:
+        raise CheckpointError(f"{path}: {', '.join(strange)} does not belong in a checkpoint")
+    for name, digest in sums.items():
+        if not (path / name).is_file() or sha256_of(path / name) != digest:
+            raise CheckpointError(f"{path / name} is damaged: it does not have the checksum of {SUMS}")
+
+
+def read_tensors(path: Path) -> Tensors:
+    """The tensors of one safetensors file. Anything else, a pickle for one, is refused without being looked into."""
+    safetensors = _safetensors()
+    try:
+        # Clones, because safetensors maps the file, and this one may be removed.
+        return {name: tensor.clone() for name, tensor in safetensors.load_file(path).items()}
+    except Exception as error:  # the Rust library has several kinds
+        raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def listed(folder: Path) -> list[Path]:
+    """The checkpoints in a folder by name, oldest first, sound or not."""
+    found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """The newest sound checkpoint, or None where there is none; a damaged one is passed over with a warning."""
+    for path in reversed(listed(folder)):
+        try:
+            return read(path)
+        except CheckpointError as error:
+            warnings.warn(f"skipping a damaged checkpoint: {error}", stacklevel=2)
+    return None
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints, each renamed first: half of one must not look like one."""
+    for path in listed(folder)[:-keep]:
+        shutil.rmtree(path.rename(path.with_name(f".{path.name}.removed")))
+
+
+def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], what: str) -> None:
+    """Copy tensors by name into those of a network or an optimiser; the names and shapes must be the same ones."""
+    problems = [f"{name} is missing" for name in target if name not in source]
+    problems += [f"{name} does not belong" for name in source if name not in target]
+    for name in target:
+        if name in source and target[name].shape != source[name].shape:
+            problems.append(f"{name} is {list(source[name].shape)} and not {list(target[name].shape)}")
+        elif name in source and target[name].dtype != source[name].dtype:
+            problems.append(f"{name} is {source[name].dtype} and not {target[name].dtype}")
+    if problems:
+        more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
+        raise CheckpointError(f"{what} does not fit this run: {'; '.join(problems[:5])}{more}")
+    with torch.no_grad():
+        for name, tensor in target.items():
+            tensor.copy_(_placed_like(tensor, source[name]))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor as one process would hold it: FSDP's shards are gathered, which every process must take part in."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _placed_like(tensor: Tensor, value: Tensor) -> Tensor:
+    if not hasattr(tensor, "full_tensor"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
+    return distribute_tensor(value.to(tensor.device), mesh, tensor.placements)  # type: ignore[attr-defined]
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu").contiguous()
+
+
+def _clear_litter(folder: Path) -> None:
+    for pattern in (".step-*.partial", ".step-*.removed"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".step-*.lock"):
+        path.unlink(missing_ok=True)
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise ImportError("checkpoints need safetensors: pip install 'unmask[train]'") from error
+    return safetensors.torch

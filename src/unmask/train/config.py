@@ -1,0 +1,279 @@
+"""Everything that decides a training run, in one frozen dataclass; what is left open is filled in for the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from unmask import schedule as schedules
+from unmask.models.causal import twin
+from unmask.models.ddit import DDiTConfig, preset
+from unmask.train.ema import default_decay
+
+Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right"]
+Times = Literal["independent", "vdm", "stratified", "adaptive"]
+ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
+
+SCHEDULES: dict[str, schedules.Schedule] = {
+    "linear": schedules.Linear(), "cosine": schedules.Cosine(), "polynomial": schedules.Polynomial(),
+    "geometric": schedules.Geometric(), "log-linear": schedules.LogLinear(),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a masked model. Defaults are the paper's recipe; what it cannot say for your data is chosen by size."""
+
+    data: str
+    """A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, or text, which is prepared on the way."""
+    out: str = "run"
+    """The run's folder: configuration, checkpoints, metrics and, in the end, the model."""
+    valid: str | None = None
+    """Held-out data; by default the valid.tokens beside the training data."""
+    resume: bool = False
+    """Continue the newest sound checkpoint of the run, if there is one."""
+    resume_from: str | None = None
+    """Continue this checkpoint of the run, for example step-00001000."""
+    seed: int = 0
+    """Batches, masks, times, initial weights and dropout all follow from it."""
+
+    tokenizer: str | None = None
+    """For data prepared on the way: bpe (the default, unless a corpus has its own), characters, bytes, gpt2, ..."""
+    vocab: int | None = None
+    """For data prepared on the way: the size of a BPE, 4,096 by default, or 1,024 for less than a megabyte of text."""
+    length: int | None = None
+    """For data prepared on the way: tokens per sequence, 128 by default, or the corpus's own."""
+
+    preset: str | None = None
+    """The network's size: tiny, mini, compact, small (the paper's) or medium. By default, by data and machine."""
+    layers: int | None = None
+    """Blocks, instead of the preset's."""
+    width: int | None = None
+    """Width, instead of the preset's."""
+    heads: int | None = None
+    """Attention heads, instead of the preset's."""
+    conditioning: Literal["none", "time", "ratio"] = "none"
+    """What the network is told besides the tokens: nothing, the time, or the ratio of masked tokens."""
+    self_conditioning: bool = False
+    """Feed the network its own prediction."""
+    convolution: int = 0
+    """Taps of a depthwise convolution in each block (3 helps small networks); 0 for none."""
+    tie_embeddings: bool = False
+    """One matrix for the embedding and the head."""
+    dropout: float = 0.1
+
+    objective: Objective = "time"
+    """Eq. 6, Eq. 7, Mask-Predict's and MaskGIT's weights, SEDD's score entropy, or the left-to-right baseline."""
+    times: Times = "stratified"
+    """How times or counts are drawn over the global batch; adaptive is importance sampling of counts."""
+    schedule: ScheduleName = "linear"
+
+    steps: int | None = None
+    """Optimiser steps. By default, by the data and the machine."""
+    batch: int | None = None
+    """Sequences per step, over all processes. By default, by the machine."""
+    micro_batch: int | None = None
+    """Sequences per process and pass; a step accumulates as many passes as it needs. By default, 32,768 tokens."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: orthogonalized updates for the matrices of the blocks, AdamW for the rest."""
+    learning_rate: float | None = None
+    """The peak. By default 3e-4, and 1e-3 for networks narrower than 256."""
+    warmup: int | None = None
+    """Steps of linear warm-up. By default 2,500, or a tenth of a shorter run."""
+    decay: Literal["constant", "cosine"] = "constant"
+    """After the warm-up: constant, or half a cosine down to 0 at the last step."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    """The largest norm of the gradient."""
+    ema: float | None = None
+    """Decay of the averaged weights. By default 0.9999; for a run under 100,000 steps, 1 - 10/steps."""
+
+    device: Literal["auto", "cpu"] = "auto"
+    precision: Literal["float32", "bf16"] | None = None
+    """By default bf16 on accelerators and float32 on CPUs."""
+    compile: bool = False
+    """torch.compile the blocks."""
+    threads: int | None = None
+    """CPU threads of each process."""
+
+    save_every: int | None = None
+    """Steps between checkpoints. By default a tenth of the run, between 100 and 1,000."""
+    keep: int = 2
+    """How many checkpoints are kept."""
+    validate_every: int | None = None
+    """Steps between validations. By default a tenth of the run, between 100 and 1,000."""
+    validate_sequences: int = 256
+    """Held-out sequences of a validation."""
+    log_every: int = 1
+    """Steps between lines of metrics.jsonl."""
+    preview: bool = True
+    """Show one sampled sequence with each validation."""
+    tensorboard: bool = True
+    wandb: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, allowed = getattr(self, field.name), _CHOICES.get(field.name)
+            if allowed and value not in allowed:
+                raise ValueError(f"{field.name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        for name in ("layers", "width", "heads", "batch", "micro_batch", "length", "threads", "save_every", "keep",
+                     "validate_every", "validate_sequences", "log_every", "vocab"):  # fmt: skip
+            _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
+        for name in ("steps", "warmup", "seed"):
+            _check(name, getattr(self, name), lambda value: value >= 0, "at least 0")
+        for name in ("learning_rate", "clip", "eps"):
+            _check(name, getattr(self, name), lambda value: value > 0, "positive")
+        for name in ("beta1", "beta2", "ema", "dropout"):
+            _check(name, getattr(self, name), lambda value: 0 <= value < 1, "at least 0 and below 1")
+        _check("weight_decay", self.weight_decay, lambda value: value >= 0, "at least 0")
+        if self.times == "adaptive" and self.objective != "count":
+            raise ValueError(f"times='adaptive' draws counts: it needs objective='count', got {self.objective!r}")
+
+    def network(self, vocab_size: int, length: int) -> DDiTConfig:
+        """The network of a resolved configuration; the mask is one past the data."""
+        assert self.preset is not None, "resolve the configuration first"
+        size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
+        config = preset(
+            self.preset, vocab_size, length, dropout=self.dropout, conditioning=self.conditioning,
+            self_conditioning=self.self_conditioning, convolution=self.convolution, tie_embeddings=self.tie_embeddings,
+            **size,
+        )  # fmt: skip
+        return twin(config) if self.objective == "left-to-right" else config
+
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "conditioning": ("none", "time", "ratio"), "objective": get_args(Objective), "times": get_args(Times),
+    "schedule": get_args(ScheduleName), "optimizer": ("adamw", "muon"), "decay": ("constant", "cosine"),
+    "device": ("auto", "cpu"), "precision": (None, "float32", "bf16"),
+}  # fmt: skip
+
+# What may change when a run is resumed: it decides how and how long, not what is computed. The data are compared by
+# content, so they may have moved.
+FREE = frozenset({
+    "data", "valid", "out", "resume", "resume_from", "micro_batch", "device", "precision", "compile", "threads",
+    "save_every", "keep", "validate_every", "validate_sequences", "log_every", "preview", "tensorboard", "wandb",
+    "tokenizer", "vocab", "length",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """A row of the table of defaults."""
+
+    tokens: float  # for training data of up to so many tokens
+    preset: str
+    batch: int
+    steps: int
+
+
+# A CPU run ends within an hour or so on two cores; the last accelerator row is the paper's.
+SIZES = {
+    "cpu": (Size(3e5, "tiny", 32, 1_000), Size(float("inf"), "mini", 32, 3_000)),
+    "accelerator": (
+        Size(1e6, "mini", 64, 5_000), Size(3e7, "compact", 128, 20_000), Size(float("inf"), "small", 512, 100_000),
+    ),
+}  # fmt: skip
+
+
+TOKENS_PER_PASS = 32_768
+
+
+def resolve(config: TrainConfig, *, tokens: int, length: int, device: str) -> TrainConfig:
+    """Fill in what was left open, for training data of so many tokens in sequences of ``length``."""
+    kind = "cpu" if device == "cpu" else "accelerator"
+    size = next(size for size in SIZES[kind] if tokens <= size.tokens)
+    config = _filled(config, preset=size.preset, batch=size.batch, steps=size.steps)
+    assert config.steps is not None and config.batch is not None
+    width = config.network(1, length).width
+    often = max(1, min(1_000, config.steps, max(100, config.steps // 10)))
+    return _filled(
+        config,
+        learning_rate=1e-3 if width < 256 else 3e-4,
+        warmup=min(2_500, config.steps // 10),
+        ema=default_decay(config.steps),
+        micro_batch=max(1, min(config.batch, TOKENS_PER_PASS // length)),
+        precision="float32" if kind == "cpu" else "bf16",
+        save_every=often,
+        validate_every=often,
+    )
+
+
+def completed(asked: TrainConfig, stored: TrainConfig) -> TrainConfig:
+    """What is open in a configuration, from that of the run it resumes."""
+    return _filled(asked, **{field.name: getattr(stored, field.name) for field in fields(stored)})
+
+
+def explained(asked: TrainConfig, config: TrainConfig, parameters: int) -> str:
+    """One line: the size of the run, and what was chosen for the user."""
+    chosen = [
+        f"{field.name.replace('_', ' ')} {getattr(config, field.name)}"
+        for field in fields(config)
+        if getattr(asked, field.name) is None and getattr(config, field.name) is not None
+    ]
+    return f"{parameters / 1e6:.2f} M parameters; chosen for this data and machine: {', '.join(chosen) or 'nothing'}"
+
+
+def differences(stored: TrainConfig, asked: TrainConfig) -> list[str]:
+    """What a resumed run may not change and yet asks for, each as "name: stored -> asked"."""
+    fixed = [field.name for field in fields(TrainConfig) if field.name not in FREE]
+    if stored.decay == asked.decay == "constant":
+        fixed.remove("steps")  # a longer run then begins as the shorter one did
+    pairs = [(name, getattr(stored, name), getattr(asked, name)) for name in fixed]
+    return [f"{name}: {old!r} -> {new!r}" for name, old, new in pairs if old != new]
+
+
+def from_mapping(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Check names and types of settings that come from a file."""
+    known = {field.name: field for field in fields(TrainConfig)}
+    checked = {}
+    for name, value in values.items():
+        key = name.replace("-", "_")
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            raise ValueError(f"{where}: no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        kind = str(known[key].type)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = {
+            "bool": isinstance(value, bool), "int": number and isinstance(value, int), "float": number,
+            "str": isinstance(value, str),
+        }.get(kind.removesuffix(" | None"), isinstance(value, str))  # fmt: skip
+        if not fits:
+            raise ValueError(f"{where}: {name} = {value!r} is no {kind.removesuffix(' | None')}")
+        checked[key] = float(value) if kind.startswith("float") else value
+    return checked
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The settings of a TOML file, by name."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: the configuration cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from error
+    return from_mapping(values, str(path))
+
+
+def to_toml(config: TrainConfig) -> str:
+    """The configuration as a file that --config reads; what is open, and the order to resume, are left out."""
+    # JSON's strings, numbers and booleans are TOML's.
+    values = dataclasses.asdict(replace(config, resume=False, resume_from=None))
+    del values["resume"]
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
+
+
+def _check(name: str, value: Any, good: Any, allowed: str) -> None:
+    if value is not None and not good(value):
+        raise ValueError(f"{name} must be {allowed}, got {value}")
+
+
+def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:
+    return replace(config, **{name: value for name, value in defaults.items() if getattr(config, name) is None})

@@ -1,0 +1,111 @@
+"""From the word DATA on the command line to token files: a corpus's name, prepared data, or text to be prepared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.data import corpora
+from unmask.data.files import sha256_of, write_whole
+from unmask.data.prepare import Progress, prepare
+from unmask.data.tokens import TokenFile
+from unmask.train.config import TrainConfig
+
+TRAIN, VALID = "train.tokens", "valid.tokens"
+SOURCE = "source.json"
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training and held-out sequences of one tokenizer."""
+
+    train: TokenFile
+    valid: TokenFile
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be the same for a run to be continued: the training tokens and the tokenizer."""
+        header = self.train.header
+        return {
+            "tokens_sha256": header.sha256, "sequences": header.num, "length": header.length,
+            "vocab_size": header.vocab_size, "tokenizer_sha256": header.tokenizer_hash,
+        }  # fmt: skip
+
+
+def find(config: TrainConfig, progress: Progress | None = None) -> Data:
+    """Open the data of a configuration. Text is prepared into the run's folder, once."""
+    path = Path(config.data)
+    if path.is_dir() and (path / TRAIN).is_file():
+        folder = path
+    elif path.is_file() and path.suffix == ".tokens":
+        return _opened(path, config.valid or path.with_name(VALID), config)
+    elif path.exists() or config.data.startswith("datasets:") or _prepared_earlier(config):
+        folder = _prepared_text(config, progress)
+    elif any(character in config.data for character in "/\\."):
+        raise ValueError(f"data={config.data!r}: there is no such file or folder")
+    else:
+        folder = corpora.prepared(
+            config.data, tokenizer=config.tokenizer, vocab=config.vocab, length=config.length, progress=progress
+        )
+    return _opened(folder / TRAIN, config.valid or folder / VALID, config)
+
+
+def _opened(train: Path, valid: str | Path, config: TrainConfig) -> Data:
+    tokens = TokenFile.open(train)
+    if not Path(valid).is_file():
+        raise ValueError(f"{valid}: there are no held-out tokens; give some with --valid")
+    if config.length is not None and config.length != tokens.length:
+        raise ValueError(f"length={config.length}: {train} has sequences of {tokens.length} tokens; prepare it again")
+    held_out = TokenFile.open(valid, tokenizer=tokens.tokenizer)
+    if held_out.length != tokens.length:
+        raise ValueError(f"{valid} has sequences of {held_out.length} tokens and {train} of {tokens.length}")
+    return Data(tokens, held_out)
+
+
+def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
+    """The token files of a text, in the run's folder; an earlier start's serve if text and settings are the same."""
+    out = Path(config.out)
+    folder, note = out / "data", out / SOURCE
+    if _prepared_earlier(config) and not Path(config.data).exists():
+        return folder
+    source: dict[str, Any] = {
+        "data": config.data, "sha256": _content(config.data), "tokenizer": config.tokenizer or "bpe",
+        "vocab": config.vocab, "length": config.length,
+    }  # fmt: skip
+    if folder.is_dir():
+        stored = json.loads(note.read_bytes()) if note.is_file() else {}
+        changed = [name for name in source if name != "data" and stored.get(name) != source[name]]
+        if changed:
+            different = "; ".join(f"{name}: {stored.get(name)!r} -> {source[name]!r}" for name in changed)
+            raise ValueError(f"{folder} was not made from {config.data} as it is now ({different}): choose another out")
+        return folder
+    if out.is_dir() and any(out.iterdir()) and not note.is_file():
+        raise ValueError(f"out={config.out!r}: the folder is not empty and is no run; nothing was written")
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(note, json.dumps(source).encode())
+    small = Path(config.data).is_file() and Path(config.data).stat().st_size < 1 << 20
+    prepare(
+        config.data, folder, tokenizer=source["tokenizer"], vocab=config.vocab or (1024 if small else 4096),
+        length=config.length, progress=progress,
+    )  # fmt: skip
+    return folder
+
+
+def _prepared_earlier(config: TrainConfig) -> bool:
+    """Whether the run's folder holds the tokens of this text, which may be gone by now."""
+    note = Path(config.out) / SOURCE
+    if not ((note.parent / "data" / TRAIN).is_file() and note.is_file()):
+        return False
+    return bool(json.loads(note.read_bytes())["data"] == config.data)
+
+
+def _content(source: str) -> str:
+    """sha256 of a file, of a folder's names and files, or of a dataset's name."""
+    path, digest = Path(source), hashlib.sha256()
+    if path.is_file():
+        return sha256_of(path)
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        digest.update(f"{file.relative_to(path)}\0{sha256_of(file)}\n".encode())
+    return digest.hexdigest() if path.is_dir() else source

@@ -1,0 +1,55 @@
+"""What a run reports while it goes on. The loop makes these; the display, TensorBoard and the tests read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.train.config import TrainConfig
+from unmask.train.validate import Bound
+
+
+@dataclass(frozen=True)
+class Started:
+    config: TrainConfig  # the effective one
+    step: int  # 0, or where a resumed run goes on
+    tokens_per_step: int
+    note: str  # one line: the run's size, and what was chosen for the user
+
+
+@dataclass(frozen=True)
+class Stepped:
+    step: int  # steps done, this one included
+    loss: float  # nats per token, over the global batch
+    gradient_norm: float  # before clipping
+    learning_rate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Validated:
+    step: int
+    bound: Bound
+
+
+@dataclass(frozen=True)
+class Previewed:
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Saved:
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Finished:
+    step: int
+    model: Path
+
+
+Event = Started | Stepped | Validated | Previewed | Saved | Finished
+Report = Callable[[Event], object]

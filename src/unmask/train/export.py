@@ -1,0 +1,37 @@
+"""The finished model: a folder with the averaged weights, config, card and tokenizer."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+from unmask.data.files import new_folder
+from unmask.models.causal import Causal
+from unmask.models.ddit import DDiT
+from unmask.models.pretrained import Card, save
+from unmask.train.config import TrainConfig
+from unmask.train.data import Data
+from unmask.train.learner import Learner
+
+
+def export(folder: Path, network: DDiT | Causal, config: TrainConfig, data: Data, learner: Learner) -> None:
+    """Write the model's folder, whole or not at all; an older export of the same run is replaced."""
+    assert config.batch is not None
+    bound = learner.bound
+    card = Card(
+        data=data.train.header.source or config.data,
+        tokens_seen=learner.step * config.batch * data.train.length,
+        bound=None if bound is None else bound.nats_per_token / math.log(2),
+        bound_error=None if bound is None else bound.error / math.log(2),
+        held_out=None if bound is None else f"{bound.sequences} held-out sequences",
+        notes=f"{learner.step} steps of {config.batch} sequences, {config.optimizer}, objective {config.objective}",
+    )
+    extra = {
+        "schedule": config.schedule, "objective": config.objective, "layout": data.train.header.layout,
+        "characters_per_token": None if data.train.tokenizer.kind == "levels" else data.train.characters_per_token,
+    }  # fmt: skip
+    shutil.rmtree(folder, ignore_errors=True)
+    with new_folder(folder) as partial:
+        save(partial, network, card=card, extra=extra)
+        data.train.tokenizer.save(partial / "tokenizer.json")

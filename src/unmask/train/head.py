@@ -1,0 +1,78 @@
+"""The head and its cross-entropy in one, a piece at a time: no [masked positions, V] tensor exists.
+
+On a CPU such a tensor's pages cost as much as its arithmetic. The gradient is made in the forward pass, where the
+logits are at hand, so nothing is kept for the backward pass but the gradient itself, and nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.models.causal import Causal
+from unmask.models.ddit import DDiT
+
+PIECE = 12_000_000  # logits at a time: 48 MB, but
+LEAST_ROWS = 256  # a product of fewer rows is slow
+
+
+def cross_entropy(network: DDiT | Causal, states: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The weighted sum of the cross-entropies of states [M, width], to be differentiated, and they themselves, [M].
+
+    weight is [M]; it has no gradient.
+    """
+    weight = weight.to(states.dtype)
+    if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+        matrix, bias = _head(network)
+        in_pieces: Any = _InPieces.apply
+        total, losses = in_pieces(states, matrix, bias, targets, weight, torch.is_grad_enabled())
+        return total, losses
+    losses = functional.cross_entropy(network.logits(states), targets, reduction="none")
+    return (weight * losses).sum(), losses.detach()
+
+
+def _head(network: DDiT | Causal) -> tuple[Tensor, Tensor]:
+    """The linear map from states to logits; the mask's bias is -inf where it has a column."""
+    linear, mask_id = network.output_layer.linear, network.mask_id
+    bias: Tensor = linear.bias
+    matrix = network.vocab_embed.embedding[: len(bias)] if linear.weight is None else linear.weight
+    if mask_id < len(bias):
+        bias = bias.index_fill(0, torch.tensor([mask_id]), -torch.inf)
+    return matrix, bias
+
+
+class _InPieces(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, matrix: Tensor, bias: Tensor, targets: Tensor, weight: Tensor, gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        losses = states.new_empty(len(states))
+        rows = max(1, min(len(states), max(LEAST_ROWS, PIECE // len(bias))))
+        logits, log_p = states.new_empty(2, rows, len(bias)).unbind()
+        d_states, d_matrix, d_bias = (torch.zeros_like(t if gradient else t[:0]) for t in (states, matrix, bias))
+        for start in range(0, len(states), rows):
+            part = slice(start, start + rows)
+            x, target, w = states[part], targets[part].unsqueeze(1), weight[part].unsqueeze(1)
+            torch.addmm(bias, x, matrix.t(), out=logits[: len(x)])
+            p = torch.log_softmax(logits[: len(x)], 1, out=log_p[: len(x)])
+            losses[part] = -p.gather(1, target).squeeze(1)
+            if gradient:
+                # d loss / d logits = softmax - one-hot
+                p.exp_().mul_(w).scatter_add_(1, target, -w)
+                torch.mm(p, matrix, out=d_states[part])
+                d_matrix.addmm_(p.t(), x)
+                d_bias += p.sum(0)
+        if gradient:
+            ctx.save_for_backward(d_states, d_matrix, d_bias)
+        ctx.mark_non_differentiable(losses)
+        return (weight * losses).sum(), losses
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        gradients: tuple[Tensor, ...] = ctx.saved_tensors
+        if float(grad) != 1:
+            gradients = tuple(gradient * grad for gradient in gradients)
+        return *gradients, None, None, None

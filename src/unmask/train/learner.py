@@ -1,0 +1,210 @@
+"""Everything that changes while a network learns: its weights, their average, the optimiser, the number of the step."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.data.batches import generator, global_batch, share
+from unmask.data.files import write_whole
+from unmask.data.tokens import TokenFile
+from unmask.models.causal import Causal
+from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.timing import AdaptiveCount
+from unmask.train import optimizer
+from unmask.train.checkpoint import Checkpoint, CheckpointError, Tensors, copy_into, whole
+from unmask.train.config import SCHEDULES, TrainConfig
+from unmask.train.ema import EMA
+from unmask.train.masking import Losses, Masking, of_step
+from unmask.train.validate import Bound
+
+
+class NotFinite(ArithmeticError):
+    """A loss or a gradient was NaN or infinite; the weights are those before the step."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one step did."""
+
+    loss: float  # nats per token
+    gradient_norm: float
+    learning_rate: float
+
+
+class Learner:
+    """One training run's state; ``update`` is a step. Every process has one, and they agree."""
+
+    def __init__(self, config: TrainConfig, network: DDiTConfig, accelerator: Any) -> None:
+        self.config, self.accelerator = config, accelerator
+        self.schedule = SCHEDULES[config.schedule]
+        torch.manual_seed(generator(config.seed, 0, "weights").initial_seed())
+        bare = Causal(network) if config.objective == "left-to-right" else DDiT(network)
+        if config.compile:
+            _compile(bare)
+        made = optimizer.make(
+            bare, muon=config.optimizer == "muon", betas=(config.beta1, config.beta2), eps=config.eps,
+            weight_decay=config.weight_decay,
+        )  # fmt: skip
+        self.losses, *self.optimizers = accelerator.prepare(Losses(bare, config.objective), *made)
+        self.network: DDiT | Causal = accelerator.unwrap_model(self.losses).network
+        self.sharded = any(hasattr(parameter, "full_tensor") for parameter in self.network.parameters())
+        if self.sharded:
+            _prepare_shards(self.network, config)
+        for one in self.optimizers:
+            optimizer.start(getattr(one, "optimizer", one))
+        assert config.ema is not None
+        self.parameters: Tensors = dict(self.network.named_parameters())
+        self.ema = EMA(self.parameters, config.ema)
+        self.adaptive = AdaptiveCount(network.length) if config.times == "adaptive" else None
+        self.step = 0
+        self.saved = self.validated = -1  # the last step that was saved, and validated
+        self.bound: Bound | None = None  # what the last validation found
+
+    def update(self, tokens: TokenFile, trouble: Path) -> Result:
+        """One step: the gradient over the global batch, clipped, and the update, unless something is not finite."""
+        config = self.config
+        assert config.batch and config.steps is not None and config.learning_rate
+        indices = global_batch(len(tokens), config.batch, config.seed, self.step)
+        masking = of_step(
+            config.objective, config.times, batch=config.batch, length=tokens.length, schedule=self.schedule,
+            seed=config.seed, step=self.step, adaptive=self.adaptive,
+        )  # fmt: skip
+        terms = self._accumulate(tokens, indices, masking)
+        norm = float(whole(self.accelerator.clip_grad_norm_(self.losses.parameters(), config.clip)))
+        loss = float((terms * masking.weight).sum() / (config.batch * tokens.length))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._refuse(trouble, loss, norm, indices, terms)
+        rate = optimizer.learning_rate(
+            self.step + 1, peak=config.learning_rate, warmup=config.warmup or 0, steps=config.steps, decay=config.decay
+        )
+        for one in self.optimizers:
+            for group in one.param_groups:
+                group["lr"] = rate
+            one.step()
+            one.zero_grad()
+        self.step += 1
+        self.ema.update(self.step)
+        if self.adaptive is not None:
+            self.adaptive.update(masking.n, terms * tokens.length / masking.n)
+        return Result(loss, norm, rate)
+
+    def _accumulate(self, tokens: TokenFile, indices: Tensor, masking: Masking) -> Tensor:
+        """Leave the gradient of the mean loss per token; return each sequence's unweighted loss, over all processes."""
+        config, accelerator = self.config, self.accelerator
+        assert config.batch and config.micro_batch
+        rank, world = accelerator.process_index, accelerator.num_processes
+        masking = masking.share(rank, world)
+        x0 = tokens.sequences(share(indices, rank, world))
+        # The mean over the global batch and its tokens, as a sum; DDP and FSDP average the processes' gradients.
+        weight = masking.weight * world / (config.batch * tokens.length)
+        torch.manual_seed(generator(config.seed, self.step, f"dropout {rank}").initial_seed())
+        self.losses.train()
+        done = []
+        for start in range(0, len(x0), config.micro_batch):
+            part = slice(start, start + config.micro_batch)
+            last = start + config.micro_batch >= len(x0)
+            with nullcontext() if last else accelerator.no_sync(self.losses):
+                inputs = (x0, masking.masked, masking.time, weight)
+                total, terms = self.losses(*(values[part].to(accelerator.device) for values in inputs))
+                accelerator.backward(total)
+            done.append(terms.double())
+        gathered: Tensor = accelerator.gather(torch.cat(done)).cpu()
+        return gathered
+
+    def _refuse(self, trouble: Path, loss: float, norm: float, indices: Tensor, terms: Tensor) -> None:
+        """Write down the batch and stop, before anything was updated."""
+        path = trouble / f"not-finite-step-{self.step:08d}.json"
+        bad = ~terms.isfinite()
+        record = {
+            "step": self.step, "loss": repr(loss), "gradient_norm": repr(norm), "seed": self.config.seed,
+            "sequences": indices.tolist(), "sequences_not_finite": indices[bad].tolist(),
+        }  # fmt: skip
+        if self.accelerator.is_main_process:
+            write_whole(path, (json.dumps(record, indent=1) + "\n").encode())
+        raise NotFinite(
+            f"step {self.step} has the loss {loss} and the gradient norm {norm}: stopped before the update; "
+            f"the batch's sequences are in {path}"
+        )
+
+    @contextmanager
+    def with_average(self) -> Iterator[None]:
+        """The network has the averaged weights inside."""
+        with self.ema.applied():
+            try:
+                yield
+            finally:
+                # FSDP keeps the whole weights of a forward pass without a backward one: a step would go on using them.
+                for module in self.losses.modules() if self.sharded else ():
+                    if hasattr(module, "reshard"):
+                        module.reshard()
+
+    def tensors(self) -> dict[str, Tensors]:
+        """What a checkpoint holds; every process must call it, because FSDP's shards are gathered."""
+        groups = self._groups()
+        return {group: {name: whole(tensor) for name, tensor in groups[group].items()} for group in groups}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds besides tensors."""
+        return {"step": self.step, "validated": self.validated, "bound": self.bound and asdict(self.bound)}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint of this configuration."""
+        groups = self._groups()
+        if set(groups) != set(checkpoint.tensors):
+            raise CheckpointError(f"{checkpoint.path} holds {sorted(checkpoint.tensors)} and not {sorted(groups)}")
+        for group, target in groups.items():
+            copy_into(target, checkpoint.tensors[group], f"{checkpoint.path / group}.safetensors")
+        try:
+            self.step = self.saved = checkpoint.step
+            self.validated = int(checkpoint.state["validated"])
+            self.bound = Bound(**checkpoint.state["bound"]) if checkpoint.state["bound"] else None
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{checkpoint.path / 'state.json'} is not this program's: {error!r}") from error
+
+    def averaged(self) -> DDiT | Causal:
+        """A network of its own with the averaged weights, whole; every process must call it."""
+        state = {name: whole(tensor).detach().clone() for name, tensor in self.network.state_dict().items()}
+        state |= {name: whole(tensor).clone() for name, tensor in self.ema.shadow.items()}
+        network: DDiT | Causal = type(self.network).built(self.network.config, state)
+        return network.eval()
+
+    def _groups(self) -> dict[str, Tensors]:
+        """The tensors themselves, by file and name."""
+        names = {parameter: name for name, parameter in self.parameters.items()}
+        groups = {
+            "model": dict(self.network.state_dict()),
+            "ema": self.ema.shadow,
+            "optimizer": optimizer.state_tensors(self.optimizers, names),
+        }
+        if self.adaptive is not None:
+            groups["adaptive"] = {"history": self.adaptive.history, "seen": self.adaptive.seen}
+        return groups
+
+
+def _prepare_shards(network: torch.nn.Module, config: TrainConfig) -> None:
+    """Refuse what does not work on shards (FSDP2), and let a block be called in halves, as the last one is."""
+    from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+
+    if config.optimizer == "muon":
+        raise ValueError("optimizer='muon' needs whole matrices: use DDP, or adamw with FSDP")
+    if config.self_conditioning:
+        raise ValueError("self_conditioning makes passes that differ between processes: use DDP")
+    for block in network.get_submodule("blocks").children():
+        if isinstance(block, FSDPModule):
+            for method in ("attend", "feed_forward", "vectors"):
+                register_fsdp_forward_method(block, method)
+
+
+def _compile(network: DDiT | Causal) -> None:
+    """torch.compile the blocks, which are alike and so compiled once; the rest changes shape from step to step."""
+    for block in network.blocks:
+        block.compile()

@@ -1,0 +1,149 @@
+"""A run's folder: whose it is, its metrics, its checkpoints and its model.
+
+    config.toml       the effective configuration; ``unmask train --config`` reads it
+    run.json          what the run was started on: the data's fingerprint and the network
+    metrics.jsonl     one line per logged step, validation and preview
+    checkpoints/      see checkpoint.py
+    model/            in the end, the averaged weights with config, card and tokenizer, for ``unmask sample``
+    data/             the token files, where DATA was a text
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.data.files import sync, write_whole
+from unmask.models.ddit import DDiTConfig
+from unmask.train.config import TrainConfig, differences, read_toml, to_toml
+from unmask.train.data import SOURCE, Data
+
+if sys.platform != "win32":
+    import fcntl
+
+CONFIG, IDENTITY, METRICS, LOCK = "config.toml", "run.json", "metrics.jsonl", ".lock"
+BEFORE_A_RUN = {"data", SOURCE, LOCK}  # what a start that was broken off while preparing text leaves
+
+
+def stored_config(out: str | Path) -> TrainConfig | None:
+    """The configuration of the run in a folder, or None where there is no run."""
+    path = Path(out) / CONFIG
+    if not path.is_file():
+        return None
+    values = read_toml(path)
+    if "data" not in values:
+        raise ValueError(f"{path} is not the configuration of a run: it names no data")
+    return TrainConfig(**values)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder that belongs to this configuration."""
+
+    folder: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / METRICS
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    def occupied(self, config: TrainConfig) -> bool:
+        """Whether there is a run here to be resumed; a folder that is neither that nor free is refused."""
+        if not (self.folder / CONFIG).is_file():
+            strange = {path.name for path in self.folder.iterdir()} - BEFORE_A_RUN if self.folder.is_dir() else set()
+            if strange:
+                names = ", ".join(sorted(strange)[:5])
+                raise ValueError(f"out={str(self.folder)!r}: it is no run and not empty ({names}); nothing was written")
+            if config.resume_from:
+                raise ValueError(f"resume_from={config.resume_from!r}: there is no run in {self.folder}")
+            return False
+        if not (config.resume or config.resume_from):
+            raise ValueError(
+                f"out={str(self.folder)!r} holds a run already: --resume continues it, another --out starts a new one; "
+                "nothing was written"
+            )
+        return True
+
+    def check(self, config: TrainConfig, data: Data, network: DDiTConfig) -> None:
+        """Refuse to resume the run with another network, other data or another seed, and show the difference."""
+        before = stored_config(self.folder)
+        assert before is not None
+        changed = differences(before, config) + self._other_identity(data, network)
+        if changed:
+            raise ValueError(
+                f"{self.folder} belongs to another configuration and is not resumed ({'; '.join(changed)}); "
+                "nothing was written"
+            )
+
+    def start(self, config: TrainConfig, data: Data, network: DDiTConfig) -> None:
+        """Write down whose folder this is; the configuration last, because it makes the folder a run."""
+        from unmask import __version__
+
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        identity = {"unmask": __version__, "data": data.fingerprint(), "network": asdict(network)}
+        write_whole(self.folder / IDENTITY, (json.dumps(identity, indent=1) + "\n").encode())
+        write_whole(self.folder / CONFIG, to_toml(config).encode())
+
+    def _other_identity(self, data: Data, network: DDiTConfig) -> list[str]:
+        path = self.folder / IDENTITY
+        try:
+            stored = json.loads(path.read_bytes())
+            pairs = [(stored["data"], data.fingerprint()), (stored["network"], asdict(network))]
+            return [f"{name}: {old.get(name)!r} -> {new[name]!r}" for old, new in pairs for name in new
+                    if old.get(name) != new[name]]  # fmt: skip
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} cannot be read ({error!r}): the run cannot be resumed") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process trains in a folder at a time; the lock of a killed one is gone with it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / LOCK).open("a") as handle:
+            if sys.platform != "win32":
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ValueError(f"out={str(self.folder)!r}: another process is training there") from None
+            yield
+
+
+class Metrics:
+    """metrics.jsonl: appended line by line, cut back to a checkpoint's lines when a run is resumed."""
+
+    def __init__(self, path: Path, lines: int) -> None:
+        """Keep the first ``lines`` lines of what is there."""
+        self.lines = 0
+        offset = 0
+        if path.is_file():
+            with path.open("rb") as file:
+                for line in file:
+                    if self.lines == lines or not line.endswith(b"\n"):
+                        break
+                    self.lines += 1
+                    offset += len(line)
+            os.truncate(path, offset)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+        self.lines += 1
+
+    def sync(self) -> None:
+        sync(Path(self._file.name))
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,100 @@
+"""Two processes on the CPU train as one does: the same batches, masks and times, and so the same losses."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.runs import metrics, run, settings, write_tokens
+from unmask.models.pretrained import load
+from unmask.train.checkpoint import newest
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokens(tmp_path_factory.mktemp("letters"))
+
+
+def sharded() -> dict[str, Any]:
+    """accelerate's FSDP2 over gloo. accelerate keeps it for GPUs, so it is told that this is one."""
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, cpu_ram_efficient_loading=False, auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["Block"],
+    )  # fmt: skip
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    accelerator.state.distributed_type, accelerator.state.fsdp_plugin = DistributedType.FSDP, plugin
+    assert accelerator.is_fsdp2
+    return {"accelerator": accelerator}
+
+
+def assert_close(one: Path, other: Path) -> None:
+    """The same losses, gradient norms, bounds and final weights, to the rounding of float32."""
+    for a, b in zip(metrics(one, "train"), metrics(other, "train"), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-4)
+    for a, b in zip(metrics(one, "validation"), metrics(other, "validation"), strict=True):
+        assert a["nats_per_token"] == pytest.approx(b["nats_per_token"], rel=1e-5)
+        assert a["error"] == pytest.approx(b["error"], rel=1e-4) and a["sequences"] == b["sequences"]
+    x, y = newest(one / "checkpoints"), newest(other / "checkpoints")
+    assert x is not None and y is not None and x.step == y.step
+    for group in ("model", "ema"):
+        for name, tensor in x.tensors[group].items():
+            assert torch.allclose(tensor, y.tensors[group][name], atol=2e-4), name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"objective": "count", "times": "adaptive", "micro_batch": 3},
+        {"objective": "left-to-right", "optimizer": "muon", "validate_sequences": 7},
+    ],
+)
+def test_two_processes_have_the_losses_of_one(changes: dict[str, Any], letters: Path, tmp_path: Path) -> None:
+    """Stratified times included; an odd number of held-out sequences, too."""
+    config = settings(letters, tmp_path / "one", **({"dropout": 0.0, "eps": 1e-3} | changes))
+    assert config.times in ("stratified", "adaptive")
+    assert run(config) == [0]
+    assert run(replace(config, out=str(tmp_path / "two")), world=2) == [0, 0]
+    assert_close(tmp_path / "one", tmp_path / "two")
+
+
+def test_shards_have_the_losses_of_one_process_and_resume_on_it(letters: Path, tmp_path: Path) -> None:
+    config = settings(letters, tmp_path / "one", dropout=0.0, eps=1e-3)
+    assert run(config) == [0]
+    shards = replace(config, out=str(tmp_path / "shards"))
+    assert run(replace(shards, steps=2), sharded, world=2) == [0, 0]
+    assert run(replace(shards, steps=4, resume=True), sharded, world=2) == [0, 0]
+    load(tmp_path / "shards" / "model")
+    assert run(replace(shards, resume=True)) == [0], "a checkpoint is whole, whoever wrote it"
+    assert metrics(tmp_path / "shards", "train")[-1]["step"] == 6
+    for a, b in zip(metrics(tmp_path / "one", "train"), metrics(tmp_path / "shards", "train"), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_accelerate_launch_runs_the_command(letters: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1", "-m",
+        "unmask.train.command", str(letters), "--out", str(tmp_path / "run"), "--preset", "tiny", "--steps", "4",
+        "--batch", "4", "--no-tensorboard",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("finished after 4 steps") == 1
+    assert len(metrics(tmp_path / "run", "train")) == 4
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(letters: Path, tmp_path: Path) -> None:
+    assert run(settings(letters, tmp_path / "run", batch=5), world=2) == [1, 1]
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,81 @@
+import pytest
+import torch
+
+from unmask.models.causal import Causal, twin
+from unmask.models.ddit import DDiT, preset
+from unmask.train import head
+from unmask.train.head import cross_entropy
+
+
+def networks() -> list[DDiT | Causal]:
+    """With the mask one past the data, among them, and with one matrix for embedding and head; and left to right."""
+    torch.manual_seed(0)
+    options = {"width": 16, "dropout": 0.0}
+    made: list[DDiT | Causal] = [
+        DDiT(preset("tiny", 7, 12, **options)),
+        DDiT(preset("tiny", 7, 12, mask_id=3, **options)),
+        DDiT(preset("tiny", 7, 12, tie_embeddings=True, conditioning="time", **options)),
+        Causal(twin(preset("tiny", 7, 12, **options))),
+    ]
+    with torch.no_grad():
+        for network in made:
+            for parameter in network.parameters():
+                parameter.add_(torch.randn_like(parameter) / 20)
+    return made
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("piece", [1, 5 * 7, 10**6])
+def test_loss_and_gradients_are_those_of_the_plain_way(which: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "PIECE", piece)
+    monkeypatch.setattr(head, "LEAST_ROWS", 1)
+    network = networks()[which]
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(7, (5, 12), generator=generator)
+    x0 = torch.where(x == network.mask_id, 0, x)
+    where = torch.rand(5, 12, generator=generator) < 0.5
+    x, time = torch.where(where, network.mask_id, x0), torch.rand(5, generator=generator)
+    weight = torch.rand(int(where.sum()), generator=generator)
+
+    total, losses = cross_entropy(network, network.states_where(x, time, where), x0[where], weight)
+    (3 * total).backward()
+    found = {name: parameter.grad for name, parameter in network.named_parameters()}
+    network.zero_grad()
+    expected = torch.nn.functional.cross_entropy(network.packed(x, time, where), x0[where], reduction="none")
+    (3 * (weight * expected).sum()).backward()
+    assert torch.allclose(losses, expected, rtol=1e-5) and not losses.requires_grad
+    assert torch.allclose(total, (weight * expected).sum(), rtol=1e-5)
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None and found[name] is not None, name
+        assert torch.allclose(found[name], parameter.grad, rtol=1e-4, atol=1e-6), name
+
+
+def test_no_masked_position_is_no_loss_and_a_zero_gradient() -> None:
+    network = networks()[0]
+    x = torch.zeros(2, 12, dtype=torch.int64)
+    nowhere = torch.zeros(2, 12, dtype=torch.bool)
+    total, losses = cross_entropy(network, network.states_where(x, None, nowhere), x[nowhere], torch.empty(0))
+    total.backward()
+    assert float(total.detach()) == 0 and losses.shape == (0,)
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in network.parameters())
+
+
+def test_nothing_is_kept_where_no_gradient_is_wanted() -> None:
+    network = networks()[0]
+    x = torch.full((2, 12), network.mask_id)
+    with torch.no_grad():
+        states = network.states_where(x, None, x == network.mask_id)
+        total, _ = cross_entropy(network, states, torch.zeros(24, dtype=torch.int64), torch.ones(24))
+    assert total.grad_fn is None and float(total) > 0
+
+
+def test_a_precision_that_cannot_hold_the_target_is_finite() -> None:
+    """A logit 1,000 below the best has probability 0 in float32, and a loss of 1,000 nats."""
+    network = networks()[0]
+    with torch.no_grad():
+        network.output_layer.linear.weight.zero_()
+        network.output_layer.linear.bias.copy_(torch.tensor([0.0, 1000, 0, 0, 0, 0, 0]))
+    states = torch.randn(3, 16, requires_grad=True)
+    total, losses = cross_entropy(network, states, torch.tensor([0, 1, 2]), torch.ones(3))
+    total.backward()
+    assert losses.tolist() == [1000.0, 0.0, 1000.0] and states.grad is not None and bool(states.grad.isfinite().all())
