@@ -21,6 +21,7 @@ TYPE_NEXT = """
 Next:
   python -c "import unmask; help(unmask.sample)"     the sampler and all its arguments
   unmask --help                                      the command line
+  unmask train LICENSE --out runs/first --steps 200  train on a text, then: unmask sample runs/first
   docs/paper_map.md                                  where each algorithm, proposition and equation is"""
 
 BLANK = "\u00b7"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from unmask.data.prepare import Progress
 from unmask.models.causal import Causal
 from unmask.sample import sample
 from unmask.train import checkpoint as checkpoints
+from unmask.train import curve
 from unmask.train import data as find_data
 from unmask.train.config import TrainConfig, completed, explained, resolve
 from unmask.train.data import Data
@@ -176,6 +177,8 @@ class Session:
         network = self.learner.averaged()
         if self.metrics is not None:
             export(self.run.model, network, self.config, self.data, self.learner)
+            with suppress(ImportError):  # matplotlib is an extra
+                curve.draw(self.run.metrics, self.run.folder / "curve.png")
         self.tell(Finished(self.learner.step, self.run.model))
         self.learner.accelerator.wait_for_everyone()
         return self.run.model

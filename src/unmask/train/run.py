@@ -4,6 +4,7 @@
     run.json          what the run was started on: the data's fingerprint and the network
     metrics.jsonl     one line per logged step, validation and preview
     checkpoints/      see checkpoint.py
+    curve.png         in the end, the loss and the bound as a picture, where matplotlib is installed
     model/            in the end, the averaged weights with config, card and tokenizer, for ``unmask sample``
     data/             the token files, where DATA was a text
 """

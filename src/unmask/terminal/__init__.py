@@ -1,0 +1,1 @@
+"""What a person types and sees: the verbs sample, infill and models, the live view, and saved traces."""

@@ -1,0 +1,115 @@
+"""Text with blanks: what is visible becomes tokens that never change, what is blank becomes holes to fill.
+
+A blank is a run of underscores, and its length says how many tokens it has. With a mask character of the user's choice
+each such character is one token, and underscores are text. Every visible piece is tokenized on its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.protocol import logits_at
+
+BLANK = "_"
+BPE = ("bpe", "gpt2")  # the tokenizers that put a word's space into the word's own first token
+
+
+@dataclass(frozen=True)
+class Blanks:
+    """A text with holes, as ids."""
+
+    ids: tuple[int, ...]  # the mask id in the holes
+    visible: tuple[str, ...]  # the text before, between and after the holes
+    holes: tuple[tuple[int, int], ...]  # where each begins and ends in ids
+    spaced: tuple[int, ...]  # positions in holes whose token has to begin with a space
+
+    def filled(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str], *, apart: bool = False) -> str:
+        """The text with the holes as in ids, and the rest letter for letter; ``apart`` keeps numbers apart."""
+        text = self.visible[0]
+        for (start, end), after in zip(self.holes, self.visible[1:], strict=True):
+            for part in (decode(ids[start:end]), after):
+                joins = apart and text and part and not (text[-1].isspace() or part[0].isspace())
+                text += f" {part}" if joins else part
+        return text
+
+
+def split(text: str, *, characters_per_token: float, mask_character: str | None = None) -> list[str | int]:
+    """Visible text and numbers of tokens in turn, text first and last.
+
+    A run of k underscores is k / characters_per_token tokens, rounded, and at least one. With a mask character, a run
+    of k of them is k tokens.
+    """
+    if mask_character is not None and len(mask_character) != 1:
+        raise ValueError(f"mask_character must be one character, got {mask_character!r}")
+    blank = mask_character or BLANK
+    pieces: list[str | int] = []
+    for i, piece in enumerate(re.split(f"({re.escape(blank)}+)", text)):
+        per_token = 1.0 if mask_character else characters_per_token
+        pieces.append(max(1, round(len(piece) / per_token)) if i % 2 else piece)
+    if len(pieces) == 1:
+        raise ValueError(f"the text has no blank: write one as {blank * (1 if mask_character else 4)}")
+    return pieces
+
+
+def join(
+    pieces: Sequence[str | int],
+    tokenizer: Tokenizer,
+    mask_id: int,
+    *,
+    before: Sequence[int] = (),
+    after: Sequence[int] = (),
+) -> Blanks:
+    """Tokenize each visible piece and put holes between them; ``before`` and ``after`` are ids around the text.
+
+    A BPE's words bring their own space. So a space in front of a hole becomes the hole's, whose first token must begin
+    with one: a space on its own followed by a word without one is what no training text has.
+    """
+    ids, visible, holes, spaced = list(before), [], [], []
+    for i in range(0, len(pieces), 2):
+        text, count = str(pieces[i]), int(pieces[i + 1]) if i + 1 < len(pieces) else 0
+        takes_space = count > 0 and tokenizer.kind in BPE and text.endswith(" ")
+        visible.append(text[:-1] if takes_space else text)
+        ids += tokenizer.encode(visible[-1])
+        if i + 1 < len(pieces):
+            spaced += [len(ids)] if takes_space else []
+            holes.append((len(ids), len(ids) + count))
+            ids += [mask_id] * count
+    return Blanks((*ids, *after), tuple(visible), tuple(holes), tuple(spaced))
+
+
+def spaces(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
+    """Which ids begin with a space: bool [vocab_size]."""
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    begins = torch.tensor([piece.startswith(b" ") for piece in pieces])
+    return nn.functional.pad(begins, (0, vocab_size - len(begins)))
+
+
+class Constrained(nn.Module):
+    """A denoiser that puts nothing but the ids ``allowed``, bool [V], at the positions ``where``, bool [L]."""
+
+    where: Tensor
+    allowed: Tensor
+
+    def __init__(self, network: Any, where: Tensor, allowed: Tensor) -> None:
+        super().__init__()
+        self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
+        self.register_buffer("where", where)
+        self.register_buffer("allowed", allowed)
+
+    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
+        logits = logits_at(self.network, tokens, time, rows)
+        return logits.masked_fill(self.where[rows].unsqueeze(-1) & ~self.allowed, -torch.inf)
+
+    def for_sampling(self) -> Constrained:
+        """The same around what the network wants to be called."""
+        network = self.network.for_sampling() if hasattr(self.network, "for_sampling") else self.network
+        return Constrained(network, self.where, self.allowed)

@@ -1,0 +1,306 @@
+"""A network with its tokenizer, so that texts go in and texts come out: what ``unmask.load`` returns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict, Unpack, cast
+
+import torch
+from torch import Tensor
+
+from unmask import objective
+from unmask import plan as plans
+from unmask.data.tokenizer import Tokenizer
+from unmask.data.tokens import LAYOUTS, Layout
+from unmask.draw import Draw
+from unmask.evaluate.likelihood import nelbo
+from unmask.models.protocol import check, device_of, inference
+from unmask.plan import Planner
+from unmask.predict import Predictor
+from unmask.sample import Sample, Step
+from unmask.sample import sample as sample_tokens
+from unmask.schedule import Linear, Schedule
+from unmask.text.blanks import BPE, Blanks, Constrained, join, spaces, split
+from unmask.text.left_to_right import generate
+
+CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
+
+
+class Options(TypedDict, total=False):
+    """What ``Model.sample`` and ``Model.infill`` pass on to ``unmask.sample``, or to another ``sampler`` like it."""
+
+    sampler: Callable[..., Sample]
+    plan: Planner | None
+    steps: int | None
+    predict: Predictor
+    draw: Draw
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    schedule: Schedule | None
+    seed: int | Sequence[int]
+    batch: int | None
+    callback: Callable[[Step], object] | None
+
+
+@dataclass(frozen=True)
+class TextSample(Sample):
+    """Finished sequences, what they cost, and their texts."""
+
+    text: list[str]
+
+
+@dataclass(frozen=True)
+class TextBound:
+    """An upper bound on -log p of each text in nats (exact for a left-to-right model), and its standard error.
+
+    The tokens counted are all that the network has to predict: the text's, its eos and its padding.
+    """
+
+    nats: Tensor  # float64 [texts]
+    errors: Tensor  # float64 [texts]
+    tokens: Tensor  # int64 [texts]
+    characters: Tensor  # int64 [texts]
+
+    @property
+    def nats_per_token(self) -> float:
+        return float(self.nats.sum() / self.tokens.sum())
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.nats_per_token, 700.0))
+
+    @property
+    def bits_per_character(self) -> float:
+        return float(self.nats.sum() / self.characters.sum()) / math.log(2)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network, its tokenizer and its schedule. ``unmask.load`` makes one; any denoiser will do.
+
+    layout: how the training sequences were laid out: "wrapped" (eos, text, eos) or "rows" (a document, eos, padding).
+    characters_per_token: of the training data; it sizes blanks.
+    """
+
+    denoiser: Any = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+    schedule: Schedule = field(default_factory=Linear)
+    name: str = "model"
+    layout: Layout = "wrapped"
+    characters_per_token: float | None = None
+
+    def __post_init__(self) -> None:
+        check(self.denoiser)
+        data_ids = self.denoiser.vocab_size - (self.denoiser.mask_id < self.denoiser.vocab_size)
+        if data_ids != self.tokenizer.vocab_size or self.denoiser.mask_id < data_ids:
+            raise ValueError(
+                f"{self.name}: the network knows {data_ids} ids and the mask {self.denoiser.mask_id}, and the "
+                f"tokenizer {self.tokenizer.vocab_size} ids: they do not belong together"
+            )
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {self.layout!r}")
+
+    @property
+    def length(self) -> int | None:
+        """Tokens of a training sequence, if the network says."""
+        return getattr(self.denoiser, "length", None)
+
+    @property
+    def token_width(self) -> float:
+        """The characters that one token of a blank stands for: one, except for a BPE."""
+        if self.tokenizer.kind not in BPE:
+            return 1.0
+        return self.characters_per_token or CHARACTERS_PER_TOKEN
+
+    @property
+    def left_to_right(self) -> bool:
+        return bool(getattr(self.denoiser, "causal", False))
+
+    def sample(
+        self,
+        num: int = 1,
+        *,
+        prompt: str = "",
+        length: int | None = None,
+        canvas: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> TextSample:
+        """``num`` texts of ``length`` tokens (the training sequences' by default) that begin with the prompt.
+
+        options are those of ``unmask.sample``, with one difference: without ``plan`` it is plan.parallel if ``steps``
+        are given and plan.first_hitting if not. ``sampler`` is run in place of ``unmask.sample``, for example one of
+        unmask.published. A left-to-right model takes no plan, steps, predict or canvas: it draws one token per call,
+        and its trace has one Step per token with tau = 1 - l/L, the part that is still to come.
+        """
+        blanks = self.prompted(prompt, length) if prompt else None
+        if prompt and canvas is not None:
+            raise ValueError("give a prompt or a canvas, not both")
+        if self.left_to_right:
+            made = self._continued(num, length, canvas, blanks, options)
+        elif blanks is None:
+            made = self._sampled(num, length, canvas, self.denoiser, options)
+        else:
+            made = self._filled(num, blanks, options)
+        return self._with_text(made, blanks)
+
+    def infill(
+        self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[Options]
+    ) -> TextSample:
+        """Fill the blanks of a text, ``num`` times; what is visible stays as it is. Options as in ``sample``.
+
+        A run of underscores is a blank of as many tokens as its length in characters stands for: k underscores are
+        k / characters_per_token tokens for a BPE, rounded and at least one, and k tokens for every other tokenizer.
+        With ``mask_character`` each such character is one token, and underscores are text.
+        """
+        if self.left_to_right:
+            raise ValueError(
+                f"{self.name} is a left-to-right model and cannot fill blanks, as a masked model can; "
+                "sample(prompt=...) continues a text"
+            )
+        blanks = self.blanks(text, mask_character)
+        return self._with_text(self._filled(num, blanks, options), blanks)
+
+    def bound(
+        self,
+        texts: Sequence[str],
+        *,
+        by: Literal["count", "time"] = "count",
+        passes: int = 16,
+        generator: torch.Generator | None = None,
+        batch: int = 64,
+    ) -> TextBound:
+        """The likelihood bound of each text, laid out as the training data were; arguments as in ``unmask.nelbo``.
+
+        A text that is longer than a training sequence is cut, and the bounds of its parts are added.
+        """
+        if not texts or isinstance(texts, str):
+            raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
+        rows = [(i, row) for i, text in enumerate(texts) for row in self._rows(text)]
+        by_length = defaultdict(list)
+        for i, row in rows:
+            by_length[len(row)].append((i, row))
+        nats, variance = torch.zeros(2, len(texts), dtype=torch.float64)
+        generator = generator or torch.Generator().manual_seed(0)
+        for same in by_length.values():
+            owner, x0 = torch.tensor([i for i, _ in same]), torch.tensor([row for _, row in same])
+            if self.left_to_right:
+                values, errors = _exact(self.denoiser, x0, batch), torch.zeros(len(x0), dtype=torch.float64)
+            else:
+                found = nelbo(
+                    _for_bound(self.denoiser), x0, by=by, passes=passes, generator=generator, schedule=self.schedule,
+                    batch=batch,
+                )  # fmt: skip
+                values, errors = found.nats, found.errors
+            nats.index_add_(0, owner, values)
+            variance.index_add_(0, owner, errors.square())
+        tokens = torch.zeros(len(texts), dtype=torch.int64)
+        tokens.index_add_(0, torch.tensor([i for i, _ in rows]), torch.tensor([len(row) for _, row in rows]))
+        return TextBound(nats, variance.sqrt(), tokens, torch.tensor([len(text) for text in texts]))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids: a row's ends at its first eos; in wrapped text eos is a new line between documents."""
+        ids, eos = list(ids), self.tokenizer.eos_id
+        if eos is None:
+            return self.tokenizer.decode(ids)
+        documents = [list(group) for ends, group in itertools.groupby(ids, lambda i: i == eos) if not ends]
+        if self.layout == "rows":
+            documents = documents[:1] if ids and ids[0] != eos else []
+        return "\n".join(map(self.tokenizer.decode, documents))
+
+    def blanks(self, text: str, mask_character: str | None = None) -> Blanks:
+        """The canvas of an infill: the text with holes, its frame as the training data had it, and nothing more."""
+        pieces = split(text, characters_per_token=self.token_width, mask_character=mask_character)
+        bare = join(pieces, self.tokenizer, self.denoiser.mask_id)
+        before, after = self._frame(len(bare.ids))
+        return join(pieces, self.tokenizer, self.denoiser.mask_id, before=before, after=after)
+
+    def prompted(self, prompt: str, length: int | None = None) -> Blanks:
+        """The canvas of a text that begins with the prompt: one hole from there to the end."""
+        length = self.length if length is None else length
+        if length is None:
+            raise ValueError("give length, the number of tokens")
+        before = self._frame(0)[0]
+        after = before if not self.left_to_right else []
+        begun = join([prompt, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
+        room = length - (len(begun.ids) - 1)
+        if room < 1:
+            raise ValueError(f"the prompt has {len(begun.ids) - 1} tokens with its eos: length={length} has no room")
+        return join([prompt, room, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
+
+    def _frame(self, tokens: int) -> tuple[list[int], list[int]]:
+        """What stood before and after so many tokens of text in the training data."""
+        eos = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
+        if self.layout == "wrapped":
+            return eos, eos
+        padding = max((self.length or 0) - tokens - len(eos), 0) if self.tokenizer.pad_id is not None else 0
+        return [], eos + [self.tokenizer.pad_id or 0] * padding
+
+    def _rows(self, text: str) -> list[list[int]]:
+        """A text as sequences of at most the training length."""
+        ids = self.tokenizer.encode(text)
+        before, after = self._frame(len(ids))
+        frame = len(before) + len(after)
+        length = self.length or len(ids) + frame
+        if self.layout == "rows":
+            if len(ids) + frame > length:
+                raise ValueError(f"a text of {len(ids)} tokens does not fit into a row of {length}: {text[:40]!r}")
+            return [[*ids, *after]]
+        body = length - frame
+        return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
+
+    def _filled(self, num: int, blanks: Blanks, options: Options) -> Sample:
+        canvas = torch.tensor(blanks.ids).expand(num, -1).clone()
+        network = self.denoiser
+        if blanks.spaced:
+            where = torch.zeros(len(blanks.ids), dtype=torch.bool)
+            where[list(blanks.spaced)] = True
+            allowed = spaces(self.tokenizer, network.vocab_size)
+            network = Constrained(network, where.to(device_of(network)), allowed.to(device_of(network)))
+        return self._sampled(num, None, canvas, network, options)
+
+    def _sampled(
+        self, num: int, length: int | None, canvas: Tensor | None, network: Any, options: Options
+    ) -> Sample:
+        chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        chosen.setdefault("schedule", self.schedule)
+        sampler = chosen.pop("sampler", sample_tokens)
+        if sampler is sample_tokens:
+            chosen.setdefault("plan", plans.parallel if "steps" in chosen else plans.first_hitting)
+        return cast("Sample", sampler(network, num=num, length=length, canvas=canvas, **chosen))
+
+    def _continued(
+        self, num: int, length: int | None, canvas: Tensor | None, blanks: Blanks | None, options: Options
+    ) -> Sample:
+        chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        given = [name for name in ("sampler", "plan", "steps", "predict", "schedule") if name in chosen]
+        if given or canvas is not None:
+            what = given[0] if given else "canvas"
+            raise ValueError(f"a left-to-right model draws one token per call from the beginning: it takes no {what}")
+        first = spaces(self.tokenizer, self.denoiser.vocab_size) if blanks and blanks.spaced else None
+        prompt = torch.tensor(blanks.ids[: blanks.holes[0][0]]) if blanks else None
+        return generate(self.denoiser, num, length, prompt=prompt, first=first, **chosen)
+
+    def _with_text(self, made: Sample, blanks: Blanks | None = None) -> TextSample:
+        rows, apart = made.tokens.tolist(), self.tokenizer.kind == "levels"
+        text = [self.decode(row) if blanks is None else blanks.filled(row, self.decode, apart=apart) for row in rows]
+        return TextSample(made.tokens, made.trace, made.nfe, made.ncs, made.calls, made.seconds, text)
+
+
+def _for_bound(network: Any) -> Any:
+    """A self-conditioned network is evaluated as mu(x, t) = F(x, t, F(x, t)), with nothing remembered."""
+    if not getattr(getattr(network, "config", None), "self_conditioning", False):
+        return network
+    from unmask.models.ddit import SelfConditioned
+
+    return SelfConditioned(network, remember=False)
+
+
+def _exact(network: Any, x0: Tensor, batch: int) -> Tensor:
+    with inference(network):
+        parts = [objective.left_to_right(network, part.to(device_of(network))) for part in torch.split(x0, batch)]
+    return torch.cat(parts).double().cpu()

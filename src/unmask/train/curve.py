@@ -1,0 +1,45 @@
+"""A run's curve as a picture: the training loss, smoothed, and the held-out bound with its error."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def draw(metrics: Path, picture: Path) -> None:
+    """Read metrics.jsonl and write a PNG, in bits per character of text, or per token of what is none."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("the picture needs matplotlib: pip install 'unmask[plot]'") from error
+    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    losses = np.array([(r["step"], r["loss"]) for r in records if r["kind"] == "train"]).reshape(-1, 2)
+    bounds = [r for r in records if r["kind"] == "validation"]
+    scale, unit = _unit(bounds)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    if len(losses):
+        width = max(1, len(losses) // 60)
+        smooth = np.convolve(losses[:, 1], np.ones(width) / width, mode="valid")
+        axes.plot(losses[width - 1 :, 0], smooth * scale, color="0.65", lw=1, label=f"training, mean of {width} steps")
+    if bounds:
+        steps, nats, errors = (np.array([r[k] for r in bounds]) for k in ("step", "nats_per_token", "error"))
+        axes.errorbar(steps, nats * scale, errors * scale, color="#762a83", lw=2, capsize=3, label="held-out bound")
+        axes.annotate(
+            f"{nats[-1] * scale:.3f} ± {errors[-1] * scale:.3f}", (steps[-1], nats[-1] * scale), xytext=(0, -22),
+            textcoords="offset points", ha="right", color="#762a83",
+        )  # fmt: skip
+    axes.set(xlabel="step", ylabel=unit)
+    axes.legend(frameon=False)
+    figure.savefig(picture, dpi=120)
+
+
+def _unit(bounds: list[dict[str, Any]]) -> tuple[float, str]:
+    """What nats per token are multiplied by, and what they are called then."""
+    if bounds and bounds[-1].get("bits_per_character"):
+        return bounds[-1]["bits_per_character"] / bounds[-1]["nats_per_token"], "bits per character"
+    return 1 / math.log(2), "bits per token"

@@ -1,0 +1,44 @@
+"""Tiny networks with random weights, in folders as ``unmask train`` leaves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.data import tokenizer as make
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.causal import Causal, twin
+from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.models.pretrained import Card, save
+
+TEXT = "In the beginning God created the heaven and the earth. And the earth was without form, and void; é ü 神.\n" * 4
+LENGTH = 24
+
+TOKENIZERS = {
+    "bpe": make.bpe([TEXT], 300),
+    "characters": make.characters([TEXT + "abcdefghijklmnopqrstuvwxyz0123456789 _#"]),
+    "bytes": make.bytes_of_utf8(),
+    "smiles": make.smiles(["CCO", "c1ccccc1Br", "[nH]N=O"]),
+    "levels": make.levels(17),
+}
+
+
+def network(tokenizer: Tokenizer, *, length: int = LENGTH, causal: bool = False, seed: int = 0, **changes: Any) -> Any:
+    """One or two blocks of width 16, with a head that is not shy: its samples differ."""
+    config = DDiTConfig(tokenizer.vocab_size, tokenizer.vocab_size, length, width=16, layers=1, heads=2, **changes)
+    torch.manual_seed(seed)
+    made = Causal(twin(config)) if causal else DDiT(config)
+    with torch.no_grad():
+        made.output_layer.linear.weight.normal_(std=0.2)
+    return made.eval()
+
+
+def folder(path: Path, kind: str = "bpe", *, extra: dict[str, Any] | None = None, **options: Any) -> Path:
+    """A saved model with its tokenizer."""
+    made = network(TOKENIZERS[kind], **options)
+    card = Card(data="four sentences", bound=3.25, bound_error=0.5)
+    save(path, made, card=card, extra={"schedule": "linear", "objective": "time"} | (extra or {}))
+    TOKENIZERS[kind].save(path / "tokenizer.json")
+    return path
