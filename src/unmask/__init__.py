@@ -13,14 +13,18 @@ from unmask import theory
 
 if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works without it
     from unmask import draw, forward, objective, plan, predict, schedule, timing
+    from unmask.audit import AuditReport, audit
     from unmask.evaluate.likelihood import Bound, nelbo
     from unmask.models.oracle import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
     from unmask.models.protocol import Denoiser
     from unmask.plan import Plan
     from unmask.sample import Sample, Step, apply, sample, stream
     from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
+    from unmask.text.find import load
+    from unmask.text.model import Model
 
     __all__ = [
+        "AuditReport",
         "Bound",
         "Cosine",
         "Denoiser",
@@ -30,13 +34,16 @@ if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works w
         "Linear",
         "LogLinear",
         "MarkovOracle",
+        "Model",
         "Plan",
         "Polynomial",
         "Sample",
         "Step",
         "apply",
+        "audit",
         "draw",
         "forward",
+        "load",
         "nelbo",
         "objective",
         "plan",

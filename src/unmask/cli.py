@@ -27,6 +27,10 @@ class Verb:
 VERBS = {
     "prepare": Verb("turn text, CSV, JSON lines or a dataset into a token file", "unmask.data.command:main"),
     "train": Verb("train a model on a corpus, a token file or a text file", "unmask.train.command:main"),
+    "sample": Verb("sample texts from a model, and watch them appear", "unmask.terminal.commands:sample"),
+    "infill": Verb("fill the blanks of a text", "unmask.terminal.commands:infill"),
+    "models": Verb("list the models that can be called by name", "unmask.terminal.commands:models"),
+    "audit": Verb("measure whether a categorical sampler has the law it should have", "unmask.audit.command:main"),
 }
 
 
@@ -63,10 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (error.name or "").startswith("unmask"):
             raise
         print(f"unmask {name}: {error}; install it, or everything with: pip install 'unmask[all]'", file=sys.stderr)
+    except BrokenPipeError:  # whoever read our output has gone: say nothing, as other programs do
+        sys.stdout = None
+        return 141
     except (ValueError, OSError) as error:
         print(f"unmask {name}: {error}", file=sys.stderr)
-    except BrokenPipeError:
-        sys.stderr.close()
     return 1
 
 

@@ -1,0 +1,191 @@
+"""``unmask.audit``: does a categorical sampler have the law that it should have?
+
+The tests are in ``probes``, the laws they compare with in ``law``, the samplers that can be named in
+``subjects``; ``unmask audit`` is this at the command line.
+"""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from unmask.audit.law import Consequence, Fit, binomial_tails, chi_square_tail, consequences, fit, leave_truncated
+from unmask.audit.probes import LADDER, SHARE, Probe, measure, rung, rung_cost, sure_first, ties, zero_clock, zipf
+from unmask.audit.subjects import Subject, builtin, seeded, subject
+
+SMALLEST_BUDGET = 1e6
+REFINE_AT = (0.7, 1.5, 3.0)  # c = e^-M / p
+EXPLAINED = 1e-4  # p-value below which truncation does not explain the counts
+REFINE_ROUNDS, NARROW = 4, 0.5
+REFINE_BY = 2000  # random numbers per e^M and c: M to 0.03, about
+BEST_REFINED = 2.0  # c where a random number says most about M
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What an audit found. ``exact`` is the verdict; an exact sampler is called faulty once in a million audits."""
+
+    name: str
+    exact: bool
+    verdict: str
+    maximum: float  # the largest Gumbel M; inf if no truncation was seen, nan if the law is wrong in other ways
+    interval: tuple[float, float]  # 95 %; up to inf, its lower end is what the audit could rule out
+    precision: str  # whose largest Gumbel that is
+    law: str  # "exact"; "grid", or "truncated" if clearly likelier; "zero", "order" or "other" for other faults
+    p_value: float  # the smallest of all tests, allowing for their number
+    temperature: float  # that fits the draws from Zipf's law best
+    temperature_error: float
+    probes: tuple[Probe, ...]
+    consequences: tuple[Consequence, ...]  # at the vocabulary, length and steps that were asked for
+    numbers: int  # random numbers that a race would have drawn: rows times classes
+    seconds: float
+
+    @property
+    def decisive(self) -> Probe:
+        """The test that the sampler did worst in."""
+        return min(self.probes, key=lambda probe: probe.p_value)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.verdict}"
+
+
+def audit(
+    draw: Callable[..., Any] | str,
+    *,
+    takes: str | None = None,
+    library: str | None = None,
+    budget: float = 3e9,
+    vocab: int = 50_257,
+    length: int = 1024,
+    steps: int = 1000,
+    seed: int = 0,
+    name: str | None = None,
+) -> AuditReport:
+    """Measure whether a categorical sampler has the law that it should have.
+
+    draw: from an array [rows, classes] to one id per row, in torch, numpy or jax, or the name of a built-in subject.
+    takes: "probabilities" or "logits"; library: which arrays. Both are found out if they are not given. budget: the
+    random numbers that one test may ask for; 3e9 is enough for float32, 1e8 for 17 bits. vocab: the largest number of
+    classes that is tried. length and steps: those of the coupled sampler whose behaviour is predicted.
+    """
+    if not (budget >= SMALLEST_BUDGET and vocab >= 256 and steps >= 2 and length >= 1):
+        raise ValueError(
+            f"budget >= {SMALLEST_BUDGET:g}, vocab >= 256, steps >= 2 and length >= 1 are needed, "
+            f"got budget={budget}, vocab={vocab}, steps={steps}, length={length}"
+        )
+    started = clock.perf_counter()
+    with seeded(seed), torch.inference_mode():
+        if isinstance(draw, str):
+            who = builtin(draw, seed=seed)
+        else:
+            who = subject(draw, name=name, takes=takes, library=library, seed=seed)
+        whole, warmth, temperature, error = zipf(who, vocab, min(6e7, budget / 5))
+        probes = [whole, warmth, ties(who, vocab, min(3e7, budget / 5)), *_ladder(who, vocab, budget)]
+        found, refined = _fit(who, probes, vocab, budget)
+    worst = min(probes, key=lambda probe: probe.p_value)
+    law = _kind(probes, found) if worst.fault else "exact"
+    truncated = law in ("grid", "truncated")
+    if law == "exact":  # one exact sampler in twenty is outside its 95 % interval, and is exact for all that
+        found = replace(found, maximum=math.inf, interval=(found.interval[0], math.inf), truncated=math.inf)
+    elif not truncated and math.isfinite(found.maximum):  # rungs were failed, but not as clocks fail them
+        found = replace(found, maximum=math.nan, interval=(math.nan, math.nan))
+    return AuditReport(
+        name=who.name,
+        exact=not worst.fault,
+        verdict=_verdict(law, worst, found, temperature),
+        maximum=found.maximum,
+        interval=found.interval,
+        precision=found.precision,
+        law=law,
+        p_value=min(1.0, worst.p_value),
+        temperature=temperature,
+        temperature_error=error,
+        probes=tuple(_against_closed_form(probe, found) for probe in probes),
+        consequences=consequences(found.maximum, law, vocab=vocab, length=length, steps=steps) if truncated else (),
+        numbers=refined + sum(probe.numbers for probe in probes if probe is not probes[1]),
+        seconds=clock.perf_counter() - started,
+    )
+
+
+def _ladder(who: Subject, vocab: int, budget: float) -> list[Probe]:
+    """Rungs in rising precision up to the first that is failed; then the faults that look like none of them."""
+    bits = [b for b in LADDER if rung_cost(b) <= budget]
+    probes = []
+    for b in bits:
+        share = SHARE["top"] if b == bits[-1] else SHARE["rungs"] / (len(bits) - 1)
+        probes.append(rung(who, b, vocab, share))
+        if probes[-1].fault:
+            return probes
+    probes.append(zero_clock(who, min(bits[-1], 24), vocab))
+    if bits[-1] >= 24:
+        probes.append(sure_first(who, vocab))
+    return probes
+
+
+def _fit(who: Subject, probes: Sequence[Probe], vocab: int, budget: float) -> tuple[Fit, int]:
+    """M from the rungs; after a failed one also from more counts, in the middle of what the rungs leave open."""
+    rungs = [probe for probe in probes if probe.name.endswith("bits")]
+    counts = [probe.count for probe in rungs if probe.count is not None]
+    found = fit(counts)
+    numbers = 0
+    for _ in range(REFINE_ROUNDS):
+        if not rungs[-1].fault or math.isinf(found.maximum) or found.interval[1] - found.interval[0] < NARROW:
+            break
+        middle = sum(found.interval) / 2
+        dear = len(REFINE_AT) * REFINE_BY * math.exp(middle) > budget / 5
+        each = budget / 5 if dear else REFINE_BY * math.exp(middle)
+        more = [measure(who, middle, c, vocab, each) for c in ((BEST_REFINED,) if dear else REFINE_AT)]
+        counts += more
+        numbers += sum(count.rows * (count.tokens + 1) for count in more)
+        found = fit(counts)
+        if dear:
+            break
+    return found, numbers
+
+
+def _against_closed_form(probe: Probe, found: Fit) -> Probe:
+    """Beside the truth: how far the draws are from Prop. 5.2 with the M that fits it best."""
+    if probe.count is not None:
+        count = probe.count
+        leave = float(leave_truncated(count.r, count.p, math.exp(-found.truncated)))
+        distance = abs(count.left / count.rows - leave)
+        p_value = min(1.0, 2 * min(binomial_tails(count.left, count.rows, leave)))
+    elif probe.bins is not None:
+        distance, statistic = probe.bins.against(found.truncated)
+        p_value = chi_square_tail(statistic, len(probe.bins.observed) - 1)
+    else:
+        return probe
+    return replace(probe, closed_form_distance=distance, closed_form_p_value=p_value, bins=None)
+
+
+def _kind(probes: Sequence[Probe], found: Fit) -> str:
+    """Which fault it is: truncation, if that explains what was failed; or that of a test that alone was failed."""
+    failed = {probe.name for probe in probes if probe.fault}
+    if any(name.endswith("bits") for name in failed):
+        zipf_s = next(probe.bins for probe in probes if probe.bins is not None)
+        explained = found.p_value > EXPLAINED and math.isfinite(found.maximum)
+        if explained and probes[0].fault:
+            explained = zipf_s.against(found.truncated)[1] < zipf_s.against()[1] / 4
+        return found.law if explained else "other"
+    if failed == {"zero clocks"}:
+        return "zero"
+    return "order" if failed == {"sure class first"} else "other"
+
+
+def _verdict(law: str, worst: Probe, found: Fit, temperature: float) -> str:
+    low, high = found.interval
+    if law == "exact":
+        return f"exact: no truncation below M = {low:.1f} could be seen ({found.precision})"
+    if law in ("grid", "truncated"):
+        return f"FAULT: no Gumbel exceeds M = {found.maximum:.2f} ({low:.2f} to {high:.2f}): {found.precision}"
+    if law == "zero" and worst.count is not None:
+        once = math.log2(worst.count.rows * worst.count.tokens / max(worst.count.left, 1))
+        return f"FAULT: rare classes win too often, each about once in 2^{once:.1f} draws however rare it is"
+    if law == "order":
+        return "FAULT: classes behind a large one are lost, as from a cumulative sum in float32"
+    return f"FAULT: the law is wrong ({worst.name}), not by truncation; Zipf's law comes out at T = {temperature:.3f}"

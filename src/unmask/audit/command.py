@@ -1,0 +1,139 @@
+"""``unmask audit``: the command line. 0 for exact, 1 for a fault, 2 if the subject could not be audited."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, make_dataclass
+from typing import Annotated, Any
+
+from unmask.audit import AuditReport, audit
+from unmask.audit.normalisation import audit_normalisation
+from unmask.audit.subjects import BUILTIN
+
+HELP = "package.module:function, from probabilities or logits [rows, classes] to ids; or a built-in subject; or 'list'"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Measure whether a categorical sampler has the law that it should have. Exit code 1 means that it has not."""
+
+    subject: str
+    takes: str | None = None
+    """probabilities or logits. Default: found out."""
+    library: str | None = None
+    """torch, numpy or jax: which arrays it is given. Default: found out."""
+    budget: float = 3e9
+    """Random numbers that one test may ask for. 3e9 finds float32 (about half a minute); 1e8 finds 17 bits."""
+    vocab: int = 50_257
+    """The largest number of classes that is tried."""
+    length: int = 1024
+    """Tokens of the sampler whose behaviour is predicted."""
+    steps: int = 1000
+    """Steps of it."""
+    seed: int = 0
+    """Of everything random."""
+    normalisation: bool = False
+    """Audit a function from logits to probabilities, or a model, for sums that are not one, instead of a sampler."""
+    json: bool = False
+    """Print the report as JSON."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask audit`` with these arguments."""
+    try:
+        import tyro
+    except ImportError as error:
+        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
+    positional = Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=HELP, metavar="SUBJECT")]
+    Parsed: Any = make_dataclass("Parsed", [("subject", positional)], bases=(Arguments,), frozen=True)
+    chosen = tyro.cli(Parsed, args=list(arguments), prog="unmask audit", description=Arguments.__doc__)
+    if chosen.subject == "list":
+        for name, known in BUILTIN.items():
+            print(f"{name:<30} {known.what}{'' if known.available else f' (needs {known.library})'}")
+        return 0
+    try:
+        exact, shown = run(chosen)
+    except KeyboardInterrupt:
+        return 130
+    except (ValueError, ImportError) as error:
+        print(f"unmask audit: {error}", file=sys.stderr)
+        return 2
+    print(shown)
+    return 0 if exact else 1
+
+
+def run(chosen: Any) -> tuple[bool, str]:
+    """The verdict, and what to print."""
+    draw = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
+    if chosen.normalisation:
+        found = audit_normalisation(draw, vocab=chosen.vocab, seed=chosen.seed)
+        return found.exact, json.dumps(asdict(found)) if chosen.json else found.verdict
+    report = audit(
+        draw, takes=chosen.takes, library=chosen.library, budget=chosen.budget, vocab=chosen.vocab,
+        length=chosen.length, steps=chosen.steps, seed=chosen.seed, name=chosen.subject,
+    )  # fmt: skip
+    return report.exact, json.dumps(finite(asdict(report))) if chosen.json else text(report, chosen)
+
+
+def load(target: str) -> Any:
+    """The object at package.module:attribute, looked for in the working directory too."""
+    module, colon, path = target.partition(":")
+    if not (module and colon and path):
+        raise ValueError(f"{target!r} is neither package.module:function nor a built-in subject (unmask audit list)")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"there is no {name!r} in {target!r}")
+        found = getattr(found, name)
+    return found
+
+
+def text(report: AuditReport, chosen: Any) -> str:
+    """The verdict in the first line, then what it rests on."""
+    lines = [
+        str(report), "",
+        f"{'test':<18}{'rows':>10}{'classes':>9}{'losses':>8}{'exact':>8}{'distance':>11}{'p':>10}"
+        f"{'closed form':>13}{'p':>10}",
+    ]  # fmt: skip
+    for probe in report.probes:
+        count = probe.count
+        losses = f"{count.left:>8}{count.rows * count.r:>8.1f}" if count else f"{'':>16}"
+        both = (probe.closed_form_distance, probe.closed_form_p_value)
+        closed = "" if math.isnan(both[0]) else f"{both[0]:>13.2e}{both[1]:>10.1e}"
+        lines.append(
+            f"{probe.name:<18}{probe.rows:>10,}{probe.classes:>9,}{losses}"
+            f"{probe.distance:>11.2e}{probe.p_value:>10.1e}{closed}"
+        )
+    lines += [
+        "",
+        "losses: of the sure class, and how many are expected of an exact sampler; distance: total variation to the",
+        "truth, and to the truncated closed form (Prop. 5.2); p allows for the number of tests, up to 1e-6 is a fault.",
+        f"Temperature that fits Zipf's law best: {report.temperature:.3f} +- {report.temperature_error:.3f}",
+    ]
+    if report.consequences:
+        lines += [
+            "",
+            f"What M = {report.maximum:.2f} does to {chosen.steps:,} coupled steps, {chosen.vocab:,} tokens:",
+            f"{'entropy, nats':>14}{'unmasking':>12}{'temperature':>13}{f'of {chosen.length:,} at half-time':>24}",
+        ]
+        rows = [(f"{c.entropy:.1f}", c.unmasking, c.temperature, c.at_half) for c in report.consequences]
+        for entropy, unmasking, temperature, half in [*rows, ("exact", 1.0, 1.0, chosen.length / 2)]:
+            lines.append(f"{entropy:>14}{unmasking:>12.3f}{temperature:>13.3f}{half:>24.0f}")
+    lines += ["", f"{report.numbers:.2g} random numbers, {report.seconds:.0f} s"]
+    return "\n".join(lines)
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity: None instead."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
