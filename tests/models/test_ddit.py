@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 import unmask
-from unmask.models.ddit import PRESETS, DDiT, DDiTConfig, SelfConditioned, preset
+from unmask.models.ddit import PRESETS, DDiT, DDiTConfig, preset
 from unmask.models.protocol import check, logits_at, logits_where
+from unmask.models.self_conditioned import SelfConditioned
 
 V, LENGTH, BATCH = 11, 9, 3
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}

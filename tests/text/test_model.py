@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import unmask
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
-from unmask.models.ddit import SelfConditioned
+from unmask.models.self_conditioned import SelfConditioned
 
 TEXT_KINDS = ("bpe", "characters", "bytes")
 MODELS = {

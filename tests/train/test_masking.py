@@ -6,7 +6,8 @@ from tests.helpers import generator, oracle
 from unmask import objective, timing
 from unmask.data.batches import generator as of_purpose
 from unmask.models.causal import Causal, twin
-from unmask.models.ddit import DDiT, SelfConditioned, preset
+from unmask.models.ddit import DDiT, preset
+from unmask.models.self_conditioned import SelfConditioned
 from unmask.schedule import Cosine, Linear
 from unmask.train.masking import Losses, Masking, by_count, by_time, for_validation, of_step
 

@@ -295,7 +295,7 @@ def _for_bound(network: Any) -> Any:
     """A self-conditioned network is evaluated as mu(x, t) = F(x, t, F(x, t)), with nothing remembered."""
     if not getattr(getattr(network, "config", None), "self_conditioning", False):
         return network
-    from unmask.models.ddit import SelfConditioned
+    from unmask.models.self_conditioned import SelfConditioned
 
     return SelfConditioned(network, remember=False)
 

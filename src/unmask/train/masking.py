@@ -16,7 +16,8 @@ from unmask import objective, timing
 from unmask.data.batches import generator, share
 from unmask.forward import mask_by_count, mask_by_time
 from unmask.models.causal import Causal
-from unmask.models.ddit import DDiT, SelfConditioned
+from unmask.models.ddit import DDiT
+from unmask.models.self_conditioned import SelfConditioned
 from unmask.schedule import Linear, Schedule
 from unmask.train.head import cross_entropy
 
