@@ -66,8 +66,7 @@ class Source:
         if name == "generators":
             return [self.torch] * rows
         if name == "key":
-            import jax
-
+            jax = importlib.import_module("jax")
             return jax.random.fold_in(jax.random.key(self.seed), self.calls)
         return self.torch if name == "generator" else self.numpy
 
