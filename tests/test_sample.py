@@ -253,7 +253,7 @@ class TestBadInput:
             ({"plan": plan.ancestral, "steps": 0}, "steps must be"),
             ({"predict": predict.lagrange}, "predict must be"),
         ],
-        ids=lambda value: str(value) if isinstance(value, dict) and "canvas" not in value else "",
+        ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
     )
     def test_the_argument_its_value_and_what_is_allowed_are_named(self, options, message):
         with pytest.raises(ValueError, match=message):
