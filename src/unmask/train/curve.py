@@ -28,13 +28,11 @@ def draw(metrics: Path, picture: Path) -> None:
         axes.plot(losses[width - 1 :, 0], smooth * scale, color="0.65", lw=1, label=f"training, mean of {width} steps")
     if bounds:
         steps, nats, errors = (np.array([r[k] for r in bounds]) for k in ("step", "nats_per_token", "error"))
-        axes.errorbar(steps, nats * scale, errors * scale, color="#762a83", lw=2, capsize=3, label="held-out bound")
-        axes.annotate(
-            f"{nats[-1] * scale:.3f} ± {errors[-1] * scale:.3f}", (steps[-1], nats[-1] * scale), xytext=(0, -22),
-            textcoords="offset points", ha="right", color="#762a83",
-        )  # fmt: skip
+        last = f"held-out bound, in the end {nats[-1] * scale:.3f} ± {errors[-1] * scale:.3f}"
+        axes.errorbar(steps, nats * scale, errors * scale, color="#762a83", lw=2, capsize=3, label=last)
     axes.set(xlabel="step", ylabel=unit)
-    axes.legend(frameon=False)
+    if axes.has_data():
+        axes.legend(frameon=False)
     figure.savefig(picture, dpi=120)
 
 
