@@ -111,7 +111,7 @@ class TrainConfig:
     validate_every: int | None = None
     """Steps between validations. By default a tenth of the run, between 100 and 1,000."""
     validate_sequences: int = 256
-    """Held-out sequences of a validation."""
+    """Held-out sequences of a validation; if there are fewer, each is masked several times."""
     log_every: int = 1
     """Steps between lines of metrics.jsonl."""
     preview: bool = True

@@ -70,9 +70,10 @@ def validate(
     """Eq. 7 (or the exact likelihood, left to right) on evenly spaced sequences; None if ``stop`` said so on the way.
 
     The sequences and their masks are the same every time, so that differences between validations are the network's.
+    Where fewer sequences are held out than asked for, each is masked several times, with counts spread over 1..L.
     """
-    num = min(sequences, len(tokens))
-    chosen = torch.arange(num) * len(tokens) // num
+    num = min(sequences, len(tokens)) if kind == "left-to-right" else sequences
+    chosen = torch.arange(num) * len(tokens) // num if num <= len(tokens) else torch.arange(num) % len(tokens)
     masking = for_validation(kind, batch=num, length=tokens.length, schedule=schedule)
     # Every process makes as many passes as every other, as FSDP needs: what is left over is computed twice.
     share = -(-num // accelerator.num_processes)
@@ -92,7 +93,7 @@ def validate(
     per_token = accelerator.reduce(total, "sum") / tokens.length
     error = float(per_token.std() / math.sqrt(num)) if num > 1 else math.inf
     characters = None if tokens.tokenizer.kind == "levels" else tokens.characters_per_token
-    return Bound(float(per_token.mean()), error, num, characters)
+    return Bound(float(per_token.mean()), error, min(num, len(tokens)), characters)
 
 
 @torch.no_grad()
