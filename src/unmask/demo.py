@@ -6,6 +6,8 @@ optimal masked model is computed exactly.
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 from importlib.metadata import files
@@ -18,10 +20,10 @@ import unmask
 from unmask import theory
 
 TYPE_NEXT = """
-Next:
-  python -c "import unmask; help(unmask.sample)"     the sampler and all its arguments
+Next{activate}:
   unmask --help                                      the command line
-  unmask train LICENSE --out runs/first --steps 200  train on a text, then: unmask sample runs/first
+  unmask train LICENSE --out runs/first --steps 200  train on a text (half a minute), then: unmask sample runs/first
+  python -c "import unmask; help(unmask.sample)"     the sampler and all its arguments
   docs/paper_map.md                                  where each algorithm, proposition and equation is"""
 
 BLANK = "\u00b7"
@@ -42,7 +44,8 @@ def main() -> int:
         print(f"\nThe picture of it: {picture.resolve()}")
     except ModuleNotFoundError:
         print("\n(pip install 'unmask[plot]' to have it drawn)")
-    print(TYPE_NEXT)
+    inside = shutil.which("unmask") is not None
+    print(TYPE_NEXT.format(activate="" if inside else f", after `. {os.path.relpath(sys.prefix)}/bin/activate`"))
     return 0
 
 
