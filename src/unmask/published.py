@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from unmask.draw import Draw, uniforms
-from unmask.models.protocol import inference, logits_at
+from unmask.models.protocol import for_sampling, inference, logits_at
 from unmask.predict import log_mean
 from unmask.sample import Sample, Step, apply, check_canvas, generators
 from unmask.schedule import Linear, Schedule
@@ -124,8 +124,7 @@ def coupled_ancestral(
         raise ValueError(f"end, the last time of the grid, must be in [0, 1), got {end}")
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
-    network = model.for_sampling() if hasattr(model, "for_sampling") else model
-    run = _Run(network, model.mask_id, law, schedule or Linear(), race(precision, eps=eps), cache, denoise)
+    run = _Run(for_sampling(model), model.mask_id, law, schedule or Linear(), race(precision, eps=eps), cache, denoise)
     times = end + (1 - end) * torch.arange(steps, -1, -1, dtype=torch.float64) / steps
     random = generators(seed, len(canvas))
     tokens = canvas.clone()

@@ -17,7 +17,7 @@ from torch import Tensor
 from unmask import plan as plans
 from unmask import predict as predictors
 from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
-from unmask.models.protocol import check, device_of, inference, logits_at
+from unmask.models.protocol import check, device_of, for_sampling, inference, logits_at
 from unmask.plan import Ask, Plan, Planner
 from unmask.predict import Prediction, Predictor, log_mean
 from unmask.schedule import Linear, Schedule
@@ -119,7 +119,7 @@ def stream(
         raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
-    network = _for_sampling(model)
+    network = for_sampling(model)
     random = generators(seed, len(canvas))
     whole = plan(canvas, mask_id=model.mask_id, generators=random, schedule=schedule or Linear(), steps=steps)
     whole = predict.prepare(whole, random)
@@ -138,14 +138,9 @@ def stream(
     calls = 0
     for part in parts:
         rows = [random[i] for i in part.tolist()]
-        for step in _run(_for_sampling(network), canvas[part], whole.rows(part), predict, pick, rows):
+        for step in _run(for_sampling(network), canvas[part], whole.rows(part), predict, pick, rows):
             calls += 1
             yield replace(step, sequences=part[step.sequences], calls=calls, planned=planned)
-
-
-def _for_sampling(model: Any) -> Any:
-    """What a network says should be called while sampling: constants folded, nothing remembered from another run."""
-    return model.for_sampling() if hasattr(model, "for_sampling") else model
 
 
 def _run(

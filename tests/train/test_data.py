@@ -101,3 +101,11 @@ def test_another_length_than_the_files_is_refused(tmp_path: Path) -> None:
     folder = write_tokens(tmp_path / "data")
     with pytest.raises(ValueError, match=r"length=64: .* has sequences of 12 tokens"):
         train(settings(folder, tmp_path / "run", length=64))
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"", "no text"), (b"hi", "too few"), (b"\xff\xfeabc", "not UTF-8")])
+def test_a_text_that_cannot_be_used_leaves_nothing_behind(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        train(settings(tmp_path / "text.txt", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

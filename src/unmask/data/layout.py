@@ -53,7 +53,10 @@ def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: To
         writer.write(np.pad(block, ((0, 0), (1, 1)), constant_values=eos[0]) if eos else block)
         rest = rest[whole:]
     if not writer.num:
-        raise ValueError(f"{len(rest)} tokens are too few for one sequence of length={writer.length}")
+        raise ValueError(
+            f"{len(rest)} tokens are too few for one sequence of length={writer.length}: "
+            "give more text or a smaller length"
+        )
     # The last, incomplete sequence is dropped, and its text not counted.
     dropped = tokenizer.decode(rest)
     writer.finish(characters=characters - len(dropped), bytes=size - len(dropped.encode()))

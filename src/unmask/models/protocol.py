@@ -65,6 +65,11 @@ def device_of(model: Any) -> torch.device:
     return torch.device("cpu")
 
 
+def for_sampling(model: Any) -> Any:
+    """What a network says should be called in a run of sampling: constants folded, nothing remembered from another."""
+    return model.for_sampling() if hasattr(model, "for_sampling") else model
+
+
 @contextmanager
 def inference(model: Any) -> Iterator[None]:
     """No gradients and no dropout inside; the model is handed back in the mode it came in."""

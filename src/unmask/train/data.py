@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,16 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     write_whole(note, json.dumps(source).encode())
     small = Path(config.data).is_file() and Path(config.data).stat().st_size < 1 << 20
-    prepare(
-        config.data, folder, tokenizer=source["tokenizer"], vocab=config.vocab or (1024 if small else 4096),
-        length=config.length, progress=progress,
-    )  # fmt: skip
+    try:
+        prepare(
+            config.data, folder, tokenizer=source["tokenizer"], vocab=config.vocab or (1024 if small else 4096),
+            length=config.length, progress=progress,
+        )  # fmt: skip
+    except ValueError:  # a text that cannot be used leaves nothing behind
+        note.unlink()
+        with suppress(OSError):
+            out.rmdir()
+        raise
     return folder
 
 
