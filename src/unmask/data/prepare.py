@@ -17,7 +17,7 @@ from unmask.data import tokenizer as make
 from unmask.data.files import new_folder
 from unmask.data.layout import encoded, write_rows, write_wrapped
 from unmask.data.source import Chunk, Reader, Source, last_space, open_dataset
-from unmask.data.tokenizer import KINDS, Tokenizer
+from unmask.data.tokenizer import KINDS, ROWS, Tokenizer
 from unmask.data.tokens import LAYOUTS, TokenFile, TokenWriter, check_dtype
 
 # Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
@@ -54,11 +54,11 @@ def prepare(
 
     source: a text file, a folder of them, .csv, .tsv or .jsonl (``column``), each also .gz; ``datasets:NAME[:CONFIG]``
         (``split``, ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line.
-    tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, levels, the path of a saved one, or a Tokenizer.
+    tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a Tokenizer.
         ``eos`` says whether one that is made here has that token.
     layout: "wrapped", the paper's: documents concatenated and cut into sequences of ``length`` (128) tokens, the first,
         the last and those between documents eos. Or "rows": one document each, then eos and padding, by default as long
-        as the longest. Molecules (smiles) and images (levels) are rows unless told otherwise.
+        as the longest. Molecules (smiles, selfies) and images (levels) are rows unless told otherwise.
     name: what to call the source in the files' headers and in errors, if not by its path.
     valid: a source of its own for the held-out part, which is otherwise the last ``holdout`` of the text.
     chunk: how many characters are read and encoded at a time.
@@ -67,7 +67,7 @@ def prepare(
     """
     tokenizer = known_tokenizer(tokenizer)
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
-    layout = layout or ("rows" if kind in ("smiles", "levels") else "wrapped")
+    layout = layout or ("rows" if kind in ROWS else "wrapped")
     _check(layout, length, holdout, chunk)
     rows = layout == "rows"
     report = progress or (lambda stage, done, total: None)
@@ -192,8 +192,8 @@ def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Par
         return make.bytes_of_utf8(eos=eos)
     if kind == "characters":
         return make.characters(both(), eos=eos)
-    if kind == "smiles":
-        return make.smiles(both(), eos=eos)
+    if kind == "smiles" or kind == "selfies":
+        return make.molecular(kind, both(), eos=eos)
     if kind == "levels":
         return make.levels(1 + max(int(level) for text in both() for level in make.split("levels", text)))
     stride = 1 if train.rows else math.ceil(len(train) / BPE_CHARACTERS)

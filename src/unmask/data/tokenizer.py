@@ -21,15 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.data.files import write_whole
+from unmask.data.molecules import is_selfies
 
-Kind = Literal["characters", "bytes", "bpe", "gpt2", "smiles", "levels"]
+Kind = Literal["characters", "bytes", "bpe", "gpt2", "smiles", "selfies", "levels"]
 KINDS: tuple[str, ...] = get_args(Kind)
 Ids = NDArray[np.int64]
 
+ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one molecule or image each
 EOS = "<eos>"
 FORMAT = 1
 # Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
 SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)
+SELFIES = re.compile(r"\[[^\]]*\]")
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,10 @@ def split(kind: str, text: str) -> list[str]:
     """The tokens of one molecule, or the grey levels of one image, as text."""
     if kind == "smiles":
         return SMILES.findall(text)
+    if kind == "selfies":
+        if not is_selfies(text):
+            raise ValueError(f"{text!r} is not SELFIES, which is bracketed symbols alone, as in [C][=C][O]")
+        return SELFIES.findall(text)
     tokens = text.split()
     for token in tokens:
         if not (token.isascii() and token.isdigit()):
@@ -204,9 +211,14 @@ def bytes_of_utf8(*, eos: bool = True) -> Tokenizer:
     return _closed("bytes", [chr(i) for i in range(256)], eos)
 
 
+def molecular(kind: Literal["smiles", "selfies"], molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
+    """The SMILES or SELFIES tokens that occur in these molecules."""
+    return _closed(kind, sorted({token for molecule in molecules for token in split(kind, molecule)}), eos)
+
+
 def smiles(molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
     """The SMILES tokens that occur in these molecules."""
-    return _closed("smiles", sorted({token for molecule in molecules for token in split("smiles", molecule)}), eos)
+    return molecular("smiles", molecules, eos=eos)
 
 
 def levels(count: int) -> Tokenizer:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from unmask.data.fetch import cache_folder
-from unmask.data.tokenizer import Tokenizer
+from unmask.data.tokenizer import ROWS, Tokenizer
 from unmask.text.model import Model
 
 BOX = Path(__file__).parents[1] / "box"
@@ -47,7 +47,7 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = No
         folder = _hub_folder(str(name))
     tokenizer, (_, header) = _tokenizer(folder), pretrained.read_config(folder)
     extra: dict[str, Any] = header.get("extra") or {}
-    default = "rows" if tokenizer.kind in ("smiles", "levels") else "wrapped"
+    default = "rows" if tokenizer.kind in ROWS else "wrapped"
     return Model(
         _put(network, device), tokenizer, _schedule(extra.get("schedule", "linear"), folder),
         name=_called(name, folder), layout=extra.get("layout", default),

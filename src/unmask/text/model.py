@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unmask import objective
 from unmask import plan as plans
+from unmask.data.molecules import to_selfies, to_smiles
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.tokens import LAYOUTS, Layout
 from unmask.draw import Draw
@@ -203,7 +204,14 @@ class Model:
         return TextBound(nats, variance.sqrt(), tokens, torch.tensor([len(text) for text in texts]))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids: a row's ends at its first eos; in wrapped text eos is a new line between documents."""
+        """The text of ids: a row's ends at its first eos; in wrapped text eos is a new line between documents.
+
+        Molecules come as SMILES, also where the tokens are SELFIES.
+        """
+        text = self._as_written(ids)
+        return to_smiles(text) if self.tokenizer.kind == "selfies" else text
+
+    def _as_written(self, ids: Sequence[int]) -> str:
         ids, eos = list(ids), self.tokenizer.eos_id
         if eos is None:
             return self.tokenizer.decode(ids)
@@ -242,7 +250,7 @@ class Model:
 
     def _rows(self, text: str) -> list[list[int]]:
         """A text as sequences of at most the training length."""
-        ids = self.tokenizer.encode(text)
+        ids = self.tokenizer.encode(to_selfies(text) if self.tokenizer.kind == "selfies" else text)
         before, after = self._frame(len(ids))
         frame = len(before) + len(after)
         length = self.length or len(ids) + frame
@@ -287,7 +295,9 @@ class Model:
 
     def _with_text(self, made: Sample, blanks: Blanks | None = None) -> TextSample:
         rows, apart = made.tokens.tolist(), self.tokenizer.kind == "levels"
-        text = [self.decode(row) if blanks is None else blanks.filled(row, self.decode, apart=apart) for row in rows]
+        text = [
+            self.decode(row) if blanks is None else blanks.filled(row, self._as_written, apart=apart) for row in rows
+        ]
         return TextSample(made.tokens, made.trace, made.nfe, made.ncs, made.calls, made.seconds, text)
 
 

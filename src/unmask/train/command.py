@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str]) -> TrainConfig:
     except ImportError as error:
         raise ImportError("the command line needs tyro: pip install 'unmask[cli]'") from error
 
-    help_text = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, or text to be prepared on the way."
+    help_text = "A corpus (kjv, text8, moses, digits, ...), prepared data, or text to be prepared on the way."
     positional = Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=help_text, metavar="DATA")]
     Arguments: Any = make_dataclass("Arguments", [("data", positional)], bases=(TrainConfig,), frozen=True)
     rest, file = _taken(list(arguments), "--config")

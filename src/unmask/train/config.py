@@ -30,7 +30,7 @@ class TrainConfig:
     """Train a masked model. Defaults are the paper's recipe; what it cannot say for your data is chosen by size."""
 
     data: str
-    """A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, or text, which is prepared on the way."""
+    """A corpus (kjv, text8, moses, digits, ...), prepared data, or text, which is prepared on the way."""
     out: str = "run"
     """The run's folder: configuration, checkpoints, metrics and, in the end, the model."""
     valid: str | None = None
