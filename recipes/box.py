@@ -1,0 +1,96 @@
+"""From a finished run to a model in the box: half precision, measured as it is shipped, with its card.
+
+    python -m recipes.box kjv runs/kjv
+
+writes src/unmask/box/kjv and tests/box/kjv.json, the held-out sequences and the bound that a test checks it by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+import unmask
+from unmask.data import corpora
+from unmask.data.files import sha256_of
+from unmask.data.tokens import TokenFile
+from unmask.models import pretrained
+from unmask.text.model import Model
+from unmask.train.config import read_toml
+
+ROOT = Path(__file__).parents[1]
+BOX, CHECKS = ROOT / "src/unmask/box", ROOT / "tests/box"
+SEQUENCES, PASSES, SEED = 512, 16, 0
+SLICE, SLICE_PASSES = 24, 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--notes", help="what else its card should say, for example measured validity")
+    chosen = parser.parse_args()
+    made = ship(chosen.name, chosen.run, chosen.notes)
+    print(f"{made.name}: {made.denoiser.card.bound:.4f} ± {made.denoiser.card.bound_error:.4f} bits per token")
+
+
+def ship(name: str, run: Path, notes: str | None = None) -> Model:
+    """Store the run's model in half precision, measure what was stored, and write its card and its check."""
+    corpus = corpora.load(read_toml(ROOT / f"recipes/{name}.toml")["data"])
+    held_out = TokenFile.open(corpora.prepared(corpus.name) / "valid.tokens")
+    trained = unmask.load(run)
+    folder = BOX / name
+    _, header = pretrained.read_config(run / "model")
+    pretrained.save(folder, trained.denoiser, half=True, extra=header["extra"])
+    trained.tokenizer.save(folder / "tokenizer.json")
+
+    stored = unmask.load(folder)
+    tokens = spread(held_out, SEQUENCES)
+    bits = bits_per_token(stored, tokens, PASSES)
+    # Over the sequences: the error that includes which sequences happened to be held out.
+    error = float(bits.std()) / math.sqrt(len(bits))
+    card = replace(
+        trained.denoiser.card,
+        data=f"{corpus.name}: {corpus.note}", license=corpus.licence, bound=float(bits.mean()), bound_error=error,
+        held_out=f"{len(tokens)} held-out sequences of {held_out.length} tokens, {PASSES} passes each",
+        command=f"unmask train --config recipes/{name}.toml --out runs/{name}",
+        notes="; ".join(filter(None, [trained.denoiser.card.notes, notes])),
+        samples=stored.sample(3, seed=SEED).text,
+    )  # fmt: skip
+    pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])
+
+    few = tokens[:: len(tokens) // SLICE][:SLICE]
+    slice_bits = bits_per_token(stored, few, SLICE_PASSES)
+    check = {
+        "sha256": sha256_of(folder / pretrained.WEIGHTS), "passes": SLICE_PASSES,
+        "bits_per_token": float(slice_bits.mean()),
+        "error": float(slice_bits.std()) / math.sqrt(len(few)), "tokens": few.tolist(),
+    }  # fmt: skip
+    CHECKS.mkdir(exist_ok=True)
+    (CHECKS / f"{name}.json").write_text(json.dumps(check) + "\n")
+    print(json.dumps(asdict(card), indent=2))
+    return replace(unmask.load(folder), name=name)
+
+
+def spread(file: TokenFile, num: int) -> torch.Tensor:
+    """At most ``num`` sequences, evenly spaced."""
+    num = min(num, len(file))
+    return file.sequences(torch.arange(num) * len(file) // num)
+
+
+def bits_per_token(model: Model, tokens: torch.Tensor, passes: int) -> torch.Tensor:
+    """The bound of each sequence in bits per token; exact for a left-to-right model."""
+    scale = 1 / tokens.shape[1] / math.log(2)
+    if model.left_to_right:
+        with torch.inference_mode():
+            return unmask.objective.left_to_right(model.denoiser, tokens).double() * scale
+    return unmask.nelbo(model.denoiser, tokens, passes=passes, schedule=model.schedule).nats * scale
+
+
+if __name__ == "__main__":
+    main()

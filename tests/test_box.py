@@ -1,0 +1,75 @@
+"""The models in the box: the weights that were measured, in half precision, with cards that tell the truth."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import unmask
+from unmask.data.files import sha256_of
+from unmask.models import pretrained
+from unmask.text.find import BOX
+
+CHECKS = Path(__file__).parent / "box"
+NAMES = sorted(path.stem for path in CHECKS.glob("*.json"))
+
+
+@cache
+def check(name: str) -> dict:
+    return json.loads((CHECKS / f"{name}.json").read_text())
+
+
+@cache
+def model(name: str) -> unmask.Model:
+    return unmask.load(name)
+
+
+def test_the_box_holds_what_was_measured() -> None:
+    assert {path.name for path in BOX.iterdir() if path.is_dir()} == set(NAMES)
+    assert {"kjv", "kjv-ar", "molecules", "digits"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestShipped:
+    def test_weights_are_the_ones_that_were_measured(self, name: str) -> None:
+        weights = BOX / name / pretrained.WEIGHTS
+        assert sha256_of(weights) == check(name)["sha256"]
+        assert weights.stat().st_size < 12e6
+
+    def test_they_are_stored_in_half_precision_and_computed_in_float32(self, name: str) -> None:
+        _, header = pretrained.read_config(BOX / name)
+        assert header["storage"] == "float16"
+        assert all(parameter.dtype == torch.float32 for parameter in model(name).denoiser.parameters())
+
+    def test_the_card_says_what_a_reader_must_know(self, name: str) -> None:
+        card = model(name).denoiser.card
+        for field in ("data", "license", "command", "tokens_seen", "bound", "bound_error", "held_out"):
+            assert getattr(card, field), field
+        assert len(card.samples) == 3
+        text = (BOX / name / pretrained.README).read_text()
+        assert card.command in text
+        assert f"recipes/{name}.toml" in card.command
+        assert (Path(__file__).parents[1] / f"recipes/{name}.toml").is_file()
+
+    def test_bound_of_a_held_out_slice(self, name: str) -> None:
+        """The very number that was measured (to rounding), and within 5 errors of the card's over all sequences."""
+        checked, shipped = check(name), model(name)
+        tokens = torch.tensor(checked["tokens"])
+        scale = 1 / tokens.shape[1] / math.log(2)
+        if shipped.left_to_right:
+            with torch.inference_mode():
+                bits = unmask.objective.left_to_right(shipped.denoiser, tokens).double() * scale
+        else:
+            bound = unmask.nelbo(shipped.denoiser, tokens, passes=checked["passes"], schedule=shipped.schedule)
+            bits = bound.nats * scale
+        assert float(bits.mean()) == pytest.approx(checked["bits_per_token"], abs=2e-3)
+        card = shipped.denoiser.card
+        assert abs(float(bits.mean()) - card.bound) < 5 * math.hypot(checked["error"], card.bound_error)
+
+    def test_the_cards_samples_are_what_the_seed_gives(self, name: str) -> None:
+        assert model(name).sample(1, seed=0).text[0] == model(name).denoiser.card.samples[0]
