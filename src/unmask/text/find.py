@@ -1,11 +1,15 @@
-"""Where models are: a folder of the user's, the box that comes with the package, the cache, the Hugging Face hub."""
+"""Where models are: a folder of the user's, the box that comes with the package, the cache, the Hugging Face hub.
+
+Folders of this project are read by ``models.pretrained``, everybody else's by ``models.adapters``.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +17,14 @@ import torch
 
 from unmask.data.fetch import cache_folder
 from unmask.data.tokenizer import ROWS, Tokenizer
+from unmask.data.weights import NAMED, fetch
 from unmask.text.model import Model
 
 BOX = Path(__file__).parents[1] / "box"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+# What is fetched of a repository on the hub: never its code, and pickles only where there is nothing else.
+DATA_FILES, PICKLES = ("*.safetensors", "*.json", "*.txt"), ("*.bin", "*.ckpt", "*.pt", "*.pth")
 
 
 @dataclass(frozen=True)
@@ -29,22 +36,28 @@ class Found:
     folder: Path
 
 
-def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None) -> Model:
-    """A model by its name in the box or the cache, by its folder (or its run's), or by its id on the hub.
+def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None, **override: Any) -> Model:
+    """A model by its name in the box, the cache or data.weights, by its folder, file or run, or by its id on the hub.
 
-    ``unmask models`` lists the names. device: where to put the network, the CPU by default.
+    ``unmask models`` lists the names, ``unmask inspect`` says what a folder or file is. device: where to put the
+    network, the CPU by default. override: what a checkpoint does not say, or says otherwise; MDLM's, for example, take
+    ``time=True`` to be fed the time although they were trained without, and ``ema=False`` for the weights as they were.
     """
+    path = locate(name)
+    return (_load_ours if _is_ours(path) else _load_theirs)(name, path, device, override)
+
+
+def _load_ours(
+    name: str | os.PathLike[str], folder: Path, device: str | torch.device | None, override: dict[str, Any]
+) -> Model:
     from unmask.models import pretrained
 
-    folder = find(name)
-    if folder is not None:
-        network: Any = pretrained.load(folder)
-    else:
-        try:
-            network = pretrained.Pretrained.from_pretrained(str(name))
-        except OSError as error:
-            raise ValueError(f"{name} could not be fetched from the hub: {error}") from error
-        folder = _hub_folder(str(name))
+    network: Any = pretrained.load(folder)
+    given = {key: value for key, value in override.items() if value is not None}
+    if given.keys() == {"time"} and not network.causal:
+        network.config = replace(network.config, conditioning="time" if given["time"] else "none")
+    elif given:
+        raise ValueError(f"{folder} says everything about itself: {', '.join(given)} cannot be given, time can")
     tokenizer, (_, header) = _tokenizer(folder), pretrained.read_config(folder)
     extra: dict[str, Any] = header.get("extra") or {}
     default = "rows" if tokenizer.kind in ROWS else "wrapped"
@@ -55,29 +68,60 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = No
     )  # fmt: skip
 
 
-def tokenizer_of(name: str) -> Tokenizer:
-    """A model's tokenizer without its network."""
-    return _tokenizer(find(name) or _hub_folder(name))
+def _load_theirs(
+    name: str | os.PathLike[str], path: Path, device: str | torch.device | None, override: dict[str, Any]
+) -> Model:
+    from unmask.models import adapters
+
+    found = adapters.look(path)
+    loaded = adapters.recognise(found).load(found, **override)
+    if loaded.tokenizer is None:
+        raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")
+    return Model(
+        _put(loaded.denoiser, device), loaded.tokenizer, loaded.schedule, name=_called(name, path), layout=loaded.layout
+    )
+
+
+def tokenizer_of(name: str) -> Any:
+    """A model's tokenizer; of our own folders, without the network being read."""
+    path = locate(name)
+    return _tokenizer(path) if _is_ours(path) else load(name).tokenizer
+
+
+def locate(name: str | os.PathLike[str]) -> Path:
+    """The folder or file of a model; what can only be the hub's is fetched."""
+    return find(name) or _hub_folder(str(name))
 
 
 def find(name: str | os.PathLike[str]) -> Path | None:
-    """The folder of a model, or None if the name can only be the hub's."""
+    """The folder or file of a model, or None if the name can only be the hub's."""
+    from unmask.models.adapters.found import INDEX, SUFFIXES
+
     path = Path(name).expanduser()
+    if path.is_file():
+        return path
     for folder in (path, path / "model"):
         if (folder / CONFIG).is_file():
             return folder
     if (path / "config.toml").is_file():
         raise ValueError(f"{path} is a run that has not finished: it has no model yet; unmask train --resume goes on")
     if path.is_dir():
-        raise ValueError(f"{path} is neither a model nor a run: it has no {CONFIG}")
+        files = sorted(file.name for file in path.iterdir())
+        if any(file.endswith((*SUFFIXES, INDEX)) for file in files):
+            return path
+        there = ", ".join(files[:8]) or "nothing"
+        raise ValueError(f"{path} is neither a model nor a run: it has no {CONFIG} and no weights. Found: {there}")
     known = {found.name: found.folder for found in reversed([*_folders(BOX, "box"), *_folders(_cache(), "cache")])}
     if str(name) in known:
         return known[str(name)]
+    if str(name) in NAMED:
+        return fetch(str(name))
     # A folder that was misspelt is not asked for on the hub.
     if HUB_ID.fullmatch(str(name)) and not path.parent.is_dir():
         return None
-    close = difflib.get_close_matches(str(name), known, n=1)
-    there = f"did you mean {close[0]!r}?" if close else f"by name there are {', '.join(sorted(known)) or 'none'}"
+    close = difflib.get_close_matches(str(name), [*known, *NAMED], n=1)
+    by_name = f"by name there are {', '.join(sorted(known)) or 'none'}, and to be fetched {', '.join(NAMED)}"
+    there = f"did you mean {close[0]!r}?" if close else by_name
     raise ValueError(f"there is no model {str(name)!r}: {there}; otherwise give a run's folder, or a hub id ORG/NAME")
 
 
@@ -92,15 +136,29 @@ def describe(found: Found) -> dict[str, Any]:
 
     about: dict[str, Any] = {"name": found.name, "where": found.where, "folder": str(found.folder)}
     try:
+        if not _is_ours(found.folder):
+            return about | _describe_theirs(found.folder)
         (config, header), tokenizer = pretrained.read_config(found.folder), _tokenizer(found.folder)
         megabytes = (found.folder / pretrained.WEIGHTS).stat().st_size / 1e6
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         return about | {"error": " ".join(str(error).split())}
     extra = header.get("extra") or {}
     return about | {
         "architecture": header["architecture"], "megabytes": megabytes, "length": config.length,
         "tokenizer": tokenizer.kind, "vocab_size": tokenizer.vocab_size,
         "characters_per_token": extra.get("characters_per_token"), "card": header.get("card") or {},
+    }  # fmt: skip
+
+
+def _describe_theirs(folder: Path) -> dict[str, Any]:
+    from unmask.models import adapters
+
+    there = adapters.look(folder)
+    said = adapters.recognise(there).about(there)
+    return {
+        "architecture": said["format"], "megabytes": sum(t.bytes for t in there.tensors.values()) / 1e6,
+        "length": said.get("length"), "tokenizer": said["format"], "vocab_size": said.get("vocab_size") or 0,
+        "characters_per_token": None, "card": {},
     }  # fmt: skip
 
 
@@ -140,16 +198,27 @@ def _hub_cache() -> list[Found]:
 
 
 def _hub_folder(name: str) -> Path:
-    """The folder of a repository's tokenizer in the hub's cache, where the rest of it is, too."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
+    """A repository of the hub, in the hub's own cache."""
     try:
-        return Path(hf_hub_download(name, TOKENIZER)).parent
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise ImportError(f"{name} is no folder; the hub needs huggingface_hub: pip install 'unmask[hub]'") from None
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=list(DATA_FILES)))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(name, allow_patterns=[*DATA_FILES, *PICKLES]))
     except OSError as error:
-        raise ValueError(f"{name}: its {TOKENIZER} could not be fetched from the hub: {error}") from error
-    except EntryNotFoundError as error:
-        raise ValueError(f"{name} has no {TOKENIZER}: its ids have no meaning") from error
+        raise ValueError(f"{name} is no folder, and it could not be fetched from the hub: {error}") from error
+    return folder
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether config.json is one that this project wrote."""
+    try:
+        config = json.loads((path / CONFIG).read_bytes()) if path.is_dir() else None
+    except (ValueError, RecursionError, OSError):
+        return False
+    return isinstance(config, dict) and "unmask_version" in config
 
 
 def _tokenizer(folder: Path) -> Tokenizer:
@@ -176,5 +245,5 @@ def _put(network: Any, device: str | torch.device | None) -> Any:
 
 
 def _called(name: str | os.PathLike[str], folder: Path) -> str:
-    """A folder by its full path, so that a saved trace finds it from anywhere; others as they are called."""
-    return str(folder.resolve()) if Path(name).expanduser().is_dir() else str(name)
+    """A folder or file by its full path, so that a saved trace finds it from anywhere; others as they are called."""
+    return str(folder.resolve()) if Path(name).expanduser().exists() else str(name)

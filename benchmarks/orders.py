@@ -1,0 +1,62 @@
+"""What each order costs in calls and in accuracy: python -m benchmarks.orders > docs/orders_table.md
+
+Samples of a short Markov chain whose joint is known. Total variation over all its outcomes, and -log p under the truth,
+which is the joint's entropy for exact samples and less for an order that seeks the likely. No clock is involved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import unmask
+from unmask import order, plan
+
+ROWS, LENGTH = 10_000, 6
+INITIAL = torch.tensor([0.7, 0.3], dtype=torch.float64)
+TRANSITION = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
+
+Made = Callable[..., unmask.Sample]
+
+
+def runs() -> list[tuple[str, Made, dict[str, Any]]]:
+    first_hitting = ("first-hitting (Alg. 1)", unmask.sample, {})
+    found: list[tuple[str, Made, dict[str, Any]]] = [first_hitting]
+    found += [("parallel (Alg. 2)", unmask.sample, {"plan": plan.parallel, "steps": steps}) for steps in (3, 2)]
+    ranked = {
+        "left_to_right()": order.left_to_right(), "confidence(), MaskGIT": order.confidence(),
+        "llada()": order.llada(), "llada(2), blocks of 2": order.llada(2), "margin()": order.margin(),
+        "entropy()": order.entropy(), "dream()": order.dream(),
+    }  # fmt: skip
+    found += [(name, how, {"steps": steps}) for name, how in ranked.items() for steps in (6, 3)]
+    found += [(f"entropy_bounded({gamma})", order.entropy_bounded(gamma), {}) for gamma in (0.1, 0.4, 0.8)]
+    remasking = {
+        "remdm_cap(0.0), ancestral": order.remdm_cap(0.0), "remdm_cap(0.1)": order.remdm_cap(0.1),
+        "remdm_rescale(0.2)": order.remdm_rescale(0.2), "remdm_confidence()": order.remdm_confidence(),
+    }  # fmt: skip
+    return found + [(name, how, {"steps": steps}) for name, how in remasking.items() for steps in (6, 24)]
+
+
+def table() -> None:
+    model = unmask.MarkovOracle(INITIAL, TRANSITION)
+    every = torch.cartesian_prod(*[torch.arange(2)] * LENGTH)
+    truth = model.log_likelihood(every).exp()
+    print(f"The joint has {-float(torch.xlogy(truth, truth).sum()):.3f} nats.\n")
+    print("| order | steps | calls | rows drawn | total variation | -log p, nats |\n|---|---|---|---|---|---|")
+    place = 2 ** torch.arange(LENGTH - 1, -1, -1)
+    for name, sampler, options in runs():
+        made = sampler(model, num=ROWS, length=LENGTH, seed=1, **options)
+        counts = torch.bincount((made.tokens * place).sum(1), minlength=len(truth))
+        distance = float((counts / ROWS - truth).abs().sum() / 2)
+        nats = -model.log_likelihood(made.tokens)
+        error = float(nats.std()) / math.sqrt(ROWS)
+        calls, drawn = float(made.nfe.double().mean()), float(made.ncs.double().mean())
+        cells = [name, str(options.get("steps", "-")), f"{calls:.2f}", f"{drawn:.1f}", f"{distance:.3f}"]
+        print(f"| {' | '.join(cells)} | {float(nats.mean()):.3f} ± {error:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    table()
