@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from unmask import theory
 
 if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works without it
-    from unmask import draw, forward, objective, plan, predict, schedule, timing
+    from unmask import draw, forward, objective, order, plan, predict, schedule, timing
     from unmask.audit import AuditReport, audit
     from unmask.evaluate.likelihood import Bound, nelbo
     from unmask.models.oracle import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
@@ -46,6 +46,7 @@ if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works w
         "load",
         "nelbo",
         "objective",
+        "order",
         "plan",
         "predict",
         "sample",

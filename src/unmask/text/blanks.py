@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.protocol import logits_at
+from unmask.text.foreign import Foreign
 
 BLANK = "_"
-BPE = ("bpe", "gpt2")  # the tokenizers that put a word's space into the word's own first token
+BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # a word's space belongs to the word's own first token
+HOLE = "\ue000"  # of Unicode's private use: no text has it
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Blanks:
     visible: tuple[str, ...]  # the text before, between and after the holes
     holes: tuple[tuple[int, int], ...]  # where each begins and ends in ids
     spaced: tuple[int, ...]  # positions in holes whose token has to begin with a space
+
+    @property
+    def begins(self) -> bool:
+        """Whether the text begins with a hole."""
+        return not self.visible[0] and self.holes[0][0] not in self.spaced
 
     def filled(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str], *, apart: bool = False) -> str:
         """The text with the holes as in ids, and the rest letter for letter; ``apart`` keeps numbers apart."""
@@ -58,9 +65,16 @@ def split(text: str, *, characters_per_token: float, mask_character: str | None 
     return pieces
 
 
+def with_mask_token(text: str, mask_token: str | None) -> tuple[str, str | None]:
+    """A text whose blanks are written [MASK] or <mask> as one with a mask character; another text as it is."""
+    if mask_token is None or mask_token not in text:
+        return text, None
+    return text.replace(mask_token, HOLE), HOLE
+
+
 def join(
     pieces: Sequence[str | int],
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | Foreign,
     mask_id: int,
     *,
     before: Sequence[int] = (),
@@ -84,9 +98,9 @@ def join(
     return Blanks((*ids, *after), tuple(visible), tuple(holes), tuple(spaced))
 
 
-def spaces(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
+def spaces(tokenizer: Tokenizer | Foreign, vocab_size: int) -> Tensor:
     """Which ids begin with a space: bool [vocab_size]."""
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size), mask="")
     begins = torch.tensor([piece.startswith(b" ") for piece in pieces])
     return nn.functional.pad(begins, (0, vocab_size - len(begins)))
 

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor
 
-from unmask import objective
 from unmask import plan as plans
 from unmask.data.molecules import to_selfies, to_smiles
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.tokens import LAYOUTS, Layout
 from unmask.draw import Draw
-from unmask.evaluate.likelihood import nelbo
-from unmask.models.protocol import check, device_of, inference
+from unmask.evaluate.bound import Bound, per_text
+from unmask.evaluate.likelihood import By, drawn_seed, for_bound, nelbo
+from unmask.models.protocol import check, device_of
 from unmask.plan import Planner
 from unmask.predict import Predictor
 from unmask.sample import Sample, Step
 from unmask.sample import sample as sample_tokens
 from unmask.schedule import Linear, Schedule
-from unmask.text.blanks import BPE, Blanks, Constrained, join, spaces, split
+from unmask.text.blanks import BPE, Blanks, Constrained, join, spaces, split, with_mask_token
+from unmask.text.foreign import Foreign
 from unmask.text.left_to_right import generate
 
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
@@ -56,31 +56,6 @@ class TextSample(Sample):
 
 
 @dataclass(frozen=True)
-class TextBound:
-    """An upper bound on -log p of each text in nats (exact for a left-to-right model), and its standard error.
-
-    The tokens counted are all that the network has to predict: the text's, its eos and its padding.
-    """
-
-    nats: Tensor  # float64 [texts]
-    errors: Tensor  # float64 [texts]
-    tokens: Tensor  # int64 [texts]
-    characters: Tensor  # int64 [texts]
-
-    @property
-    def nats_per_token(self) -> float:
-        return float(self.nats.sum() / self.tokens.sum())
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(min(self.nats_per_token, 700.0))
-
-    @property
-    def bits_per_character(self) -> float:
-        return float(self.nats.sum() / self.characters.sum()) / math.log(2)
-
-
-@dataclass(frozen=True)
 class Model:
     """A network, its tokenizer and its schedule. ``unmask.load`` makes one; any denoiser will do.
 
@@ -89,7 +64,7 @@ class Model:
     """
 
     denoiser: Any = field(repr=False)
-    tokenizer: Tokenizer = field(repr=False)
+    tokenizer: Tokenizer | Foreign = field(repr=False)
     schedule: Schedule = field(default_factory=Linear)
     name: str = "model"
     layout: Layout = "wrapped"
@@ -97,11 +72,17 @@ class Model:
 
     def __post_init__(self) -> None:
         check(self.denoiser)
-        data_ids = self.denoiser.vocab_size - (self.denoiser.mask_id < self.denoiser.vocab_size)
-        if data_ids != self.tokenizer.vocab_size or self.denoiser.mask_id < data_ids:
+        ids, mask_id = self.denoiser.vocab_size, self.denoiser.mask_id
+        if isinstance(self.tokenizer, Foreign):  # its mask is one of its ids, and a network may have more ids than it
+            known = self.tokenizer.vocab_size
+            fits = known <= ids + (mask_id == ids) and self.tokenizer.mask_id in (None, mask_id)
+        else:
+            ids -= mask_id < ids
+            fits = ids == self.tokenizer.vocab_size <= mask_id
+        if not fits:
             raise ValueError(
-                f"{self.name}: the network knows {data_ids} ids and the mask {self.denoiser.mask_id}, and the "
-                f"tokenizer {self.tokenizer.vocab_size} ids: they do not belong together"
+                f"{self.name}: the network knows {ids} ids and the mask {mask_id}, and the tokenizer "
+                f"{self.tokenizer.vocab_size} ids: they do not belong together"
             )
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {self.layout!r}")
@@ -156,7 +137,8 @@ class Model:
 
         A run of underscores is a blank of as many tokens as its length in characters stands for: k underscores are
         k / characters_per_token tokens for a BPE, rounded and at least one, and k tokens for every other tokenizer.
-        With ``mask_character`` each such character is one token, and underscores are text.
+        With ``mask_character`` each such character is one token, and underscores are text. So is each of the mask
+        tokens of somebody else's tokenizer, [MASK] or <mask>, in a text that has one.
         """
         if self.left_to_right:
             raise ValueError(
@@ -170,38 +152,31 @@ class Model:
         self,
         texts: Sequence[str],
         *,
-        by: Literal["count", "time"] = "count",
+        by: By = "count",
         passes: int = 16,
         generator: torch.Generator | None = None,
-        batch: int = 64,
-    ) -> TextBound:
+        seed: int = 0,
+        batch: int | None = None,
+    ) -> Bound:
         """The likelihood bound of each text, laid out as the training data were; arguments as in ``unmask.nelbo``.
 
         A text that is longer than a training sequence is cut, and the bounds of its parts are added.
         """
         if not texts or isinstance(texts, str):
             raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
-        rows = [(i, row) for i, text in enumerate(texts) for row in self._rows(text)]
+        rows = [(i, torch.tensor(row)) for i, text in enumerate(texts) for row in self._rows(text)]
         by_length = defaultdict(list)
-        for i, row in rows:
-            by_length[len(row)].append((i, row))
-        nats, variance = torch.zeros(2, len(texts), dtype=torch.float64)
-        generator = generator or torch.Generator().manual_seed(0)
+        for r, (_, row) in enumerate(rows):
+            by_length[len(row)].append(r)
+        seed = seed if generator is None else drawn_seed(generator)
+        parts = []
         for same in by_length.values():
-            owner, x0 = torch.tensor([i for i, _ in same]), torch.tensor([row for _, row in same])
-            if self.left_to_right:
-                values, errors = _exact(self.denoiser, x0, batch), torch.zeros(len(x0), dtype=torch.float64)
-            else:
-                found = nelbo(
-                    _for_bound(self.denoiser), x0, by=by, passes=passes, generator=generator, schedule=self.schedule,
-                    batch=batch,
-                )  # fmt: skip
-                values, errors = found.nats, found.errors
-            nats.index_add_(0, owner, values)
-            variance.index_add_(0, owner, errors.square())
-        tokens = torch.zeros(len(texts), dtype=torch.int64)
-        tokens.index_add_(0, torch.tensor([i for i, _ in rows]), torch.tensor([len(row) for _, row in rows]))
-        return TextBound(nats, variance.sqrt(), tokens, torch.tensor([len(text) for text in texts]))
+            found = nelbo(
+                for_bound(self.denoiser), torch.stack([rows[r][1] for r in same]), by=by, passes=passes, seed=seed,
+                index=torch.tensor(same), schedule=self.schedule, batch=batch,
+            )  # fmt: skip
+            parts.append((torch.tensor([rows[r][0] for r in same]), found))
+        return per_text(parts, torch.tensor([len(text) for text in texts]))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids: a row's ends at its first eos; in wrapped text eos is a new line between documents.
@@ -222,6 +197,8 @@ class Model:
 
     def blanks(self, text: str, mask_character: str | None = None) -> Blanks:
         """The canvas of an infill: the text with holes, its frame as the training data had it, and nothing more."""
+        if mask_character is None and isinstance(self.tokenizer, Foreign):
+            text, mask_character = with_mask_token(text, self.tokenizer.mask_token)
         pieces = split(text, characters_per_token=self.token_width, mask_character=mask_character)
         bare = join(pieces, self.tokenizer, self.denoiser.mask_id)
         before, after = self._frame(len(bare.ids))
@@ -232,8 +209,9 @@ class Model:
         length = self.length if length is None else length
         if length is None:
             raise ValueError("give length, the number of tokens")
-        before = self._frame(0)[0]
-        after = before if not self.left_to_right else []
+        before, after = self._frame(0)
+        if not isinstance(self.tokenizer, Foreign):
+            after = before if not self.left_to_right else []
         begun = join([prompt, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
         room = length - (len(begun.ids) - 1)
         if room < 1:
@@ -242,6 +220,8 @@ class Model:
 
     def _frame(self, tokens: int) -> tuple[list[int], list[int]]:
         """What stood before and after so many tokens of text in the training data."""
+        if isinstance(self.tokenizer, Foreign):
+            return list(self.tokenizer.frame[0]), list(self.tokenizer.frame[1])
         eos = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
         if self.layout == "wrapped":
             return eos, eos
@@ -257,7 +237,7 @@ class Model:
         if self.layout == "rows":
             if len(ids) + frame > length:
                 raise ValueError(f"a text of {len(ids)} tokens does not fit into a row of {length}: {text[:40]!r}")
-            return [[*ids, *after]]
+            return [[*before, *ids, *after]]
         body = length - frame
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
@@ -298,19 +278,6 @@ class Model:
         text = [
             self.decode(row) if blanks is None else blanks.filled(row, self._as_written, apart=apart) for row in rows
         ]
+        if self.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
+            text = [one.removeprefix(" ") for one in text]  # the space that the first word brought
         return TextSample(made.tokens, made.trace, made.nfe, made.ncs, made.calls, made.seconds, text)
-
-
-def _for_bound(network: Any) -> Any:
-    """A self-conditioned network is evaluated as mu(x, t) = F(x, t, F(x, t)), with nothing remembered."""
-    if not getattr(getattr(network, "config", None), "self_conditioning", False):
-        return network
-    from unmask.models.self_conditioned import SelfConditioned
-
-    return SelfConditioned(network, remember=False)
-
-
-def _exact(network: Any, x0: Tensor, batch: int) -> Tensor:
-    with inference(network):
-        parts = [objective.left_to_right(network, part.to(device_of(network))) for part in torch.split(x0, batch)]
-    return torch.cat(parts).double().cpu()

@@ -1,0 +1,119 @@
+"""A likelihood in all its units, with both of its errors. There is one Bound in this package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """An upper bound on -log p of each sequence in nats, and the standard error of its estimate.
+
+    For a left-to-right model it is -log p itself, and the errors are 0. The tokens counted are all that the model has
+    to predict, eos and padding included.
+    """
+
+    nats: Tensor  # float64 [B]
+    errors: Tensor  # float64 [B]; infinite after a single pass
+    tokens: Tensor  # int64 [B]
+    characters: Tensor | None = None  # float64 [B]; None where tokens are not text
+
+    @property
+    def sequences(self) -> int:
+        return len(self.nats)
+
+    @property
+    def exact(self) -> bool:
+        return not bool(self.errors.any())
+
+    @property
+    def nats_per_token(self) -> float:
+        return float(self.nats.sum() / self.tokens.sum())
+
+    @property
+    def bits_per_token(self) -> float:
+        return self.nats_per_token / math.log(2)
+
+    @property
+    def bits_per_character(self) -> float | None:
+        return None if self.characters is None else float(self.nats.sum() / self.characters.sum()) / math.log(2)
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.nats_per_token, 700.0))
+
+    @property
+    def error_of_estimate(self) -> float:
+        """Of nats_per_token for these very sequences: what more passes would make smaller."""
+        return self._of_estimate(self.tokens)
+
+    @property
+    def error_over_sequences(self) -> float:
+        """Of nats_per_token for the source of these sequences, the estimate's error included; infinite for one."""
+        return self._over_sequences(self.tokens)
+
+    @property
+    def error(self) -> float:
+        """Of nats_per_token: over the sequences, or of the estimate where there is one sequence."""
+        return self._error(self.tokens)
+
+    @property
+    def perplexity_error(self) -> float:
+        return self.perplexity * self.error
+
+    @property
+    def bits_per_character_error(self) -> float | None:
+        return None if self.characters is None else self._error(self.characters) / math.log(2)
+
+    def record(self) -> dict[str, Any]:
+        """In one line, with one error: as it stands in metrics.jsonl."""
+        return {
+            "nats_per_token": self.nats_per_token, "error": self.error,
+            "perplexity": self.perplexity, "perplexity_error": self.perplexity_error,
+            "bits_per_character": self.bits_per_character, "bits_per_character_error": self.bits_per_character_error,
+            "sequences": self.sequences,
+        }  # fmt: skip
+
+    def units(self) -> dict[str, tuple[float, float, float]]:
+        """Every unit's value, its error of the estimate, and its error over the sequences."""
+        estimate, over = self.error_of_estimate, self.error_over_sequences
+        bit, perplexity = math.log(2), self.perplexity
+        table = {
+            "nats per token": (self.nats_per_token, estimate, over),
+            "perplexity": (perplexity, perplexity * estimate, perplexity * over),
+            "bits per token": (self.bits_per_token, estimate / bit, over / bit),
+        }
+        if self.characters is not None and self.bits_per_character is not None:
+            errors = (self._of_estimate(self.characters) / bit, self._over_sequences(self.characters) / bit)
+            table["bits per character"] = (self.bits_per_character, *errors)
+        return table
+
+    def _of_estimate(self, per: Tensor) -> float:
+        return float(self.errors.square().sum().sqrt() / per.sum())
+
+    def _over_sequences(self, per: Tensor) -> float:
+        # A ratio of sums: its error is that of the residuals, and std / sqrt(B) where all sequences are as long.
+        if self.sequences < 2:
+            return math.inf
+        residual = self.nats - per * (self.nats.sum() / per.sum())
+        return float(residual.square().sum().sqrt() * math.sqrt(len(per) / (len(per) - 1)) / per.sum())
+
+    def _error(self, per: Tensor) -> float:
+        return self._over_sequences(per) if self.sequences > 1 else self._of_estimate(per)
+
+
+def per_text(parts: Iterable[tuple[Tensor, Bound]], characters: Tensor) -> Bound:
+    """The bounds of texts of so many characters from those of their parts: sequence b belongs to text owner[b]."""
+    nats, variance = torch.zeros(2, len(characters), dtype=torch.float64)
+    tokens = torch.zeros(len(characters), dtype=torch.int64)
+    for owner, bound in parts:
+        nats.index_add_(0, owner, bound.nats)
+        variance.index_add_(0, owner, bound.errors.square())
+        tokens.index_add_(0, owner, bound.tokens)
+    return Bound(nats, variance.sqrt(), tokens, characters.double())

@@ -1,0 +1,1 @@
+"""The judges: any causal language model, and the oracles that know the truth."""
