@@ -1,7 +1,8 @@
 """The training objectives. Each takes any denoiser and gives one unbiased estimate per sequence, in nats.
 
 Cross-entropies are computed at masked rows alone, in float32 at least, and every objective is a weighted sum of them:
-what differs is how the tokens are masked and what the weight is.
+what differs is how the tokens are masked and what the weight is. A network whose attention follows an order (its
+``any_order`` is true) is given its visible tokens in a random one.
 """
 
 from __future__ import annotations
@@ -14,14 +15,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.forward import mask_by_count, mask_by_time
-from unmask.models.protocol import Denoiser, logits_where
+from unmask.models.anyorder import usual_order
+from unmask.models.protocol import Denoiser, logits_where, suppress_mask
 from unmask.schedule import Linear, Schedule
 
+LOGITS = 1 << 24  # at a time, where there may be as many as L V for each sequence
 
-def cross_entropy(model: Denoiser, x: Tensor, x0: Tensor, time: Tensor | None) -> Tensor:
-    """Sum over the masked positions of -log mu(x)[x0], per sequence: [B]."""
+
+def cross_entropy(
+    model: Denoiser, x: Tensor, x0: Tensor, time: Tensor | None, order: Tensor | None = None
+) -> Tensor:
+    """Sum over the masked positions of -log mu(x)[x0], per sequence: [B].
+
+    order: [B, L], when each visible token became visible, for a network whose attention follows it.
+    """
     masked = x == model.mask_id
-    logits = logits_where(model, x, time, masked)
+    logits = _logits(model, x, time, masked, order)
     losses = functional.cross_entropy(_at_least_float32(logits), x0[masked], reduction="none")
     return _per_sequence(losses, masked)
 
@@ -40,7 +49,8 @@ def nelbo_by_time(
     t = t.clamp(min=2.0**-53)  # the weight is infinite at t = 0, which U(0, 1) reaches once in 2^53 draws
     xt = mask_by_time(x0, t, schedule=schedule, mask_id=model.mask_id, generator=generator, where=where)
     weight = -schedule.weight(t).to(x0.device)
-    return _weighted(weight, cross_entropy(model, xt, x0, t.to(x0.device)))
+    order = random_order(model, x0, generator)
+    return _weighted(weight, cross_entropy(model, xt, x0, t.to(x0.device), order))
 
 
 def nelbo_by_count(
@@ -81,7 +91,8 @@ def weighted_cross_entropy(
     xn = mask_by_count(x0, n, mask_id=model.mask_id, generator=generator, where=where)
     holes = torch.full_like(n, x0.shape[1]) if where is None else where.sum(1).to(n.device)
     time = schedule.inverse(beta_alpha(n, x0.shape[1], generator, holes=holes)).to(x0.device)
-    return _weighted(torch.as_tensor(weight), cross_entropy(model, xn, x0, time))
+    order = random_order(model, x0, generator)
+    return _weighted(torch.as_tensor(weight), cross_entropy(model, xn, x0, time, order))
 
 
 def beta_alpha(n: Tensor, length: int, generator: torch.Generator, *, holes: Tensor | None = None) -> Tensor:
@@ -119,17 +130,18 @@ def score_entropy(
     schedule = schedule or Linear()
     t = t.clamp(min=2.0**-53)
     xt = mask_by_time(x0, t, schedule=schedule, mask_id=model.mask_id, generator=generator, where=where)
-    return _weighted(-schedule.weight(t).to(x0.device), score_terms(model, xt, x0, t.to(x0.device)))
+    order = random_order(model, x0, generator)
+    return _weighted(-schedule.weight(t).to(x0.device), score_terms(model, xt, x0, t.to(x0.device), order))
 
 
-def score_terms(model: Denoiser, x: Tensor, x0: Tensor, time: Tensor | None) -> Tensor:
+def score_terms(model: Denoiser, x: Tensor, x0: Tensor, time: Tensor | None, order: Tensor | None = None) -> Tensor:
     """Sum over the masked positions of sum_x e^f_x - f_x0 - 1, per sequence: [B].
 
     The network's outputs are log-scores, f plus log D for D data tokens, and need not be normalised. Where they are, a
     term is the cross-entropy.
     """
     masked = x == model.mask_id
-    f = _at_least_float32(logits_where(model, x, time, masked)) - math.log(data_tokens(model))
+    f = _at_least_float32(_logits(model, x, time, masked, order)) - math.log(data_tokens(model))
     terms = f.exp().sum(-1) - f.gather(-1, x0[masked].unsqueeze(-1)).squeeze(-1) - 1
     return _per_sequence(terms, masked)
 
@@ -150,8 +162,11 @@ def along_order(model: Denoiser, x0: Tensor, order: Tensor, *, time: Tensor | No
     """-sum_n log p(x^sigma(n) | x^sigma(<n)), the chain rule along the order sigma: [B] nats.
 
     order is int64 [B, K], positions in the order they become visible; positions outside it are visible throughout.
-    One call of the network per position of the order. time is [B, K] for a network that reads it.
+    One call of the network per position of the order, or one in all if its attention follows the order. time is [B, K]
+    for a network that reads it.
     """
+    if getattr(model, "any_order", False):
+        return _in_one_pass(model, x0, order)
     x = x0.scatter(1, order, model.mask_id)
     total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
     for k in range(order.shape[1]):
@@ -161,6 +176,34 @@ def along_order(model: Denoiser, x0: Tensor, order: Tensor, *, time: Tensor | No
         total = total + functional.cross_entropy(logits.double(), token.squeeze(1), reduction="none")
         x = x.scatter(1, position, token)
     return total
+
+
+def _in_one_pass(model: Any, x0: Tensor, order: Tensor) -> Tensor:
+    """``along_order`` by the two streams of an any-order network: a pass of length L + K."""
+    # What is visible throughout comes before the order.
+    became = (usual_order(x0.shape[1]).to(x0.device) - x0.shape[1]).expand_as(x0)
+    became = became.scatter(1, order, torch.arange(order.shape[1], device=x0.device).expand_as(order))
+    states, targets = model.two_streams(x0, became, order), x0.gather(1, order)
+    total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
+    size = max(1, LOGITS // max(1, len(x0) * model.vocab_size))
+    for some, target in zip(torch.split(states, size, 1), torch.split(targets, size, 1), strict=True):
+        losses = functional.cross_entropy(model.logits(some).double().mT, target, reduction="none")
+        total = total + losses.sum(1)
+    return total
+
+
+def random_order(model: Any, x0: Tensor, generator: torch.Generator) -> Tensor | None:
+    """A uniform order of the positions, as numbers to be sorted [B, L], for a network whose attention follows one."""
+    if not getattr(model, "any_order", False):
+        return None
+    return torch.rand(x0.shape, dtype=torch.float64, generator=generator, device=generator.device).to(x0.device)
+
+
+def _logits(model: Any, x: Tensor, time: Tensor | None, masked: Tensor, order: Tensor | None) -> Tensor:
+    """Raw logits [M, V] at masked positions."""
+    if order is None:
+        return logits_where(model, x, time, masked)
+    return suppress_mask(model, model.packed(x, time, masked, order=order))
 
 
 def _at(position: Tensor, shape: torch.Size) -> Tensor:

@@ -134,7 +134,9 @@ def coupled_ancestral(
     parts = [torch.arange(i, min(i + size, len(canvas))) for i in range(0, len(canvas), size)]
     planned = sum(min(steps, max(part.numel() * canvas.shape[1], 1)) if cache else steps for part in parts)
     for part in parts:
-        for drawn, step in run.stream(canvas[part], times, [random[i] for i in part.tolist()]):
+        # A network may remember its run: each batch is one.
+        fresh = replace(run, network=for_sampling(run.network))
+        for drawn, step in fresh.stream(canvas[part], times, [random[i] for i in part.tolist()]):
             ncs[part] += drawn
             if step is None:
                 continue

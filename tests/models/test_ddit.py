@@ -46,8 +46,13 @@ TIME = torch.tensor([0.1, 0.5, 1.0], dtype=torch.float64)
 ROWS = torch.tensor([[0, 5, 8, 5], [1, 2, 3, 4], [8, 7, 0, 0]])
 
 
-def reference(state: dict[str, Tensor], tokens: Tensor, sigma: Tensor, heads: int, mask_id: int) -> Tensor:
-    """The forward pass as the checkpoints' description gives it, one position and head at a time, in float64."""
+def reference(
+    state: dict[str, Tensor], tokens: Tensor, sigma: Tensor, heads: int, mask_id: int, sees: Tensor | None = None
+) -> Tensor:
+    """The forward pass as the checkpoints' description gives it, one position and head at a time, in float64.
+
+    sees, bool [B, L, L], is who may attend to whom, if not everybody to everybody.
+    """
     s = {name: tensor.double() for name, tensor in state.items()}
     batch, length = tokens.shape
     x = s["vocab_embed.embedding"][tokens]
@@ -87,7 +92,9 @@ def reference(state: dict[str, Tensor], tokens: Tensor, sigma: Tensor, heads: in
                 q, k, v = (qkv[b, :, n * width + h * dim : n * width + (h + 1) * dim] for n in range(3))
                 q = torch.stack([rotated(q[t], t) for t in range(length)])
                 k = torch.stack([rotated(k[t], t) for t in range(length)])
-                mixed[b, :, h * dim : (h + 1) * dim] = torch.softmax(q @ k.T / math.sqrt(dim), 1) @ v
+                scores = q @ k.T / math.sqrt(dim)
+                scores = scores if sees is None else scores.masked_fill(~sees[b], -torch.inf)
+                mixed[b, :, h * dim : (h + 1) * dim] = torch.softmax(scores, 1) @ v
         x = x + gate_a[:, None] * (mixed @ s[f"{p}.attn_out.weight"].T)
         h = norm(x, f"{p}.norm2", shift_m, scale_m) @ s[f"{p}.mlp.0.weight"].T + s[f"{p}.mlp.0.bias"]
         h = 0.5 * h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
@@ -131,6 +138,9 @@ VARIANTS = [
     {"norm_bias": True, "conditioning": "ratio"},
     {"self_conditioning": True, "conditioning": "time"},
     {"layers": 1, "convolution": 3},
+    {"attention": "visible", "conditioning": "time", "convolution": 3},
+    {"attention": "order", "convolution": 5, "mask_id": 3},
+    {"attention": "order"},
 ]
 
 
@@ -226,7 +236,9 @@ def test_presets_grow_and_unknown_ones_are_named() -> None:
         ({"time_embedding": "s"}, "time_embedding"), ({"convolution": 2}, "convolution"),
         ({"width": 24.0}, "width"), ({"tie_embeddings": 1}, "tie_embeddings"), ({"layers": True}, "layers"),
         ({"dropout": "0"}, "dropout"), ({"convolution": 1}, "convolution"),
-        ({"adaln": False, "conditioning": "time"}, "adaln"),
+        ({"adaln": False, "conditioning": "time"}, "adaln"), ({"attention": "both"}, "attention"),
+        ({"attention": "order", "conditioning": "ratio"}, "conditioning='ratio'"),
+        ({"attention": "visible", "self_conditioning": True}, "self_conditioning"),
     ],
 )  # fmt: skip
 def test_impossible_configs_are_refused(changes: dict[str, object], message: str) -> None:

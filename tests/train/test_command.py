@@ -3,16 +3,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.train.runs import metrics, write_tokens
+from unmask.evaluate.bound import Bound
 from unmask.train.checkpoint import listed
 from unmask.train.command import main
 from unmask.train.config import TrainConfig
 from unmask.train.display import Lines, Live, bound_text, display
 from unmask.train.events import Finished, Previewed, Saved, Started, Stepped, Validated
-from unmask.train.validate import Bound
 
-BOUND = Bound(nats_per_token=2.0, error=0.01, sequences=64, characters_per_token=4.0)
+# 2 nats per token, give or take 0.01: two sequences, of 50 tokens and 200 characters each, that differ by 1 nat.
+NATS, ERRORS, TOKENS = torch.tensor([99.5, 100.5]).double(), torch.full((2,), torch.inf), torch.tensor([50, 50])
+BOUND = Bound(NATS, ERRORS, TOKENS, torch.tensor([200.0, 200.0]).double())
 STORY = [
     Started(TrainConfig("x", steps=40), 20, 1000, "0.10 M parameters"),
     Stepped(21, 2.5, 0.3, 1e-3, 0.5),
@@ -64,7 +67,7 @@ def test_a_bound_is_told_in_all_its_units() -> None:
     assert text == (
         "2.0000 ± 0.0100 nats per token, perplexity 7.389 ± 0.074, 0.7213 ± 0.0036 bits per character"
     )
-    assert "character" not in bound_text(Bound(2.0, 0.01, 64, None))
+    assert "character" not in bound_text(Bound(NATS, ERRORS, TOKENS))
 
 
 @pytest.fixture

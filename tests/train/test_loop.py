@@ -29,6 +29,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "left-to-right": {"objective": "left-to-right"},
     "muon": {"optimizer": "muon", "convolution": 3, "weight_decay": 0.1},
     "self-conditioning": {"self_conditioning": True, "tie_embeddings": True},
+    "visible": {"attention": "visible", "conditioning": "time"},
+    "order": {"attention": "order", "objective": "count", "convolution": 3},
+    "two-stream": {"attention": "order", "objective": "two-stream", "optimizer": "muon"},
 }
 
 

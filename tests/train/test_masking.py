@@ -9,9 +9,9 @@ from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
 from unmask.models.self_conditioned import SelfConditioned
 from unmask.schedule import Cosine, Linear
-from unmask.train.masking import Losses, Masking, by_count, by_time, for_validation, of_step
+from unmask.train.masking import ALL_TOKENS, Losses, Masking, by_count, by_time, for_validation, of_step
 
-KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right")
+KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream")
 
 
 def network(**options: object) -> DDiT:
@@ -38,15 +38,17 @@ def assert_losses(losses: Losses, x0: Tensor, masking: Masking, expected: Tensor
 @pytest.mark.parametrize("times", ["independent", "vdm", "stratified"])
 def test_the_shares_of_a_step_are_the_step(kind: str, times: str) -> None:
     whole = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=3, step=5)
-    for name in ("masked", "time", "weight", "n"):
+    for name in ("masked", "time", "weight", "n", "order"):
         parts = torch.cat([getattr(whole.share(rank, 3), name) for rank in range(3)])
         assert torch.equal(parts, getattr(whole, name)) and len(parts) == 12
     assert torch.equal(whole.masked.sum(1), whole.n)
     again = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=3, step=5)
     assert torch.equal(whole.masked, again.masked) and torch.equal(whole.time, again.time)
-    if kind != "left-to-right":
-        for seed, step in ((3, 6), (4, 5)):
-            other = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=seed, step=step)
+    assert torch.equal(whole.order, again.order)
+    for seed, step in ((3, 6), (4, 5)):
+        other = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=seed, step=step)
+        assert not torch.equal(whole.order, other.order)
+        if kind not in ALL_TOKENS:
             assert not torch.equal(whole.masked, other.masked)
 
 

@@ -1,85 +1,29 @@
 """The paper's network: a bidirectional transformer with rotary positions and adaLN conditioning (DDiT).
 
 Parameter names and shapes are those of the published SEDD and MDLM checkpoints. The network serves SEDD as well: read
-its outputs through ``unmask.models.score``.
+its outputs through ``unmask.models.score``. Its attention may be over visible tokens alone, or causal in the order in
+which they became visible: see ``unmask.models.anyorder``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from dataclasses import replace
+from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from unmask.models.layers import Block, Embedding, OutputLayer, Rotary, SigmaMap, Table, Vectors
+from unmask.models import anyorder
+from unmask.models.anyorder import Cached, View, take_rows
+from unmask.models.config import PRESETS, DDiTConfig, preset
+from unmask.models.layers import Block, Embedding, Memory, OutputLayer, Rotary, Sight, SigmaMap, Table, Vectors
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
 
+__all__ = ["PRESETS", "DDiT", "DDiTConfig", "Transformer", "preset"]
+
 SMALLEST_ALPHA = 1e-3  # where sigma = -log(alpha) stops growing, as in the published log-linear noise
-
-PRESETS: dict[str, dict[str, int]] = {
-    "tiny": {"layers": 2, "heads": 2, "width": 64},
-    "mini": {"layers": 5, "heads": 6, "width": 192},
-    "compact": {"layers": 8, "heads": 6, "width": 384},
-    "small": {"layers": 12, "heads": 12, "width": 768},  # the paper's
-    "medium": {"layers": 24, "heads": 16, "width": 1024},
-}
-
-
-@dataclass(frozen=True)
-class DDiTConfig:
-    """Everything that decides a network's parameters and its function."""
-
-    vocab_size: int  # V, the number of logits
-    mask_id: int  # V itself, or any id below it: it then has a column, which is -inf
-    length: int  # of the training sequences; rotary positions work beyond it
-    width: int
-    layers: int
-    heads: int
-    cond_dim: int = 128
-    mlp_ratio: int = 4
-    dropout: float = 0.1
-    conditioning: Literal["none", "time", "ratio"] = "none"  # "none" feeds sigma = 0
-    time_embedding: Literal["sigma", "t"] = "sigma"  # embed -log(1 - t), as the checkpoints do, or t itself
-    self_conditioning: bool = False
-    convolution: int = 0  # taps of a depthwise convolution before each attention; 0 for none
-    tie_embeddings: bool = False
-    adaln: bool = True  # without it there is no conditioning and there are no gates
-    norm_bias: bool = False
-
-    def __post_init__(self) -> None:
-        allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}
-        for field in fields(self):
-            value, kind = getattr(self, field.name), str(field.type)
-            if kind in allowed and type(value) not in allowed[kind]:
-                raise ValueError(f"{field.name} must be of type {kind}, got {value!r}")
-        for name in ("vocab_size", "length", "width", "layers", "heads", "cond_dim", "mlp_ratio"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.mask_id <= self.vocab_size:
-            raise ValueError(f"mask_id must be in 0..vocab_size={self.vocab_size}, got {self.mask_id}")
-        if self.width % (2 * self.heads):
-            raise ValueError(f"width must be a multiple of 2 * heads = {2 * self.heads}, got {self.width}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.conditioning not in ("none", "time", "ratio"):
-            raise ValueError(f"conditioning must be 'none', 'time' or 'ratio', got {self.conditioning!r}")
-        if self.time_embedding not in ("sigma", "t"):
-            raise ValueError(f"time_embedding must be 'sigma' or 't', got {self.time_embedding!r}")
-        if self.convolution != 0 and (self.convolution < 3 or self.convolution % 2 == 0):
-            raise ValueError(f"convolution must be 0 (none) or an odd number of taps from 3, got {self.convolution}")
-        if not self.adaln and self.conditioning != "none":
-            raise ValueError(f"conditioning={self.conditioning!r} acts through adaLN: it needs adaln=True")
-
-
-def preset(name: str, vocab_size: int, length: int, mask_id: int | None = None, **changes: Any) -> DDiTConfig:
-    """A named size. The mask id is V, one past the data, unless another is given; ``changes`` are other fields."""
-    if name not in PRESETS:
-        raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-    sizes: dict[str, Any] = {**PRESETS[name], **changes}
-    return DDiTConfig(vocab_size, vocab_size if mask_id is None else mask_id, length, **sizes)
 
 
 class Transformer(nn.Module):
@@ -134,26 +78,31 @@ class Transformer(nn.Module):
         conditioning: Tensor = self.sigma_map(torch.zeros(1, device=self.vocab_embed.embedding.device))
         return conditioning
 
-    def body(self, x: Tensor, c: Tensor | None, table: Table) -> Tensor:
+    def body(self, x: Tensor, c: Tensor | None, table: Table, sight: Sight | None = None) -> Tensor:
         """Every block but the last, at every position."""
+        mask, neighbours = sight or (None, None)
         for block in self.blocks[:-1]:
-            x = block(x, table, block.vectors(c))
+            x = block(x, table, block.vectors(c), mask=mask, neighbours=neighbours)
         return x
 
     def last_states(
-        self, x: Tensor, c: Tensor | None, table: Table, rows: Tensor | None, mask: Tensor | None = None
-    ) -> Tensor:
-        """The last block and the final norm [B, R, width], for the asked rows alone."""
+        self, x: Tensor, c: Tensor | None, table: Table, rows: Tensor | None, mask: Tensor | None = None,
+        neighbours: Tensor | None = None, past: Memory | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The last block and the final norm [B, R, width], for the asked rows alone; mask is [B, 1, R, L]."""
         last = self.blocks[-1]
         vectors = last.vectors(c)
-        x = last.feed_forward(last.attend(x, table, vectors, rows, mask), vectors)
+        x = last.feed_forward(last.attend(x, table, vectors, rows, mask, past, neighbours), vectors)
         return self.output_layer.states(x, self.output_layer.vectors(c))
 
-    def packed_states(self, x: Tensor, c: Tensor | None, table: Table, where: Tensor) -> Tensor:
+    def packed_states(
+        self, x: Tensor, c: Tensor | None, table: Table, where: Tensor, sight: Sight | None = None
+    ) -> Tensor:
         """The same [M, width] where the boolean [B, L] holds: attention everywhere, the rest for these alone."""
         last, batch = self.blocks[-1], where.nonzero()[:, 0]
         vectors = last.vectors(c)
-        x = last.attend(x, table, vectors)[where]
+        mask, neighbours = sight or (None, None)
+        x = last.attend(x, table, vectors, mask=mask, neighbours=neighbours)[where]
         x = last.feed_forward(x, _per_position(vectors, batch))
         return self.output_layer.states(x, _per_position(self.output_layer.vectors(c), batch))
 
@@ -213,45 +162,103 @@ class DDiT(Transformer, Pretrained):
     architecture = "ddit"
     causal = False
 
+    @property
+    def any_order(self) -> bool:
+        """Whether the answer depends on the order in which tokens became visible, and a cache is exact."""
+        return self.config.attention == "order"
+
     def forward(
-        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, previous: Tensor | None = None
+        self,
+        tokens: Tensor,
+        time: Tensor | None = None,
+        rows: Tensor | None = None,
+        previous: Tensor | None = None,
+        order: Tensor | None = None,
     ) -> Tensor:
         """tokens [B, L], time [B], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows.
 
         With rows, the last block's queries and MLP and the head are computed for those rows alone. ``previous``
-        [B, L, width] is an earlier answer of ``states``, for a self-conditioned network.
+        [B, L, width] is an earlier answer of ``states``, for a self-conditioned network. ``order`` [B, L], for one with
+        attention="order", says when each visible token became visible, smaller numbers first; without it they are in
+        ``anyorder.usual_order``.
         """
-        return self.logits(self.states(tokens, time, rows, previous))
+        return self.logits(self.states(tokens, time, rows, previous, order))
 
     def states(
-        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, previous: Tensor | None = None
+        self,
+        tokens: Tensor,
+        time: Tensor | None = None,
+        rows: Tensor | None = None,
+        previous: Tensor | None = None,
+        order: Tensor | None = None,
     ) -> Tensor:
         """The final states [B, R, width], of which the logits are a linear map: arguments as in ``forward``."""
-        return self.last_states(*self._before_last(tokens, time, previous), rows)
+        self._check(tokens)
+        rule, mask_id = self.config.attention, self.mask_id
+        if rule == "bidirectional":
+            return self.last_states(*self._before_last(tokens, time, previous)[:3], rows)
+        if rows is None:
+            return self._seen(anyorder.everywhere(tokens, mask_id, rule, order), tokens, time)
+        return self._seen(anyorder.asked(tokens, mask_id, rule, rows, order), tokens, time)
 
-    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None) -> Tensor:
+    def two_streams(self, tokens: Tensor, order: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """The final states [B, R, width] of the rows, each as if masked and given the tokens before it in the order.
+
+        For a network with attention="order" and complete tokens. order is [B, L] as in ``forward``. One pass of length
+        L + R gives, with all rows, every conditional of the chain rule along the order.
+        """
+        self._check(tokens)
+        if not self.any_order:
+            raise ValueError(f"two streams need attention='order', got {self.config.attention!r}")
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return self._seen(anyorder.two_streams(tokens, self.mask_id, order, rows), tokens, None)
+
+    def packed(
+        self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None,
+        order: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
-        return self.logits(self.states_where(tokens, time, where, previous))
+        return self.logits(self.states_where(tokens, time, where, previous, order))
 
     def states_where(
-        self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None
-    ) -> Tensor:
+        self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None,
+        order: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """The final states [M, width] of ``packed``."""
-        return self.packed_states(*self._before_last(tokens, time, previous), where)
+        self._check(tokens)
+        view = None
+        if self.config.attention != "bidirectional":
+            view = anyorder.everywhere(tokens, self.mask_id, self.config.attention, order)
+        x, c, table, sight = self._before_last(tokens, time, previous, view)
+        return self.packed_states(x, c, table, where, sight)
 
     def for_sampling(self) -> nn.Module:
-        """What a run of sampling should call; a self-conditioned network needs a memory of its own for each run."""
+        """What a run of sampling should call; one with a memory, or a cache, needs its own for each run."""
         network = cast("DDiT", super().for_sampling())
+        if self.any_order:
+            return Cached(network)
         return SelfConditioned(network) if self.config.self_conditioning else network
 
-    def _before_last(
-        self, tokens: Tensor, time: Tensor | None, previous: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Table]:
-        """The last block's input, the conditioning and the rotary table."""
+    def _check(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.dtype != torch.int64:
             raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
+
+    def _seen(self, view: View, tokens: Tensor, time: Tensor | None) -> Tensor:
+        """The final states of a view's rows."""
+        x, c, table, sight = self._before_last(tokens, time, None, view)
+        assert sight is not None
+        return self.last_states(x, c, table, view.rows, take_rows(sight.mask, view.rows), sight.neighbours)
+
+    def _before_last(
+        self, tokens: Tensor, time: Tensor | None, previous: Tensor | None, view: View | None = None
+    ) -> tuple[Tensor, Tensor | None, Table, Sight | None]:
+        """The last block's input, the conditioning, the rotary table and who sees whom."""
         c, table = self._conditioning(tokens, time), self.rotary_emb(0, tokens.shape[1])
-        return self.body(self._embedded(tokens, time, previous), c, table), c, table
+        if view is None:
+            return self.body(self._embedded(tokens, time, previous), c, table), c, table, None
+        table, sight = (table[0][view.positions], table[1][view.positions]), view.sight(self.config.convolution)
+        return self.body(self._embedded(view.tokens, time, previous), c, table, sight), c, table, sight
 
     def _conditioning(self, tokens: Tensor, time: Tensor | None) -> Tensor | None:
         """c [B, cond_dim] from the time or the masked ratio, or [1, cond_dim] where it is a constant."""

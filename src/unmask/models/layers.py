@@ -7,6 +7,7 @@ and ``feed_forward``, so that the last one can be computed for the asked rows al
 from __future__ import annotations
 
 import math
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +17,29 @@ Table = tuple[Tensor, Tensor]  # cosines and signed sines of the rotary angles, 
 Vectors = tuple[Tensor, ...]  # an adaLN's shifts, scales and gates, each [B, 1, width] or [1, 1, width]
 
 FREQUENCIES = 256  # the width of the embedding of the noise level, in every published checkpoint
+FEW = 4  # rows up to which W x^T is read faster from memory than x W^T: a step of cached sampling has two
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:
     """x [B, L, ...] at rows [B, R]: [B, R, ...]."""
     return x[torch.arange(len(x), device=x.device).unsqueeze(1), rows]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b; without gradients and for a few rows on a CPU, by the faster of its two products."""
+    rows = x.numel() // max(x.shape[-1], 1)
+    if not 1 < rows <= FEW or torch.is_grad_enabled() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return functional.linear(x, weight, bias)
+    columns = x.reshape(rows, -1).t()
+    out = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
+    return out.t().reshape(*x.shape[:-1], len(weight))
+
+
+class Linear(nn.Linear):
+    """nn.Linear by ``linear``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
 
 
 class Embedding(nn.Module):
@@ -67,6 +86,12 @@ class Rotary(nn.Module):
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
+def at_positions(table: Table, rows: Tensor) -> Table:
+    """The table's rows [B, R], of one table for all sequences or of each one's own."""
+    cos, sin = table
+    return (cos[rows], sin[rows]) if cos.ndim == 3 else (take(cos, rows), take(sin, rows))
+
+
 def rotate(x: Tensor, table: Table) -> Tensor:
     """Rotate each pair (x_k, x_{k + D/2}) of the last dimension by its position's angle."""
     cos, sin = table
@@ -110,6 +135,18 @@ class Convolution(nn.Module):
             h = torch.addcmul(h, padded[:, tap : tap + h.shape[1]], self.weight[:, tap])
         return h
 
+    def among(self, h: Tensor, source: Tensor, neighbours: Tensor) -> Tensor:
+        """The same where each row's neighbours are rows of source, by number [B, M, taps]; the first of them is 0."""
+        found = take(source, neighbours.flatten(1)).view(*neighbours.shape, h.shape[-1])
+        return h + (found * self.weight.t()).sum(2)
+
+
+class Sight(NamedTuple):
+    """What each of the rows of a pass may see of the others; see ``unmask.models.anyorder``."""
+
+    mask: Tensor  # bool [B, 1, M, M]
+    neighbours: Tensor | None = None  # int64 [B, M, taps]: the convolution's; 0 for none, i + 1 for row i
+
 
 class Past:
     """What a causal block has seen: keys and values at most ``length`` long, and the convolution's last inputs."""
@@ -130,6 +167,21 @@ class Past:
         self.values[:, :, start : self.used] = v
         return self.keys[:, :, : self.used], self.values[:, :, : self.used]
 
+    def convolved(self, convolution: Convolution, h: Tensor) -> Tensor:
+        """The convolution of what comes next, given what came before it."""
+        before = self.tail
+        assert before is not None
+        self.tail = torch.cat((before, h), 1)[:, -convolution.left :]
+        return convolution(h, before)  # type: ignore[no-any-return]
+
+
+class Memory(Protocol):
+    """What a block was shown before, and may be shown now."""
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def convolved(self, convolution: Convolution, h: Tensor) -> Tensor: ...
+
 
 class Block(nn.Module):
     """A transformer block: x + gate * attention(norm x), then x + gate * mlp(norm x), both norms modulated by adaLN.
@@ -144,11 +196,11 @@ class Block(nn.Module):
         super().__init__()
         self.heads, self.dropout, self.causal = heads, dropout, causal
         self.norm1 = LayerNorm(width, norm_bias)
-        self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
-        self.attn_out = nn.Linear(width, width, bias=False)
+        self.attn_qkv = Linear(width, 3 * width, bias=False)
+        self.attn_out = Linear(width, width, bias=False)
         self.norm2 = LayerNorm(width, norm_bias)
         self.mlp = nn.Sequential(
-            nn.Linear(width, mlp_ratio * width), nn.GELU(approximate="tanh"), nn.Linear(mlp_ratio * width, width)
+            Linear(width, mlp_ratio * width), nn.GELU(approximate="tanh"), Linear(mlp_ratio * width, width)
         )
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
         self.convolution = Convolution(width, convolution, causal) if convolution else None
@@ -164,16 +216,19 @@ class Block(nn.Module):
         vectors: Vectors | None,
         rows: Tensor | None = None,
         mask: Tensor | None = None,
-        past: Past | None = None,
+        past: Memory | None = None,
+        neighbours: Tensor | None = None,
     ) -> Tensor:
         """The attention half at all rows of x, or at ``rows`` alone: keys and values are everybody's in any case."""
         shift, scale, gate = (None, None, None) if vectors is None else vectors[:3]
         h = self.norm1(x, shift, scale)
         if self.convolution is not None:
-            before = None if past is None else past.tail
-            if past is not None and before is not None:
-                past.tail = torch.cat((before, h), 1)[:, -self.convolution.left :]
-            h = self.convolution(h, before)
+            if past is not None:
+                h = past.convolved(self.convolution, h)
+            elif neighbours is not None:
+                h = self.convolution.among(h, functional.pad(h, (0, 0, 1, 0)), neighbours)
+            else:
+                h = self.convolution(h)
         q, k, v = self._project(h, table, rows)
         if past is not None:
             k, v = past.append(k, v)
@@ -187,24 +242,25 @@ class Block(nn.Module):
         shift, scale, gate = (None, None, None) if vectors is None else vectors[3:]
         return self._add(x, gate, self.mlp(self.norm2(x, shift, scale)))
 
-    def forward(self, x: Tensor, table: Table, vectors: Vectors | None, past: Past | None = None,
-                mask: Tensor | None = None) -> Tensor:  # fmt: skip
-        return self.feed_forward(self.attend(x, table, vectors, mask=mask, past=past), vectors)
+    def forward(self, x: Tensor, table: Table, vectors: Vectors | None, past: Memory | None = None,
+                mask: Tensor | None = None, neighbours: Tensor | None = None) -> Tensor:  # fmt: skip
+        attended = self.attend(x, table, vectors, mask=mask, past=past, neighbours=neighbours)
+        return self.feed_forward(attended, vectors)
 
     def _project(self, h: Tensor, table: Table, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the rows, keys and values of all: each [B, heads, *, head_dim], positions rotated in."""
         width = h.shape[-1]
         weight = self.attn_qkv.weight  # laid out (three, head, dim)
         size = (self.heads, width // self.heads)
-        all_rows = (table[0].unsqueeze(1), table[1].unsqueeze(1))  # [L, 1, 1, D], over "three" and heads
+        all_rows = (table[0].unsqueeze(-3), table[1].unsqueeze(-3))  # [..., 1, 1, D], over "three" and heads
         if rows is None:
-            qkv = functional.linear(h, weight).view(*h.shape[:2], 3, *size)
+            qkv = linear(h, weight).view(*h.shape[:2], 3, *size)
             q, k = rotate(qkv[:, :, :2], all_rows).unbind(2)
             v = qkv[:, :, 2]
         else:
-            q = functional.linear(take(h, rows), weight[:width]).view(*rows.shape, *size)
-            q = rotate(q, (table[0][rows], table[1][rows]))
-            kv = functional.linear(h, weight[width:]).view(*h.shape[:2], 2, *size)
+            q = linear(take(h, rows), weight[:width]).view(*rows.shape, *size)
+            q = rotate(q, at_positions(table, rows))
+            kv = linear(h, weight[width:]).view(*h.shape[:2], 2, *size)
             k, v = rotate(kv[:, :, 0], table), kv[:, :, 1]
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 

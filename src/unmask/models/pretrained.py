@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -66,6 +66,11 @@ class Card:
     held_out: str | None = None  # what the bound was measured on
     license: str | None = None
     notes: str | None = None
+    command: str | None = None  # what trained it
+    samples: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "samples", tuple(self.samples))  # JSON gives a list
 
 
 class Pretrained(HubMixin):
@@ -227,15 +232,23 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
         [
             "---", *front, "---", "", f"# {kind}, {millions:.1f} M parameters", "",
             f"- Network: {config.layers} layers, width {config.width}, {config.heads} heads; sequences of "
-            f"{config.length} tokens; conditioning: {config.conditioning}",
+            f"{config.length} tokens; conditioning: {config.conditioning}"
+            + ("" if config.attention == "bidirectional" else f"; attention: {config.attention}"),
             f"- Vocabulary: {config.vocab_size} ids; the mask is {config.mask_id}, {mask}",
             f"- Data: {card.data or unknown}",
             f"- Tokens seen in training: {unknown if card.tokens_seen is None else f'{card.tokens_seen:,}'}",
             f"- Held-out {'negative log-likelihood' if model.architecture == 'causal' else 'bound (NELBO)'}: {bound}",
-            f"- License: {card.license or unknown}", *([f"- Notes: {card.notes}"] if card.notes else []), "",
+            f"- License: {card.license or unknown}", *([f"- Notes: {card.notes}"] if card.notes else []),
+            *([f"- Command: `{card.command}`"] if card.command else []), "", *_shown(card.samples),
             "## How to sample", "", "```python", *_snippet(model.architecture, config.length), "```", "",
         ]
     )  # fmt: skip
+
+
+def _shown(samples: Sequence[str]) -> list[str]:
+    """Samples as they are, each indented so that nothing in them is taken for Markdown."""
+    lines = [line for sample in samples for line in (*(f"    {line}" for line in sample.splitlines()), "")]
+    return ["## Samples, not chosen", "", *lines] if lines else []
 
 
 def _snippet(architecture: str, length: int) -> list[str]:

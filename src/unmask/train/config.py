@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args
 
 from unmask import schedule as schedules
 from unmask.models.causal import twin
-from unmask.models.ddit import DDiTConfig, preset
+from unmask.models.config import Attention, DDiTConfig, preset
 from unmask.train.ema import default_decay
 
-Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right"]
+Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream"]
 Times = Literal["independent", "vdm", "stratified", "adaptive"]
 ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
 
@@ -39,6 +39,8 @@ class TrainConfig:
     """Continue the newest sound checkpoint of the run, if there is one."""
     resume_from: str | None = None
     """Continue this checkpoint of the run, for example step-00001000."""
+    init: str | None = None
+    """Begin with the weights of this saved model, whose tensors must have the same shapes; its attention may differ."""
     seed: int = 0
     """Batches, masks, times, initial weights and dropout all follow from it."""
 
@@ -57,6 +59,8 @@ class TrainConfig:
     """Width, instead of the preset's."""
     heads: int | None = None
     """Attention heads, instead of the preset's."""
+    attention: Attention = "bidirectional"
+    """Who sees whom: everybody; the visible tokens alone; or, in the order they became visible, those before."""
     conditioning: Literal["none", "time", "ratio"] = "none"
     """What the network is told besides the tokens: nothing, the time, or the ratio of masked tokens."""
     self_conditioning: bool = False
@@ -68,7 +72,8 @@ class TrainConfig:
     dropout: float = 0.1
 
     objective: Objective = "time"
-    """Eq. 6, Eq. 7, Mask-Predict's and MaskGIT's weights, SEDD's score entropy, or the left-to-right baseline."""
+    """Eq. 6, Eq. 7, Mask-Predict's and MaskGIT's weights, SEDD's score entropy, the left-to-right baseline, or Eq. 7
+    with all the terms of one order in a pass of two streams (for --attention order)."""
     times: Times = "stratified"
     """How times or counts are drawn over the global batch; adaptive is importance sampling of counts."""
     schedule: ScheduleName = "linear"
@@ -136,23 +141,26 @@ class TrainConfig:
         _check("weight_decay", self.weight_decay, lambda value: value >= 0, "at least 0")
         if self.times == "adaptive" and self.objective != "count":
             raise ValueError(f"times='adaptive' draws counts: it needs objective='count', got {self.objective!r}")
+        needed = {"two-stream": "order", "left-to-right": "bidirectional"}.get(self.objective, self.attention)
+        if self.attention != needed:
+            raise ValueError(f"objective={self.objective!r} needs attention={needed!r}, got {self.attention!r}")
 
     def network(self, vocab_size: int, length: int) -> DDiTConfig:
         """The network of a resolved configuration; the mask is one past the data."""
         assert self.preset is not None, "resolve the configuration first"
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
         config = preset(
-            self.preset, vocab_size, length, dropout=self.dropout, conditioning=self.conditioning,
+            self.preset, vocab_size, length, attention=self.attention, conditioning=self.conditioning,
             self_conditioning=self.self_conditioning, convolution=self.convolution, tie_embeddings=self.tie_embeddings,
-            **size,
+            dropout=self.dropout, **size,
         )  # fmt: skip
         return twin(config) if self.objective == "left-to-right" else config
 
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "conditioning": ("none", "time", "ratio"), "objective": get_args(Objective), "times": get_args(Times),
-    "schedule": get_args(ScheduleName), "optimizer": ("adamw", "muon"), "decay": ("constant", "cosine"),
-    "device": ("auto", "cpu"), "precision": (None, "float32", "bf16"),
+    "attention": get_args(Attention), "conditioning": ("none", "time", "ratio"), "objective": get_args(Objective),
+    "times": get_args(Times), "schedule": get_args(ScheduleName), "optimizer": ("adamw", "muon"),
+    "decay": ("constant", "cosine"), "device": ("auto", "cpu"), "precision": (None, "float32", "bf16"),
 }  # fmt: skip
 
 # What may change when a run is resumed: it decides how and how long, not what is computed. The data are compared by

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from unmask.evaluate.bound import Bound
 from unmask.train.events import Event, Finished, Previewed, Report, Saved, Started, Stepped, Validated
-from unmask.train.validate import Bound
 
 WINDOW = 50  # steps over which the speed and the shown loss are averaged
 SECONDS_BETWEEN_LINES = 10.0

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from unmask.evaluate.bound import Bound
 from unmask.train.config import TrainConfig
-from unmask.train.validate import Bound
 
 
 @dataclass(frozen=True)

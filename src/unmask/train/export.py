@@ -22,9 +22,9 @@ def export(folder: Path, network: DDiT | Causal, config: TrainConfig, data: Data
     card = Card(
         data=data.train.header.source or config.data,
         tokens_seen=learner.step * config.batch * data.train.length,
-        bound=None if bound is None else bound.nats_per_token / math.log(2),
-        bound_error=None if bound is None else bound.error / math.log(2),
-        held_out=None if bound is None else f"{bound.sequences} held-out sequences",
+        bound=None if bound is None else bound["nats_per_token"] / math.log(2),
+        bound_error=None if bound is None else bound["error"] / math.log(2),
+        held_out=None if bound is None else f"{bound['sequences']} held-out sequences",
         notes=f"{learner.step} steps of {config.batch} sequences, {config.optimizer}, objective {config.objective}",
     )
     extra = {

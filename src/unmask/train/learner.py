@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from unmask.data.files import write_whole
 from unmask.data.tokens import TokenFile
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.models.pretrained import load
 from unmask.timing import AdaptiveCount
 from unmask.train import optimizer
 from unmask.train.checkpoint import Checkpoint, CheckpointError, Tensors, copy_into, whole
 from unmask.train.config import SCHEDULES, TrainConfig
 from unmask.train.ema import EMA
 from unmask.train.masking import Losses, Masking, of_step
-from unmask.train.validate import Bound
 
 
 class NotFinite(ArithmeticError):
@@ -67,7 +67,7 @@ class Learner:
         self.adaptive = AdaptiveCount(network.length) if config.times == "adaptive" else None
         self.step = 0
         self.saved = self.validated = -1  # the last step that was saved, and validated
-        self.bound: Bound | None = None  # what the last validation found
+        self.bound: dict[str, Any] | None = None  # the record of the last validation
 
     def update(self, tokens: TokenFile, trouble: Path) -> Result:
         """One step: the gradient over the global batch, clipped, and the update, unless something is not finite."""
@@ -105,7 +105,7 @@ class Learner:
         masking = masking.share(rank, world)
         x0 = tokens.sequences(share(indices, rank, world))
         # The mean over the global batch and its tokens, as a sum; DDP and FSDP average the processes' gradients.
-        weight = masking.weight * world / (config.batch * tokens.length)
+        masking = replace(masking, weight=masking.weight * world / (config.batch * tokens.length))
         torch.manual_seed(generator(config.seed, self.step, f"dropout {rank}").initial_seed())
         self.losses.train()
         done = []
@@ -113,8 +113,8 @@ class Learner:
             part = slice(start, start + config.micro_batch)
             last = start + config.micro_batch >= len(x0)
             with nullcontext() if last else accelerator.no_sync(self.losses):
-                inputs = (x0, masking.masked, masking.time, weight)
-                total, terms = self.losses(*(values[part].to(accelerator.device) for values in inputs))
+                inputs = (x0[part], *masking.inputs(part))
+                total, terms = self.losses(*(values.to(accelerator.device) for values in inputs))
                 accelerator.backward(total)
             done.append(terms.double())
         gathered: Tensor = accelerator.gather(torch.cat(done)).cpu()
@@ -154,7 +154,7 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds besides tensors."""
-        return {"step": self.step, "validated": self.validated, "bound": self.bound and asdict(self.bound)}
+        return {"step": self.step, "validated": self.validated, "bound": self.bound}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint of this configuration."""
@@ -166,9 +166,18 @@ class Learner:
         try:
             self.step = self.saved = checkpoint.step
             self.validated = int(checkpoint.state["validated"])
-            self.bound = Bound(**checkpoint.state["bound"]) if checkpoint.state["bound"] else None
+            self.bound = checkpoint.state["bound"] and dict(checkpoint.state["bound"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{checkpoint.path / 'state.json'} is not this program's: {error!r}") from error
+
+    def begin_with(self, folder: str) -> None:
+        """Take the weights of a saved model, which may have been trained with another attention."""
+        saved = load(folder)
+        if saved.mask_id != self.network.mask_id:
+            raise ValueError(f"init={folder!r}: its mask is {saved.mask_id} and the data's {self.network.mask_id}")
+        state = {name: tensor.to(self.accelerator.device) for name, tensor in saved.state_dict().items()}
+        copy_into(dict(self.network.state_dict()), state, f"init={folder!r}")
+        copy_into(self.ema.shadow, {name: state[name] for name in self.ema.shadow}, f"init={folder!r}")
 
     def averaged(self) -> DDiT | Causal:
         """A network of its own with the averaged weights, whole; every process must call it."""

@@ -63,6 +63,8 @@ def train(
         learner = Learner(config, network, accelerator)
         accelerator.wait_for_everyone()  # everybody has looked at the folder before it changes
         lines = _restore(learner, run, config) if resumed else 0
+        if config.init is not None and learner.step == 0:
+            learner.begin_with(config.init)
         metrics = None
         if accelerator.is_main_process:
             run.start(config, data, network)
@@ -127,7 +129,7 @@ class Session:
             )  # fmt: skip
             if bound is None:
                 return
-            learner.validated, learner.bound = learner.step, bound
+            learner.validated, learner.bound = learner.step, bound.record()
             self.log("validation", **bound.record())
             self.tell(Validated(learner.step, bound))
             if config.preview and self.metrics is not None and not learner.sharded:

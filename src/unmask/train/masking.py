@@ -6,7 +6,7 @@ and stratified times are stratified across all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from unmask.train.head import cross_entropy
 TIMES: dict[str, timing.Times] = {
     "independent": timing.independent, "vdm": timing.vdm, "stratified": timing.stratified,
 }  # fmt: skip
+ALL_TOKENS = ("left-to-right", "two-stream")  # objectives that are the chain rule: every token is a term, of weight 1
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,17 @@ class Masking:
     time: Tensor  # float64 [B]: what a network that reads the time is told
     weight: Tensor  # float64 [B]: of the summed terms at masked positions, in the sequence's loss
     n: Tensor  # int64 [B]: the number of masked positions
+    order: Tensor | None = None  # float64 [B, L]: when a visible token became visible, for a network that follows it
 
     def share(self, rank: int, world: int) -> Masking:
         """The part of one process."""
-        parts = (share(part, rank, world) for part in (self.masked, self.time, self.weight, self.n))
-        return Masking(*parts)
+        parts = (self.masked, self.time, self.weight, self.n, self.order)
+        return Masking(*(None if part is None else share(part, rank, world) for part in parts))  # type: ignore[arg-type]
+
+    def inputs(self, rows: Tensor | slice) -> tuple[Tensor, ...]:
+        """What ``Losses`` takes besides the tokens, for some of the sequences."""
+        parts = (self.masked, self.time, self.weight, self.order)
+        return tuple(part[rows] for part in parts if part is not None)
 
 
 def by_time(t: Tensor, length: int, *, schedule: Schedule, generator: torch.Generator) -> Masking:
@@ -59,8 +66,17 @@ def of_step(
     kind: str, times: str, *, batch: int, length: int, schedule: Schedule, seed: int, step: int,
     adaptive: timing.AdaptiveCount | None = None,
 ) -> Masking:  # fmt: skip
-    """The masks of one step's global batch, for an objective and a way of drawing times."""
+    """The masks of one step's global batch, for an objective and a way of drawing times, and a uniform order."""
     clock, random = generator(seed, step, "time"), generator(seed, step, "mask")
+    masking = _masks(kind, times, batch, length, schedule, clock, random, adaptive)
+    order = torch.rand(batch, length, dtype=torch.float64, generator=generator(seed, step, "order"))
+    return replace(masking, order=order)
+
+
+def _masks(
+    kind: str, times: str, batch: int, length: int, schedule: Schedule, clock: torch.Generator, random: torch.Generator,
+    adaptive: timing.AdaptiveCount | None,
+) -> Masking:  # fmt: skip
     if adaptive is not None:
         n, importance = adaptive.draw(batch, clock)
         return by_count(n, length, weight=importance * length / n, schedule=schedule, generator=random)
@@ -68,7 +84,7 @@ def of_step(
     one = torch.ones(batch, dtype=torch.float64)
     if kind in ("time", "score-entropy"):
         return by_time(t, length, schedule=schedule, generator=random)
-    if kind == "left-to-right":
+    if kind in ALL_TOKENS:
         return Masking(torch.ones(batch, length, dtype=torch.bool), one, one, torch.full((batch,), length))
     n = objective.maskgit_count(t, length) if kind == "maskgit" else timing.count(t, length)
     weight = length / n if kind == "count" else one
@@ -81,7 +97,7 @@ def for_validation(kind: str, *, batch: int, length: int, schedule: Schedule | N
     The low-discrepancy sampler of VDM, because there each sequence's own time is uniform, so that the average over
     these very sequences is unbiased.
     """
-    how = "left-to-right" if kind == "left-to-right" else "count"
+    how = kind if kind in ALL_TOKENS else "count"
     return of_step(how, "vdm", batch=batch, length=length, schedule=schedule or Linear(), seed=seed, step=0)
 
 
@@ -92,20 +108,25 @@ class Losses(nn.Module):
         super().__init__()
         self.network, self.kind = network, kind
 
-    def forward(self, x0: Tensor, masked: Tensor, time: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x0: Tensor, masked: Tensor, time: Tensor, weight: Tensor, order: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The weighted sum over sequences, to be differentiated, and each sequence's own sum of terms, [B] nats.
 
-        The terms are cross-entropies at masked positions, and in the training of "score-entropy" SEDD's.
+        The terms are cross-entropies at masked positions, and in the training of "score-entropy" SEDD's. "two-stream"
+        has the chain rule along the order, -log p(x^l | what came before l), as its terms: all L in one pass.
         """
         network: Any = self.network
+        along = {"order": order} if getattr(network, "any_order", False) else {}
         x = torch.where(masked, network.mask_id, x0) if self.kind != "left-to-right" else x0
         row = masked.nonzero()[:, 0]
         if self.kind == "score-entropy" and self.training:
-            terms = objective.score_terms(network, x, x0, time)
+            terms = objective.score_terms(network, x, x0, time, **along)
         elif network.config.self_conditioning and not self.training:
             terms = objective.cross_entropy(SelfConditioned(network, remember=False), x, x0, time)
         else:
-            states = network.states_where(x, time, masked)
+            two = self.kind == "two-stream"
+            states = network.two_streams(x0, order)[masked] if two else network.states_where(x, time, masked, **along)
             total, losses = cross_entropy(network, states, x0[masked], weight[row])
             return total, losses.new_zeros(len(x0)).index_add(0, row, losses)
         return (weight.to(terms.dtype) * terms).sum(), terms.detach()

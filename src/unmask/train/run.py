@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,8 @@ class Run:
         path = self.folder / IDENTITY
         try:
             stored = json.loads(path.read_bytes())
-            pairs = [(stored["data"], data.fingerprint()), (stored["network"], asdict(network))]
+            defaults = {field.name: field.default for field in fields(DDiTConfig)}  # a run may be older than a field
+            pairs = [(stored["data"], data.fingerprint()), (defaults | stored["network"], asdict(network))]
             return [f"{name}: {old.get(name)!r} -> {new[name]!r}" for old, new in pairs for name in new
                     if old.get(name) != new[name]]  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -190,7 +190,6 @@ def _network(found: Found) -> Any:
     settings = {k: v for k, v in found.config.items() if k not in ("auto_map", "_name_or_path", "dtype", "torch_dtype")}
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(settings)
-        config.dtype = "float32"
         return transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False).float().eval()
     except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
         raise ValueError(f"{found.path}: transformers cannot make a {kind} of its config: {error}") from error

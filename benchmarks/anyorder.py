@@ -1,0 +1,201 @@
+"""Seconds per sequence of masked and left-to-right sampling, and two ways to train an any-order network.
+
+    python -m benchmarks.anyorder                        the paper's small network, L = 256, 512, 1024
+    python -m benchmarks.anyorder --quick                a few seconds, to see that it works
+    python -m benchmarks.anyorder --train kjv --minutes 10
+
+Sampling is token by token, in float32, one sequence, through ``unmask.sample`` and ``Causal``'s generation, plan and
+draw included. A run is not made to its end: it is begun at several numbers of visible tokens, and a sequence costs L
+times the mean of what a token costs there. The networks take turns, so that whatever else the machine does falls on
+all. The weights are random, which changes no cost.
+
+Training compares, at equal seconds of training in turns, Eq. 7 with one pass of length L against the two streams of
+length 2L, by the bound along random orders of held-out sequences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import unmask
+from unmask.evaluate.anyorder import along_orders, importance_weighted, random_orders
+from unmask.models.causal import Causal, twin
+from unmask.models.ddit import DDiT, preset
+from unmask.sample import Step
+from unmask.text.left_to_right import generate
+from unmask.train import data as find_data
+from unmask.train.config import Objective, TrainConfig, resolve
+from unmask.train.learner import Learner
+from unmask.train.loop import make_accelerator
+
+TARGET_SPEEDUP, TARGET_TO_TWIN = 65.0, 2.5
+MASKED = ("bidirectional", "visible", "order")
+LEFT_TO_RIGHT = "left-to-right"
+
+
+@dataclass(frozen=True)
+class Setting:
+    preset: str = "small"
+    vocab: int = 50_257
+    lengths: tuple[int, ...] = (256, 512, 1024)
+    levels: tuple[float, ...] = (0.05, 0.275, 0.5, 0.725, 0.95)  # the parts of a sequence that are visible
+    tokens: int = 6  # measured at each level and length
+    rounds: int = 3
+
+
+class _Enough(Exception):
+    """Leaves a run."""
+
+
+def paces(run: Callable[[Callable[[Step], None]], object], tokens: int) -> list[float]:
+    """Seconds from each Step of a run to the next, without the first, which reads the prompt and the weights."""
+    times: list[float] = []
+
+    def note(step: Step) -> None:
+        times.append(time.perf_counter())
+        if len(times) > tokens:
+            raise _Enough
+
+    with suppress(_Enough):
+        run(note)
+    return [after - before for before, after in pairwise(times)]
+
+
+def network(kind: str, setting: Setting, length: int) -> DDiT | Causal:
+    torch.manual_seed(0)
+    if kind == LEFT_TO_RIGHT:
+        return Causal(twin(preset(setting.preset, setting.vocab, length))).eval()
+    return DDiT(preset(setting.preset, setting.vocab, length, attention=kind)).eval()
+
+
+def begun(made: DDiT | Causal, length: int, known: int) -> Callable[[Callable[[Step], None]], object]:
+    """A run of sampling that begins with so many visible tokens: the first ones, or a random set of them."""
+    random = torch.Generator().manual_seed(known)
+    tokens = torch.randint(made.vocab_size, (length,), generator=random)
+    if isinstance(made, Causal):
+        return lambda note: generate(made, 1, length, prompt=tokens[:known], callback=note)
+    canvas = torch.where(torch.randperm(length, generator=random) < known, tokens, made.mask_id).unsqueeze(0)
+    return lambda note: unmask.sample(made, canvas=canvas, callback=note)
+
+
+def seconds_per_token(setting: Setting, length: int) -> dict[str, dict[float, float]]:
+    """Of each network at each level, the least over the rounds of the median over a run's tokens."""
+    networks = {kind: network(kind, setting, length) for kind in (*MASKED, LEFT_TO_RIGHT)}
+    found: dict[str, dict[float, float]] = {kind: {} for kind in networks}
+    for round_ in range(setting.rounds):
+        for level in setting.levels:
+            for kind, made in networks.items():
+                # A bidirectional call costs the same at every level: one of them is enough.
+                if kind == "bidirectional" and (round_ or level != setting.levels[len(setting.levels) // 2]):
+                    continue
+                count = min(setting.tokens, 2) if kind in ("bidirectional", "visible") else setting.tokens
+                known = min(round(level * length), length - count - 1)
+                pace = statistics.median(paces(begun(made, length, known), count))
+                found[kind][level] = min(pace, found[kind].get(level, math.inf))
+    return found
+
+
+def cache_bytes(setting: Setting, length: int) -> int:
+    """The any-order network's cache for one sequence; the left-to-right twin's has the same size."""
+    sizes = preset(setting.preset, setting.vocab, length)
+    return 2 * sizes.layers * sizes.width * length * 4
+
+
+def sampling(setting: Setting) -> dict[str, Any]:
+    result: dict[str, Any] = {"threads": torch.get_num_threads(), "preset": setting.preset, "lengths": {}}
+    for length in setting.lengths:
+        per_token = {kind: statistics.mean(at.values()) for kind, at in seconds_per_token(setting, length).items()}
+        whole = {kind: pace * length for kind, pace in per_token.items()}
+        result["lengths"][length] = {
+            "seconds_per_sequence": whole, "milliseconds_per_token": {k: 1e3 * v for k, v in per_token.items()},
+            "bidirectional_to_order": whole["bidirectional"] / whole["order"],
+            "bidirectional_to_visible": whole["bidirectional"] / whole["visible"],
+            "order_to_left_to_right": whole["order"] / whole[LEFT_TO_RIGHT],
+            "cache_megabytes": cache_bytes(setting, length) / 1e6,
+        }  # fmt: skip
+    by_length = result["lengths"]
+    first, last = by_length[min(by_length)], by_length[max(by_length)]
+    result["growth"] = {
+        kind: last["milliseconds_per_token"][kind] / first["milliseconds_per_token"][kind]
+        for kind in (*MASKED, LEFT_TO_RIGHT)
+    }
+    result["met"] = {
+        "speedup": last["bidirectional_to_order"] >= TARGET_SPEEDUP,
+        "to_left_to_right": last["order_to_left_to_right"] <= TARGET_TO_TWIN,
+        "growth": result["growth"]["order"] <= 1.05 * result["growth"][LEFT_TO_RIGHT],
+    }
+    return result
+
+
+def training(data: str, minutes: float, **options: Any) -> dict[str, Any]:
+    """The bound of each way over its own seconds of training: steps are taken in turns, none gets ahead of another."""
+    kinds: tuple[Objective, ...] = ("count", "two-stream")
+    with tempfile.TemporaryDirectory() as out:
+        config = TrainConfig(
+            data, out=out, attention="order", device="cpu", steps=1_000_000, warmup=100, ema=0.99, **options
+        )
+        accelerator, found = make_accelerator(config), find_data.find(config)
+        tokens, held_out = found.train, found.valid.sequences(torch.arange(min(64, len(found.valid))))
+        config = resolve(config, tokens=len(tokens) * tokens.length, length=tokens.length, device="cpu")
+        network = config.network(tokens.vocab_size, tokens.length)
+        learners = {kind: Learner(replace(config, objective=kind), network, accelerator) for kind in kinds}
+        spent = dict.fromkeys(kinds, 0.0)
+        curve: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+        marks = [60 * minutes * k / 8 for k in range(1, 9)]
+        while any(len(curve[kind]) < len(marks) for kind in kinds):
+            kind = min(kinds, key=lambda kind: spent[kind])
+            started = time.perf_counter()
+            learners[kind].update(tokens, Path(out))
+            spent[kind] += time.perf_counter() - started
+            while len(curve[kind]) < len(marks) and spent[kind] >= marks[len(curve[kind])]:
+                done = {"seconds": spent[kind], "steps": learners[kind].step}
+                curve[kind].append(done | _bound(learners[kind], held_out))
+    return {"data": data, "options": options, "curves": curve}
+
+
+def _bound(learner: Learner, held_out: Tensor) -> dict[str, float]:
+    """Nats per token along 4 random orders, the same ones each time, and the bound that weighs them."""
+    orders = random_orders(len(held_out), 4, held_out.shape[1], generator=torch.Generator().manual_seed(0))
+    nats = along_orders(learner.averaged(), held_out, orders)
+    per_token = nats.mean(1) / held_out.shape[1]
+    return {
+        "nats_per_token": float(per_token.mean()), "error": float(per_token.std()) / math.sqrt(len(per_token)),
+        "importance_weighted": float(importance_weighted(nats).mean()) / held_out.shape[1],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--train", metavar="DATA")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of training for each way")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.train:
+        size = {"preset": "tiny", "batch": 4} if arguments.quick else {"preset": "mini", "convolution": 3}
+        result = training(arguments.train, arguments.minutes, dropout=0.0, **size)
+    elif arguments.quick:
+        result = sampling(Setting("tiny", 100, (32, 64), (0.2, 0.8), 3, 1))
+    else:
+        result = sampling(Setting(arguments.preset))
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Everything that decides a DDiT's parameters and its function, and the named sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+Attention = Literal["bidirectional", "visible", "order"]
+
+PRESETS: dict[str, dict[str, int]] = {
+    "tiny": {"layers": 2, "heads": 2, "width": 64},
+    "mini": {"layers": 5, "heads": 6, "width": 192},
+    "compact": {"layers": 8, "heads": 6, "width": 384},
+    "small": {"layers": 12, "heads": 12, "width": 768},  # the paper's
+    "medium": {"layers": 24, "heads": 16, "width": 1024},
+}
+
+
+@dataclass(frozen=True)
+class DDiTConfig:
+    """Everything that decides a network's parameters and its function."""
+
+    vocab_size: int  # V, the number of logits
+    mask_id: int  # V itself, or any id below it: it then has a column, which is -inf
+    length: int  # of the training sequences; rotary positions work beyond it
+    width: int
+    layers: int
+    heads: int
+    cond_dim: int = 128
+    mlp_ratio: int = 4
+    dropout: float = 0.1
+    conditioning: Literal["none", "time", "ratio"] = "none"  # "none" feeds sigma = 0
+    time_embedding: Literal["sigma", "t"] = "sigma"  # embed -log(1 - t), as the checkpoints do, or t itself
+    self_conditioning: bool = False
+    convolution: int = 0  # taps of a depthwise convolution before each attention; 0 for none
+    tie_embeddings: bool = False
+    adaln: bool = True  # without it there is no conditioning and there are no gates
+    norm_bias: bool = False
+    attention: Attention = "bidirectional"  # who sees whom: see anyorder.py
+
+    def __post_init__(self) -> None:
+        allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}
+        for field in fields(self):
+            value, kind = getattr(self, field.name), str(field.type)
+            if kind in allowed and type(value) not in allowed[kind]:
+                raise ValueError(f"{field.name} must be of type {kind}, got {value!r}")
+        for name in ("vocab_size", "length", "width", "layers", "heads", "cond_dim", "mlp_ratio"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.mask_id <= self.vocab_size:
+            raise ValueError(f"mask_id must be in 0..vocab_size={self.vocab_size}, got {self.mask_id}")
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width must be a multiple of 2 * heads = {2 * self.heads}, got {self.width}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.conditioning not in ("none", "time", "ratio"):
+            raise ValueError(f"conditioning must be 'none', 'time' or 'ratio', got {self.conditioning!r}")
+        if self.time_embedding not in ("sigma", "t"):
+            raise ValueError(f"time_embedding must be 'sigma' or 't', got {self.time_embedding!r}")
+        if self.convolution != 0 and (self.convolution < 3 or self.convolution % 2 == 0):
+            raise ValueError(f"convolution must be 0 (none) or an odd number of taps from 3, got {self.convolution}")
+        if not self.adaln and self.conditioning != "none":
+            raise ValueError(f"conditioning={self.conditioning!r} acts through adaLN: it needs adaln=True")
+        if self.attention not in get_args(Attention):
+            raise ValueError(f"attention must be one of {', '.join(get_args(Attention))}, got {self.attention!r}")
+        if self.attention == "order" and self.conditioning != "none":
+            raise ValueError(
+                f"attention='order' keeps what a token was when it became visible, and conditioning="
+                f"{self.conditioning!r} would change it later: it needs conditioning='none'"
+            )
+        if self.attention != "bidirectional" and self.self_conditioning:
+            raise ValueError(f"self_conditioning feeds back every position: attention={self.attention!r} has not all")
+
+
+def preset(name: str, vocab_size: int, length: int, mask_id: int | None = None, **changes: Any) -> DDiTConfig:
+    """A named size. The mask id is V, one past the data, unless another is given; ``changes`` are other fields."""
+    if name not in PRESETS:
+        raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+    sizes: dict[str, Any] = {**PRESETS[name], **changes}
+    return DDiTConfig(vocab_size, vocab_size if mask_id is None else mask_id, length, **sizes)
