@@ -10,6 +10,7 @@ import pytest
 
 from unmask.data import corpora
 from unmask.data.fetch import FetchError
+from unmask.data.molecules import to_smiles
 from unmask.data.tokens import TokenFile
 
 
@@ -29,7 +30,7 @@ def opened(folder: Path) -> tuple[TokenFile, TokenFile]:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="kjv, enwik8, text8, moses, sotu, digits"):
+    with pytest.raises(ValueError, match="kjv, enwik8, text8, moses, moses-selfies, sotu, digits"):
         corpora.load("openwebtext")
 
 
@@ -139,3 +140,15 @@ def test_moses() -> None:
     assert (train.length, train.vocab_size, train.header.layout) == (55, 25, "rows")
     assert train.tokenizer.decode(train.sequences([0])[0]) == "CCCS(=O)c1ccc2[nH]c(=NC(=O)OC)[nH]c2c1"
     assert sum(1 for _ in corpus.texts("scaffolds")) == 176_225
+
+
+def test_moses_as_selfies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The corpus's own molecules written again, in its own splits; here a few of them."""
+    pytest.importorskip("selfies")
+    molecules = {"train": ["CCO", "c1ccccc1Br"], "valid": ["CC(=O)O"], "scaffolds": ["C1CC1"]}
+    monkeypatch.setattr(corpora, "_moses", lambda root: {k: [{"SMILES": s} for s in v] for k, v in molecules.items()})
+    train, valid = opened(corpora.prepared("moses-selfies", tmp_path))
+    assert train.header.layout == "rows" and train.tokenizer.kind == "selfies"
+    assert train.tokenizer.decode(train.sequences([0])[0]) == "[C][C][O]"
+    assert to_smiles(valid.tokenizer.decode(valid.sequences([0])[0])) == "CC(=O)O"
+    assert list(corpora.load("moses-selfies", tmp_path).texts("scaffolds")) == ["[C][C][C][Ring1][Ring1]"]

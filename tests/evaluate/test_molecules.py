@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unmask.data.molecules import to_selfies, to_smiles
-from unmask.data.tokenizer import molecular
+from unmask.data.tokenizer import selfies
 from unmask.evaluate.molecules import canonical, judged, properties
 
 pytest.importorskip("rdkit")
@@ -65,13 +65,13 @@ class TestSelfies:
 
     def test_every_string_of_symbols_is_a_molecule(self) -> None:
         """The reason for SELFIES: whatever a model samples can be read."""
-        tokenizer = molecular("selfies", [to_selfies(ASPIRIN), to_selfies(CAFFEINE)])
+        tokenizer = selfies([to_selfies(ASPIRIN), to_selfies(CAFFEINE)])
         for start in range(tokenizer.vocab_size - 1):
             ids = [(start + 7 * i) % (tokenizer.vocab_size - 1) for i in range(12)]
             assert canonical(to_smiles(tokenizer.decode(ids))) is not None
 
     def test_tokenizer(self) -> None:
-        tokenizer = molecular("selfies", ["[C][=C][O]", "[N]"])
+        tokenizer = selfies(["[C][=C][O]", "[N]"])
         assert tokenizer.decode(tokenizer.encode("[C][O][N]")) == "[C][O][N]"
         with pytest.raises(ValueError, match="is not SELFIES"):
             tokenizer.encode("CCO")

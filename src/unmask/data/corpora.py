@@ -215,8 +215,9 @@ def _moses_selfies(root: Path) -> Mapping[str, Source]:
         try:
             with new_folder(folder) as target:
                 for split, source in splits.items():
+                    molecules = Reader(source, "SMILES", by_line=True)
                     with (target / f"{split}.txt").open("w", encoding="ascii") as out:
-                        out.writelines(to_selfies(smiles) + "\n" for smiles, _ in Reader(source, "SMILES", by_line=True))
+                        out.writelines(to_selfies(smiles) + "\n" for smiles, _ in molecules)
         except FileExistsError:
             # Another process made it while this one waited.
             pass

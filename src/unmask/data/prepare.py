@@ -54,8 +54,8 @@ def prepare(
 
     source: a text file, a folder of them, .csv, .tsv or .jsonl (``column``), each also .gz; ``datasets:NAME[:CONFIG]``
         (``split``, ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line.
-    tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a Tokenizer.
-        ``eos`` says whether one that is made here has that token.
+    tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a
+        Tokenizer. ``eos`` says whether one that is made here has that token.
     layout: "wrapped", the paper's: documents concatenated and cut into sequences of ``length`` (128) tokens, the first,
         the last and those between documents eos. Or "rows": one document each, then eos and padding, by default as long
         as the longest. Molecules (smiles, selfies) and images (levels) are rows unless told otherwise.
@@ -192,8 +192,10 @@ def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Par
         return make.bytes_of_utf8(eos=eos)
     if kind == "characters":
         return make.characters(both(), eos=eos)
-    if kind == "smiles" or kind == "selfies":
-        return make.molecular(kind, both(), eos=eos)
+    if kind == "smiles":
+        return make.smiles(both(), eos=eos)
+    if kind == "selfies":
+        return make.selfies(both(), eos=eos)
     if kind == "levels":
         return make.levels(1 + max(int(level) for text in both() for level in make.split("levels", text)))
     stride = 1 if train.rows else math.ceil(len(train) / BPE_CHARACTERS)

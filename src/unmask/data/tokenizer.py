@@ -211,14 +211,18 @@ def bytes_of_utf8(*, eos: bool = True) -> Tokenizer:
     return _closed("bytes", [chr(i) for i in range(256)], eos)
 
 
-def molecular(kind: Literal["smiles", "selfies"], molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
-    """The SMILES or SELFIES tokens that occur in these molecules."""
-    return _closed(kind, sorted({token for molecule in molecules for token in split(kind, molecule)}), eos)
-
-
 def smiles(molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
     """The SMILES tokens that occur in these molecules."""
-    return molecular("smiles", molecules, eos=eos)
+    return _closed("smiles", _tokens("smiles", molecules), eos)
+
+
+def selfies(molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
+    """The SELFIES symbols that occur in these molecules."""
+    return _closed("selfies", _tokens("selfies", molecules), eos)
+
+
+def _tokens(kind: str, molecules: Iterable[str]) -> list[str]:
+    return sorted({token for molecule in molecules for token in split(kind, molecule)})
 
 
 def levels(count: int) -> Tokenizer:
