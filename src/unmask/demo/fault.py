@@ -69,7 +69,7 @@ def table(rows: list[Row]) -> str:
 
 
 def _both(model: Any, nats: Callable[[Tensor], Tensor], judge: str, num: int, length: int) -> list[Row]:
-    runs = {
+    runs: dict[str, Callable[[], unmask.Sample]] = {
         "as published: coupled, float32": lambda: published.coupled_ancestral(
             model, steps=STEPS, num=num, length=length, seed=1
         ),

@@ -119,11 +119,10 @@ class Options:
             # As other codebases do: token and mask in one Gumbel race, in float32.
             return {"sampler": self.sampler, "steps": self.steps, "draw": "coupled race", "dtype": "float32"}
         sampler = self.sampler or ("parallel" if self.steps else "first-hitting")
-        chosen = {"sampler": None if self.order in LOOKING else sampler, "steps": self.steps, "order": self.order}
-        chosen |= {name: getattr(self, name) for name in ("block", "noise", "gamma", "eta")}
-        drawn = {"draw": self.draw, "dtype": DTYPES[self.draw], "temperature": self.temperature}
-        chosen |= drawn | {"top_k": self.top_k, "top_p": self.top_p}
-        return {name: value for name, value in chosen.items() if value is not None}
+        names = ("steps", "order", "block", "noise", "gamma", "eta", "draw", "temperature", "top_k", "top_p")
+        chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        looking: dict[str, Any] = {} if self.order in LOOKING else {"sampler": sampler}
+        return looking | chosen | {"dtype": DTYPES[self.draw]}
 
     def _looking(self, make: Callable[..., orders.Order]) -> dict[str, Any]:
         if self.sampler is not None:
