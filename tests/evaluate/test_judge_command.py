@@ -78,6 +78,18 @@ def test_unigrams_of_the_training_data(ar: str, saved: str, tmp_path: Path, caps
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package's own libraries
+def test_molecules_are_counted_as_moses_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rdkit")
+    samples, known = tmp_path / "samples.txt", tmp_path / "known.txt"
+    samples.write_text("CCO\nOCC\nC1CC\nc1ccccc1\n")
+    known.write_text("CCO\n")
+    chemist = str(folder(tmp_path / "chemist", "bpe", causal=True))
+    assert main(["judge", str(samples), "--judge", chemist, "--molecules", str(known), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["diversity"]
+    assert found["valid molecules"] == 3 / 4 and found["unique, of the valid"] == 2 / 3
+    assert found[f"not in {known}, of the unique"] == 1 / 2
+
+
 def test_mauve_with_the_judges_features(ar: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mauve")
     samples, references = tmp_path / "samples.txt", tmp_path / "references.txt"

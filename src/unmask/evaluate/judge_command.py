@@ -55,6 +55,9 @@ class Options:
     """The training data, a .tokens file or prepared data, for the KL of the samples' unigrams to theirs."""
     mauve: str | None = None
     """Reference texts, in a file like SAMPLES, for MAUVE with the judge's features."""
+    molecules: str | None = None
+    """The samples are SMILES: also how many are valid, unique and new, as MOSES counts. Its value says what they are new
+    to: moses, or a file of canonical SMILES, one per line."""
     level: float = 0.95
     """Of the confidence intervals, by the bootstrap over sequences."""
     seed: int = 0
@@ -96,11 +99,15 @@ def _judged(chosen: Options) -> Judgement:
     counts = None if chosen.data is None else _counts(chosen.data, samples)
     references = None if chosen.mauve is None else Samples.read(chosen.mauve, separation=chosen.separation)
     device = processes.device(chosen.device)
+    if chosen.molecules is not None and processes.main():
+        measured = _molecules(samples, chosen.molecules)
+    else:
+        measured = {}
     known = load_judge(chosen.judge, device=device, batch=chosen.batch, window=chosen.window, first=chosen.first)
     made = judge(samples, known, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
-    if references is None:
-        return made
-    return replace(made, diversity=made.diversity | _mauve(samples, references, known, chosen))
+    if references is not None:
+        measured |= _mauve(samples, references, known, chosen)
+    return replace(made, diversity=made.diversity | measured)
 
 
 def _samples(chosen: Options) -> Samples:
@@ -133,6 +140,21 @@ def _counts(data: str, samples: Samples) -> Tensor:
     for part in torch.split(torch.arange(len(file)), max(1, (1 << 22) // file.length)):
         counts += torch.bincount(file.sequences(part).flatten(), minlength=file.vocab_size)
     return counts
+
+
+def _molecules(samples: Samples, training: str) -> dict[str, float]:
+    from unmask.data import corpora
+    from unmask.evaluate.molecules import judged
+
+    if not samples.texts:
+        raise ValueError("--molecules needs samples with texts")
+    known = corpora.load("moses").texts() if training == "moses" else Path(training).read_text("utf-8").splitlines()
+    found = judged(samples.texts, training=frozenset(known))
+    assert found.novelty is not None
+    return {
+        "valid molecules": found.validity, "unique, of the valid": found.uniqueness,
+        f"not in {training}, of the unique": found.novelty,
+    }  # fmt: skip
 
 
 def _mauve(samples: Samples, references: Samples, known: CausalJudge, chosen: Options) -> dict[str, float]:
