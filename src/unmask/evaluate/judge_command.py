@@ -56,8 +56,8 @@ class Options:
     mauve: str | None = None
     """Reference texts, in a file like SAMPLES, for MAUVE with the judge's features."""
     molecules: str | None = None
-    """The samples are SMILES: also how many are valid, unique and new, as MOSES counts. Its value says what they are new
-    to: moses, or a file of canonical SMILES, one per line."""
+    """The samples are SMILES: also how many are valid, unique and new, as MOSES counts. New to what is its value: moses,
+    or a file of canonical SMILES, one per line."""
     level: float = 0.95
     """Of the confidence intervals, by the bootstrap over sequences."""
     seed: int = 0
@@ -99,10 +99,8 @@ def _judged(chosen: Options) -> Judgement:
     counts = None if chosen.data is None else _counts(chosen.data, samples)
     references = None if chosen.mauve is None else Samples.read(chosen.mauve, separation=chosen.separation)
     device = processes.device(chosen.device)
-    if chosen.molecules is not None and processes.main():
-        measured = _molecules(samples, chosen.molecules)
-    else:
-        measured = {}
+    counted = chosen.molecules is not None and processes.main()
+    measured = _molecules(samples, str(chosen.molecules)) if counted else {}
     known = load_judge(chosen.judge, device=device, batch=chosen.batch, window=chosen.window, first=chosen.first)
     made = judge(samples, known, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
     if references is not None:
