@@ -56,8 +56,8 @@ class Options:
     mauve: str | None = None
     """Reference texts, in a file like SAMPLES, for MAUVE with the judge's features."""
     molecules: str | None = None
-    """The samples are SMILES: also how many are valid, unique and new, as MOSES counts. New to what is its value: moses,
-    or a file of canonical SMILES, one per line."""
+    """The samples are SMILES: also how many are valid, unique and new, as MOSES counts. The value says to what they
+    should be new: moses, or a file of canonical SMILES, one per line."""
     level: float = 0.95
     """Of the confidence intervals, by the bootstrap over sequences."""
     seed: int = 0
