@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ def main() -> int:
     started = clock.monotonic()
     kjv, digits, molecules = map(unmask.load, ("kjv", "digits", "molecules"))
     heading("A text, unmasked token by token in a random order (kjv, 128 network calls)")
-    print(indented(watched(kjv, lambda show: kjv.sample(seed=3, callback=show))))
+    print(indented(wrapped(watched(kjv, lambda show: kjv.sample(seed=3, callback=show)))))
 
     heading(f"A verse with blanks: {VERSE}")
     for text in kjv.infill(VERSE, 3, seed=2).text:
@@ -46,7 +47,9 @@ def main() -> int:
     heading("Half a digit given, completed three times (digits)")
     drawn = digits.infill(f"{HALF_DIGIT} {'_' * 32}", 3, seed=1).tokens
     given = [*map(int, HALF_DIGIT.split()), *[0] * 32]
-    print(indented(beside([blocks(given, 17) or "", *(blocks(row, 17) or "" for row in drawn.tolist())])))
+    upper = (blocks(given, 17) or "").split("\n")[:4]
+    masked = ["··" * 8] * 4
+    print(indented(beside(["\n".join(upper + masked), *(blocks(row, 17) or "" for row in drawn.tolist())])))
 
     heading("Ten molecules as SMILES (molecules)")
     print(indented("\n".join(molecules.sample(10, seed=1).text)))
@@ -80,9 +83,13 @@ def indented(text: str) -> str:
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
 
 
+def wrapped(text: str, width: int = 100) -> str:
+    return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+
+
 def beside(pictures: list[str], width: int = 20) -> str:
     """Pictures of eight lines next to each other."""
-    lines = [picture.splitlines() for picture in pictures]
+    lines = [picture.split("\n") for picture in pictures]
     return "\n".join("".join(line.ljust(width) for line in row) for row in zip(*lines, strict=True))
 
 

@@ -63,7 +63,7 @@ def _curves(left: Any, right: Any) -> None:
     left.axhline(1, color="0.6", lw=1, ls="--", label="exact: all alike")
     left.set(xlabel="sampling steps N", ylabel="chance to be unmasked / exact", ylim=(0, 1.1))
     left.set_title("float32 unmasks sure positions first", fontsize=11)
-    left.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.62))
+    left.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.03))
     zipf = positions["typical of text (Zipf)"]
     temperature = []
     for n in steps:
