@@ -1,0 +1,143 @@
+"""transformers' models in three lines, and first-hitting as a scheduler for somebody else's loop."""
+
+import pytest
+import tokenizers
+import torch
+
+import unmask
+from tests.helpers import oracle
+from unmask import hf
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(20))]
+
+
+@pytest.fixture(scope="module")
+def bert():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    backend = tokenizers.BertWordPieceTokenizer({word: i for i, word in enumerate(WORDS)}, lowercase=True)
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, mask_token="[MASK]", **names)
+    return transformers.BertForMaskedLM(config), tokenizer
+
+
+class TestGenerate:
+    def test_masks_of_a_text_are_filled(self, bert):
+        model, tokenizer = bert
+        out = hf.generate(model, tokenizer, "w1 [MASK] w3 [MASK] .", num=6, seed=1)
+        assert out.tokens.shape[1] == 7 and out.calls == 2 and len(set(out.text)) > 1
+        assert bool((out.tokens[:, [0, 1, 3, 6]] == torch.tensor([2, 6, 8, 3])).all())
+        assert not set(out.tokens[:, [2, 4]].flatten().tolist()) & {0, 1, 2, 3, 4}
+        assert all(text.startswith("w1 w") and "[" not in text for text in out.text)
+
+    def test_it_is_unmask_sample(self, bert):
+        model, tokenizer = bert
+        canvas = torch.tensor([tokenizer("w1 [MASK] w3 [MASK] [MASK]")["input_ids"]] * 3)
+        out = hf.generate(model, tokenizer, "w1 [MASK] w3 [MASK] [MASK]", num=3, seed=4, steps=2, temperature=0.7)
+        same = unmask.sample(
+            hf.denoiser(model, tokenizer), canvas=canvas, seed=4, plan=unmask.plan.parallel, steps=2, temperature=0.7
+        )
+        assert torch.equal(out.tokens, same.tokens) and out.calls == 2
+
+    def test_length_appends_masks(self, bert):
+        model, tokenizer = bert
+        out = hf.generate(model, tokenizer, "w1 w2", length=5, seed=1)
+        assert out.tokens.shape == (1, 9) and out.text[0].startswith("w1 w2 w") and out.calls == 5
+        assert len(hf.generate(model, tokenizer, "", length=3).text[0].split()) == 3
+
+    def test_the_law_is_the_models(self, bert):
+        """One mask: the frequencies of 4,000 draws against softmax over the data ids; 5 sigma, about 1e-5 in all."""
+        model, tokenizer = bert
+        out = hf.generate(model, tokenizer, "w1 [MASK] w3", num=4000, seed=2)
+        with torch.no_grad():
+            logits = model.eval()(torch.tensor([tokenizer("w1 [MASK] w3")["input_ids"]])).logits[0, 2].double()
+        logits[:5] = -torch.inf
+        p = logits.softmax(-1)
+        found = torch.bincount(out.tokens[:, 2], minlength=len(WORDS)) / 4000
+        assert bool(((found - p).abs() <= 5 * (p * (1 - p) / 4000).sqrt() + 1e-12).all())
+
+    def test_the_model_stays_in_its_mode(self, bert):
+        model, tokenizer = bert
+        model.train()
+        same = [hf.generate(model, tokenizer, "w1 [MASK] [MASK]", seed=3).text for _ in range(2)]
+        assert model.training and same[0] == same[1]
+        model.eval()
+
+    def test_wrap_is_a_model(self, bert):
+        model = hf.wrap(*bert)
+        assert model.length == 14 and model.infill("w1 [MASK] w3", seed=1).text[0].startswith("w1 w")
+        assert model.bound(["w1 w2 w3"], passes=3).nats.isfinite().all()
+        assert len(model.sample(2, length=6).text) == 2
+
+    def test_what_cannot_be_filled_is_told(self, bert):
+        model, tokenizer = bert
+        with pytest.raises(ValueError, match=r"the text has no \[MASK\]"):
+            hf.generate(model, tokenizer, "w1 w2")
+        with pytest.raises(ValueError, match="must be at least 1, got 0"):
+            hf.generate(model, tokenizer, "w1", length=0)
+        with pytest.raises(ValueError, match="a canvas of 20 tokens: this network takes at most 16"):
+            hf.generate(model, tokenizer, "", length=18)
+        with pytest.raises(ValueError, match="has no mask token"):
+            hf.generate(model, object(), "w1 [MASK]")
+
+
+PREDICTORS = (unmask.predict.first_order, unmask.predict.extrapolate, unmask.predict.correct)
+
+
+class TestScheduler:
+    @pytest.mark.parametrize("num", [None, 1, 3, 8])
+    @pytest.mark.parametrize("predict", PREDICTORS, ids=["first", "extrapolate", "correct"])
+    def test_it_gives_the_tokens_of_unmask_sample(self, num, predict):
+        """On an oracle, ragged canvases: seed by seed the same tokens, so the law is the same; every predictor."""
+        model = oracle(3, 5)
+        canvas = torch.full((40, 5), model.mask_id)
+        canvas[::3, 1], canvas[::4, 4] = 2, 0
+        plan = unmask.plan.first_hitting if num is None else unmask.plan.parallel
+        options = {"predict": predict, "schedule": unmask.Cosine(), "seed": 7, "temperature": 0.9}
+        expected = unmask.sample(model, canvas=canvas, plan=plan, steps=num, **options)
+        scheduler = hf.Scheduler(model.mask_id, **options)
+        scheduler.set_timesteps(num, canvas)
+        x = canvas
+        for i, t in enumerate(scheduler.timesteps):
+            assert t.shape == (40,)
+            x = scheduler.step(model(x, t), i, x)
+        assert torch.equal(x, expected.tokens) and i + 1 == expected.calls
+        assert bool((canvas[1] == model.mask_id).all())  # what was given is not changed
+
+    def test_another_plan(self):
+        model = oracle(3, 4)
+        canvas = torch.full((10, 4), model.mask_id)
+        scheduler = hf.Scheduler(model.mask_id, seed=1)
+        scheduler.set_timesteps(6, canvas, plan=unmask.plan.ancestral)
+        x = canvas
+        for i, t in enumerate(scheduler.timesteps):
+            x = scheduler.step(model(x, t), i, x)
+        expected = unmask.sample(model, canvas=canvas, plan=unmask.plan.ancestral, steps=6, seed=1)
+        assert torch.equal(x, expected.tokens)
+
+    def test_special_ids_are_not_drawn(self):
+        canvas = torch.full((200, 3), 5)
+        scheduler = hf.Scheduler(5, special_ids=[0, 4])
+        scheduler.set_timesteps(1, canvas)
+        x = scheduler.step(torch.zeros(200, 3, 6), 0, canvas)
+        assert set(x.flatten().tolist()) == {1, 2, 3}
+
+    def test_steps_are_taken_in_turn(self):
+        scheduler = hf.Scheduler(3)
+        with pytest.raises(ValueError, match="call set_timesteps first"):
+            _ = scheduler.timesteps
+        canvas = torch.full((2, 4), 3)
+        scheduler.set_timesteps(2, canvas)
+        logits = torch.zeros(2, 4, 3)
+        with pytest.raises(ValueError, match="index=1: steps are taken in turn, and 0 of 2 is due"):
+            scheduler.step(logits, 1, canvas)
+        with pytest.raises(ValueError, match=r"got \(2, 3, 3\) and \(2, 4\)"):
+            scheduler.step(logits[:, :3], 0, canvas)
+        canvas = scheduler.step(logits, 0, canvas)
+        scheduler.step(logits, 1, canvas)
+        with pytest.raises(ValueError, match="2 of 2 is due"):
+            scheduler.step(logits, 2, canvas)
