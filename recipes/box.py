@@ -25,7 +25,7 @@ from unmask.train.config import read_toml
 
 ROOT = Path(__file__).parents[1]
 BOX, CHECKS = ROOT / "src/unmask/box", ROOT / "tests/box"
-SEQUENCES, PASSES, SEED = 512, 16, 0
+SEQUENCES, PASSES, SEED = 256, 8, 0
 SLICE, SLICE_PASSES = 24, 8
 
 
