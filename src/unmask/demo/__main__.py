@@ -58,7 +58,7 @@ def main() -> int:
     rows = fault.of_the_box(kjv, unmask.load("kjv-ar"))
     print(indented(fault.table(rows)))
     print(indented(f"Entropy: nats per sequence. {rows[0].judge}"))
-    print(indented("Two samples differ by chance: with 4,096 tokens the fault begins near N = 10,000. Look at the cost."))
+    print(indented("Two samples differ by chance: with 4,096 tokens it begins near N = 10,000. Look at the cost."))
 
     heading("The fault itself: 50,257 tokens, N = 1,000, and the truth is the judge")
     rows = fault.of_the_oracle()
