@@ -1,0 +1,218 @@
+"""A cell of a figure: a subject, a way to sample and a number of steps; samples, their perplexity and entropy."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import unmask
+from unmask import draw, plan, predict, published, theory
+from unmask.evaluate.interval import Interval
+from unmask.evaluate.judge import Samples, judge
+from unmask.reproduce.item import Settings, Table
+from unmask.reproduce.law import coupled_by_law
+from unmask.reproduce.subjects import Subject
+from unmask.sample import Sample
+
+PUBLISHED = ("coupled", "sedd")
+PREDICTORS = {"first order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}
+DRAWS = {
+    "exact": draw.inverse_cdf,
+    "float64": draw.gumbel(torch.float64),
+    "float32": draw.gumbel(torch.float32),
+    "truncated": draw.truncated(theory.maximum_gumbel("float32")),
+}
+
+
+@dataclass(frozen=True)
+class How:
+    """A way to sample.
+
+    kind: "coupled" or "sedd", as published, in ``precision``, and "law", the same by the law of such steps (law.py);
+    "parallel" and "ancestral", unmask's own; "left to right"; "truth", exact draws of an oracle.
+    """
+
+    kind: str
+    precision: str = "float64"  # of a published sampler: "float32", "float64", "float64-truncated"
+    draw: str = "exact"
+    predict: str = "first order"
+    temperature: float = 1.0
+    cache: bool = True
+
+    @property
+    def label(self) -> str:
+        if self.kind in PUBLISHED:
+            name = {"coupled": "published (MDLM)", "sedd": "published (SEDD)"}[self.kind]
+            return f"{name}, {self.precision}" + ("" if self.cache or self.kind == "sedd" else ", no cache")
+        if self.kind == "law":
+            return f"published (MDLM), {self.precision}, by its law"
+        name = {
+            "parallel": "first-hitting",
+            "ancestral": "ancestral",
+            "left to right": "left to right",
+            "truth": "the truth",
+        }[self.kind]
+        extras = [self.predict] if self.predict != "first order" else []
+        extras += [f"{self.draw} draw"] if self.draw != "exact" else []
+        extras += [f"T = {self.temperature:g}"] if self.temperature != 1 else []
+        return ", ".join([name, *extras])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Samples and what became of them."""
+
+    subject: str
+    how: How
+    steps: int | None
+    tokens: Tensor
+    per_token: Tensor  # float64 [B]: the judge's nats per token of each sequence
+    perplexity: Interval
+    entropy: Interval  # the paper's entropy of a sequence, averaged
+    nfe: float
+    seconds: float  # per sequence
+
+    def row(self) -> tuple[Any, ...]:
+        p, e = self.perplexity, self.entropy
+        return (
+            self.subject,
+            self.how.label,
+            self.steps,
+            len(self.tokens),
+            self.tokens.shape[1],
+            p.value,
+            p.low,
+            p.high,
+            e.value,
+            e.low,
+            e.high,
+            self.nfe,
+            self.seconds,
+        )
+
+
+COLUMNS = (
+    "subject",
+    "sampler",
+    "N",
+    "sequences",
+    "L",
+    "perplexity",
+    "from",
+    "to",
+    "entropy",
+    "entropy from",
+    "entropy to",
+    "NFE",
+    "seconds per sequence",
+)
+
+
+def table(cells: list[Cell]) -> Table:
+    return Table(COLUMNS, tuple(cell.row() for cell in cells))
+
+
+@lru_cache(maxsize=256)
+def measure(subject: Subject, how: How, steps: int | None, num: int, length: int, settings: Settings) -> Cell:
+    """Sample and judge; a cell that two items ask for is measured once."""
+    num = min(num, subject.most or num)
+    made = (
+        _published(subject, how, steps or length, num, length, settings)
+        if how.kind in PUBLISHED
+        else [_planned(subject, how, steps, num, length, settings)]
+    )
+    tokens = torch.cat([one.tokens for one in made])
+    nfe = float(torch.cat([one.nfe for one in made]).double().mean())
+    return judged(subject, how, steps, tokens, nfe, sum(one.seconds for one in made) / num)
+
+
+def judged(subject: Subject, how: How, steps: int | None, tokens: Tensor, nfe: float, seconds: float) -> Cell:
+    """The cell of finished sequences."""
+    texts = [] if subject.exact is not None else [subject.decode(row) for row in tokens.tolist()]
+    about = {"model": subject.name, "sampler": how.label, "steps": steps, "draw": how.label}
+    said = judge(Samples(texts, tokens, about), subject.judge)
+    per_token = (said.nats / said.tokens)[said.tokens > 0]  # an empty text has nothing to judge
+    return Cell(subject.name, how, steps, tokens, per_token, said.perplexity, said.entropy, nfe, seconds)
+
+
+@lru_cache(maxsize=16)
+def truth(subject: Subject, num: int, length: int, settings: Settings) -> Cell:
+    """Exact draws of the joint, where it is known: what every sampler should look like."""
+    assert subject.exact is not None
+    tokens = subject.exact(num, length, settings.seed)
+    return judged(subject, How("truth"), None, tokens, float("nan"), float("nan"))
+
+
+def left_to_right(subject: Subject, num: int, length: int, settings: Settings, **options: Any) -> Cell | None:
+    """The counterpart that the paper calls AR, where there is one."""
+    if subject.left_to_right is None:
+        return None
+    return measure(subject, How("left to right", **options), None, num, length, settings)
+
+
+def reference(subject: Subject, num: int, length: int, settings: Settings) -> Cell:
+    """What the model's own law looks like: exact draws of an oracle, or first-hitting sampling token by token."""
+    if subject.exact is None:
+        return measure(subject, How("parallel"), length, num // 16, length, settings)
+    return truth(subject, num, length, settings)
+
+
+def lower(a: Cell, b: Cell, like: Cell | None = None) -> tuple[float, float]:
+    """How many nats per token a lies below b, and the error of that.
+
+    Cells of few sequences know their spread badly: the largest of those at hand is taken for all (``like``: a further
+    cell, of many sequences).
+    """
+    spread = max(float(cell.per_token.var()) for cell in (a, b, like or b))
+    return float(b.per_token.mean() - a.per_token.mean()), (spread * sum(1 / len(x.per_token) for x in (a, b))) ** 0.5
+
+
+def decided(gap: float, error: float, *, sigmas: float = 3.0) -> bool | None:
+    """Whether a gap is there (True), is the other way round (False), or is too small to tell at this size."""
+    return None if not abs(gap) > sigmas * error else gap > 0
+
+
+def _published(subject: Subject, how: How, steps: int, num: int, length: int, settings: Settings) -> list[Sample]:
+    """Coupled steps cost N L V numbers for each sequence: sequences are sampled side by side, one thread each."""
+    run = published.sedd_tweedie if how.kind == "sedd" else published.coupled_ancestral
+    model = subject.sedd if how.kind == "sedd" and subject.sedd is not None else subject.model
+    cache = True if subject.exact is not None and how.kind == "sedd" else how.cache  # an oracle does not read the time
+
+    def one(i: int) -> Sample:
+        return run(model, steps=steps, length=length, precision=how.precision, cache=cache, seed=[settings.seed + i])
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // settings.workers))
+    try:
+        with ThreadPoolExecutor(settings.workers) as pool:
+            return list(pool.map(one, range(num)))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _planned(subject: Subject, how: How, steps: int | None, num: int, length: int, settings: Settings) -> Sample:
+    options: dict[str, Any] = {"draw": DRAWS[how.draw], "temperature": how.temperature}
+    if how.kind == "left to right":
+        if subject.left_to_right is None:
+            raise ValueError(f"{subject.name} has no left-to-right counterpart")
+        return subject.left_to_right(num, length, settings.seed, **options)
+    if how.kind == "law":
+        law = {"float32": "grid", "float64-truncated": "truncated"}[how.precision]
+        return coupled_by_law(subject.model, steps=steps or length, num=num, length=length, law=law, seed=settings.seed)
+    planner = plan.ancestral if how.kind == "ancestral" else plan.parallel
+    return unmask.sample(
+        subject.model,
+        num=num,
+        length=length,
+        plan=planner,
+        steps=steps or length,
+        predict=PREDICTORS[how.predict],
+        seed=settings.seed,
+        batch=settings.pick(full=8, fast=8, tiny=None),
+        **options,
+    )

@@ -1,0 +1,79 @@
+"""What an item of the reproduction is asked, and what it gives back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
+
+Size = Literal["full", "fast", "tiny"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How large everything is, and on what it runs."""
+
+    size: Size = "full"  # "fast": all items together in under 15 minutes on 2 cores; "tiny": for the tests
+    seed: int = 0
+    checkpoint: str | None = None  # the user's own model: a name, a folder or a hub id
+    judge: str = "smollm2"  # who judges texts of models that are no oracle
+    workers: int = os.cpu_count() or 1  # sequences that are sampled at the same time, where it is safe
+
+    def __post_init__(self) -> None:
+        if self.size not in get_args(Size):
+            raise ValueError(f"size must be one of {', '.join(get_args(Size))}, got {self.size!r}")
+        if self.seed < 0 or self.workers < 1:
+            raise ValueError(f"seed must be at least 0 and workers at least 1, got {self.seed} and {self.workers}")
+
+    def pick(self, *, full: T, fast: T, tiny: T) -> T:
+        """The value for this size."""
+        return {"full": full, "fast": fast, "tiny": tiny}[self.size]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers with names: what a picture is drawn from."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), "every row has every column"
+
+    def column(self, name: str) -> list[Any]:
+        at = self.columns.index(name)
+        return [row[at] for row in self.rows]
+
+    def where(self, **values: Any) -> Table:
+        """The rows whose columns have these values."""
+        at = {self.columns.index(name): value for name, value in values.items()}
+        return Table(self.columns, tuple(row for row in self.rows if all(row[i] == v for i, v in at.items())))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper beside what was measured. ``holds`` is None where these sizes do not decide it."""
+
+    says: str
+    paper: str  # the paper's own number, or "-"
+    measured: str
+    on: str
+    holds: bool | None
+
+
+Drawing = Callable[[Any], None]
+"""Draws on an empty matplotlib Figure."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an item found: everything is here before a file is written."""
+
+    tables: dict[str, Table]
+    claims: tuple[Claim, ...] = ()
+    pictures: Mapping[str, Drawing] = field(default_factory=dict)  # "" is the main one; others are NAME-suffix.png
+    notes: tuple[str, ...] = ()
+    data: dict[str, Table] = field(default_factory=dict)  # tables too long to read: for the JSON alone
+    texts: Mapping[str, str] = field(default_factory=dict)  # generated texts, by heading

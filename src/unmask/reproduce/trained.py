@@ -1,0 +1,56 @@
+"""Trained models as subjects: those of the box, with their left-to-right twins, and the user's own."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from unmask.evaluate.judge import load_judge
+from unmask.reproduce.item import Settings
+from unmask.reproduce.subjects import Subject
+from unmask.sample import Sample
+from unmask.text.find import load
+
+TWIN, SEDD = (
+    "-ar",
+    "-sedd",
+)  # what the box calls a model's left-to-right twin, and the one trained with the score entropy
+
+
+@lru_cache(maxsize=4)
+def trained(name: str, settings: Settings) -> Subject:
+    """A model by its name or folder. Its twin is NAME-ar, its SEDD baseline NAME-sedd, where they exist."""
+    model = load(name)
+    if model.left_to_right:
+        raise ValueError(f"{name} is a left-to-right model: it has no masked positions to sample")
+    twin, sedd = _beside(name, TWIN), _beside(name, SEDD)
+    length = model.length or 128
+
+    def left_to_right(num: int, length: int, seed: int, **options: Any) -> Sample:
+        made: Sample = twin.sample(num, length=length, seed=seed, batch=8, **options)
+        return made
+
+    return Subject(
+        model.name,
+        f"{model.name}, V = {model.denoiser.vocab_size:,}, judged by {settings.judge}",
+        model.denoiser,
+        length=length,
+        long=length,
+        judge=_judge(settings.judge),
+        decode=model.decode,
+        left_to_right=left_to_right if twin else None,
+        most=settings.pick(full=32, fast=4, tiny=4),
+        sedd=None if sedd is None else sedd.denoiser,
+    )
+
+
+@lru_cache(maxsize=2)
+def _judge(name: str) -> Any:
+    return load_judge(name)
+
+
+def _beside(name: str, suffix: str) -> Any:
+    try:
+        return load(f"{name}{suffix}")
+    except (ValueError, OSError):
+        return None
