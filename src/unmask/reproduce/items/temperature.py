@@ -71,8 +71,8 @@ def matched(curve: list[Cell], faults: list[Cell], drawn: Cell, on: str) -> list
         Claim(
             "what float32 does in many steps a temperature does at a lower cost",
             "20 times faster",
-            f"perplexity {fault.perplexity} of N = {fault.steps:,} at T = {T:.2f}: {by[0].seconds:.2f} s a sequence, the "
-            f"published sampler {drawn.seconds:.1f} s at N = {drawn.steps:,} alone",
+            f"perplexity {fault.perplexity} of N = {fault.steps:,} at T = {T:.2f}: {by[0].seconds:.2f} s a sequence, "
+            f"the published sampler {drawn.seconds:.1f} s at N = {drawn.steps:,} alone",
             on,
             drawn.seconds > by[0].seconds,
         ),
