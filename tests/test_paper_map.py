@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from unmask.reproduce.items import ITEMS
+
 ROOT = Path(__file__).parents[1]
 ROWS = [
     [cell.strip() for cell in line.strip("| \n").split(" | ")]
@@ -50,6 +52,10 @@ def test_the_function_exists(name):
 def test_the_test_exists(name):
     path, _, test = name.partition("::")
     assert test in defined(path)
+
+
+def test_the_last_column_is_what_reproduce_takes():
+    assert set(names(4)) == set(ITEMS)
 
 
 @pytest.mark.parametrize(

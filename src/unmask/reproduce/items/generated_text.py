@@ -10,7 +10,7 @@ from unmask.reproduce.items.published_steps import steps as published_steps
 from unmask.reproduce.subjects import subjects
 
 TITLE = "Generated text under each sampler"
-PAPER = "the appendix on generated text, Figure 5"
+PAPER = "the appendix on generated text, Figure 6"
 
 
 def run(settings: Settings) -> Result:

@@ -1,4 +1,4 @@
-"""Figures 6a and 6b: perplexity and entropy against N with the published float32 samplers, and left to right."""
+"""Figures 7a and 7b: perplexity and entropy against N with the published float32 samplers, and left to right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unmask.reproduce.item import Claim, Drawing, Result, Settings
 from unmask.reproduce.subjects import Subject, subjects
 
 TITLE = "Perplexity and entropy against N with the published float32 samplers"
-PAPER = "Figure 6, Sec. 5.1"
+PAPER = "Figure 7, Sec. 5.1"
 MDLM, SEDD, LAW = How("coupled", "float32"), How("sedd", "float32"), How("law", "float32")
 
 
