@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import unmask
+from unmask.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean {close[0]!r}?" if close else f"the verbs are {', '.join(VERBS)}"
         print(f"unmask: there is no verb {name!r}; {hint}", file=sys.stderr)
         return 2
+    keep_freed_memory()
     try:
         return VERBS[name].load()(rest)
     except ModuleNotFoundError as error:
