@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Two threads that spin beside another process are ten times slower than one (docs/speed.md).
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo browser test test-all lint bench clean
 
 help:
 	@echo "make demo      see a model unmask text, and the float32 fault shown and gone"
@@ -30,13 +30,19 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+# The page's tests need a browser; without one they are skipped, with a reason.
+browser:
+	-@[ "$$(id -u)" != 0 ] || command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; } >/dev/null 2>&1
+
+test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-test-all: lint
+test-all: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m ''
 
 bench: $(STAMP)
+	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.train
 
 clean:

@@ -34,6 +34,7 @@ VERBS = {
     "evaluate": Verb("the likelihood of data under a model, with its errors", "unmask.evaluate.command:main"),
     "judge": Verb("the perplexity of samples under a judge, and their entropy", "unmask.evaluate.judge_command:main"),
     "frontier": Verb("models and samplers by perplexity, entropy and cost", "unmask.evaluate.frontier_command:main"),
+    "serve": Verb("serve models: OpenAI's API, our own, and a page", "unmask.serve.command:main"),
     "inspect": Verb("say what anybody's checkpoint is, without running it", "unmask.models.adapters.command:inspect"),
     "convert": Verb("turn a checkpoint into our folder or MDLM's", "unmask.models.adapters.command:convert"),
     "audit": Verb("measure whether a categorical sampler has the law it should have", "unmask.audit.command:main"),

@@ -9,7 +9,9 @@ must be asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import groupby
 
 import torch
@@ -23,7 +25,8 @@ def inverse_cdf(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor
     cumulative = _weights(logits).cumsum(-1)
     u = uniforms(generators).to(logits.device).unsqueeze(-1)
     # u < 1, so u * total < total in float64 too; `right` passes over ids of probability zero.
-    return torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).squeeze(-1)
+    ids = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).squeeze(-1)
+    return ids.clamp(max=logits.shape[-1] - 1)  # V itself comes of NaN alone, which a run may refuse later
 
 
 def exponential_race(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -138,6 +141,43 @@ def _weights(logits: Tensor) -> Tensor:
         raise ValueError(f"logits must be floating-point [rows, classes], got {logits.dtype} {tuple(logits.shape)}")
     logits = logits.double()
     weights = torch.exp(logits - logits.amax(-1, keepdim=True))
-    if not bool(weights.sum(-1).isfinite().all()):
-        raise ValueError("logits must have no NaN and no +inf, and at least one id per row that is not -inf")
+    refuse(
+        ~weights.sum(-1).isfinite().all(),
+        "logits must have no NaN and no +inf, and at least one id per row that is not -inf",
+    )
     return weights
+
+
+class Faults:
+    """What was found wrong in a run, kept on the device: to look at it there means to wait for the device."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Tensor] = {}
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Inside, ``refuse`` notes what is wrong and goes on."""
+        token = _collector.set(self)
+        try:
+            yield
+        finally:
+            _collector.reset(token)
+
+    def check(self) -> None:
+        """Raise the ValueError of the first fault, if there was one."""
+        for message, wrong in self.found.items():
+            if bool(wrong):
+                raise ValueError(message)
+
+
+_collector: ContextVar[Faults | None] = ContextVar("_collector", default=None)
+
+
+def refuse(wrong: Tensor, message: str) -> None:
+    """ValueError(message) if the one boolean is true: now, or when the ``Faults`` being collected are checked."""
+    faults = _collector.get()
+    if faults is not None:
+        before = faults.found.get(message)
+        faults.found[message] = wrong if before is None else before | wrong
+    elif bool(wrong):
+        raise ValueError(message)

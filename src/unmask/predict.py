@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.draw import refuse
 from unmask.plan import Plan, rechoose
 
 
@@ -48,10 +49,11 @@ class Predictor:
 def log_mean(logits: Tensor) -> Tensor:
     """Equation 4 at masked rows: log mu = log softmax(f), normalised in float64 and nowhere else."""
     log_mu = torch.log_softmax(logits.double(), -1)
-    if bool(log_mu[..., :1].isnan().any()):
-        raise ValueError(
-            "the model returned logits that are no distribution at a masked position: NaN, +inf, or -inf for every id"
-        )
+    # One that is not a number makes them all so: the first column tells.
+    refuse(
+        log_mu[..., :1].isnan().any(),
+        "the model returned logits that are no distribution at a masked position: NaN, +inf, or -inf for every id",
+    )
     return log_mu
 
 

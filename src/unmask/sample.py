@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +17,16 @@ from torch import Tensor
 
 from unmask import plan as plans
 from unmask import predict as predictors
-from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
-from unmask.models.protocol import check, device_of, for_sampling, inference, logits_at
+from unmask.draw import Draw, Faults, check_shape_options, inverse_cdf, shaped
+from unmask.models.protocol import check, device_of, for_sampling, inference, logits_of
 from unmask.plan import Ask, Plan, Planner
 from unmask.predict import Prediction, Predictor, log_mean
 from unmask.schedule import Linear, Schedule
 from unmask.streams import generator
 
 Pick = Callable[[Tensor, Sequence[torch.Generator]], tuple[Tensor, Tensor]]
+
+CALLS_BETWEEN_CHECKS = 64  # of an accelerator: looking at what it computed makes it wait
 
 
 @dataclass(frozen=True)
@@ -129,11 +132,14 @@ def stream(
     parts = [order[i : i + size] for i in range(0, len(order), size)]
     planned = sum(int(whole.calls[part].max()) for part in parts)
 
-    def pick(logits: Tensor, rows: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-        logits = shaped(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+    as_predicted = predict.combine is predictors.first_order.combine
+
+    def pick(log_weights: Tensor, rows: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
+        logits = shaped(log_weights, temperature=temperature, top_k=top_k, top_p=top_p)
         ids = draw(logits, rows)
         chosen = logits.gather(1, ids.unsqueeze(1)).squeeze(1)
-        return ids, (chosen - logits.logsumexp(1)).exp()
+        normalised = as_predicted and logits is log_weights  # log mu itself
+        return ids, chosen.exp() if normalised else (chosen - logits.logsumexp(1)).exp()
 
     calls = 0
     for part in parts:
@@ -147,28 +153,44 @@ def _run(
     model: Any, x: Tensor, plan: Plan, predict: Predictor, pick: Pick, random: Sequence[torch.Generator]
 ) -> Iterator[Step]:
     """Plan, predict, draw: one batch of sequences, longest first, from the first network call to the last."""
-    x, before = x.clone(), None
+    x, before, calls = x.clone(), None, plan.calls.tolist()
+    faults = Faults() if waits(x.device) else None
     for s in range(plan.call_time.shape[1]):
-        live = int((plan.calls > s).sum())
+        live = sum(1 for last in calls if last > s)
         if live < len(x):
             x, plan = x[:live], plan.rows(slice(live))
         now = torch.full((live,), s)
         ask = plan.ask(now)
         ahead = plan.ask(now + 1) if predict.lookahead else None
         row, column = ask.drawn.nonzero(as_tuple=True)
-        with inference(model):
-            asked = ask.positions if ahead is None else torch.cat([ask.positions, ahead.positions], 1)
-            logits = logits_at(model, x, plan.call_time[:, s].to(x.device), asked.clamp(min=0).to(x.device))
-            at = Prediction(log_mean(logits[row, column]), plan.call_time[row, s].to(x.device))
+        with inference(model), nullcontext() if faults is None else faults.collected():
+            log_mu, log_mu_ahead = _log_means(model, x, plan.call_time[:, s], ask, ahead)
+            at = Prediction(log_mu, plan.call_time[row, s].to(x.device))
             log_weights = predict.combine(at, before, ask.tau[row, column].to(x.device))
             ids, probabilities = pick(log_weights, [random[i] for i in row.tolist()])
-            if ahead is not None:
-                next_row, next_column = ahead.drawn.nonzero(as_tuple=True)
-                log_mu = log_mean(logits[next_row, ask.positions.shape[1] + next_column])
-                before = Prediction(log_mu, plan.call_time[next_row, s].to(x.device))
+            if ahead is not None and log_mu_ahead is not None:
+                before = Prediction(log_mu_ahead, plan.call_time[ahead.drawn.nonzero()[:, 0], s].to(x.device))
         step = _step(ask, x, row, column, ids, probabilities)
         apply(step, x, model.mask_id)
+        if faults is not None and ((s + 1) % CALLS_BETWEEN_CHECKS == 0 or s + 1 == plan.call_time.shape[1]):
+            faults.check()
         yield step
+
+
+def _log_means(model: Any, x: Tensor, time: Tensor, ask: Ask, ahead: Ask | None) -> tuple[Tensor, Tensor | None]:
+    """One network call: log mu at the rows drawn now, and at those of the next call if they are wanted."""
+    time, width = time.to(x.device), ask.positions.shape[1]
+    if ahead is None:
+        return log_mean(logits_of(model, x, time, ask.positions.clamp(min=0).to(x.device), ask.drawn)), None
+    asked, drawn = torch.cat([ask.positions, ahead.positions], 1), torch.cat([ask.drawn, ahead.drawn], 1)
+    log_mu = log_mean(logits_of(model, x, time, asked.clamp(min=0).to(x.device), drawn))
+    later = drawn.nonzero()[:, 1] >= width
+    return log_mu[~later], log_mu[later]
+
+
+def waits(device: torch.device) -> bool:
+    """Whether looking at a number there means to wait for everything that was asked of the device before."""
+    return device.type != "cpu"
 
 
 def _step(ask: Ask, x: Tensor, row: Tensor, column: Tensor, ids: Tensor, probabilities: Tensor) -> Step:

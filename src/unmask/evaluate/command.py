@@ -16,7 +16,7 @@ from unmask.data.files import write_whole
 from unmask.evaluate import processes
 from unmask.evaluate.data import found
 from unmask.evaluate.tokenfiles import Evaluation, Progress, evaluate
-from unmask.terminal.options import MODEL_HELP, parsed
+from unmask.terminal.options import MODEL_HELP, parsed, use_threads
 from unmask.text.find import load
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -51,6 +51,8 @@ class Options:
     """Pass k of sequence i of a seed has always the same mask."""
     device: str = "auto"
     """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
+    threads: int | None = None
+    """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
     json: bool = False
     """The result as JSON on stdout, instead of the table."""
     output: str | None = None
@@ -88,6 +90,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _evaluated(chosen: Options) -> Evaluation:
+    use_threads(chosen.threads)
     model = load(chosen.model, device=processes.device(chosen.device))
     partial = _partial(chosen.output) if chosen.output is not None else None
     if partial is not None and not chosen.resume and processes.main():

@@ -35,7 +35,8 @@ from unmask.streams import generator
 
 if TYPE_CHECKING:
     from unmask.models.ddit import DDiT
-    from unmask.models.layers import Block, Convolution, Table
+    from unmask.models.kernels import Table
+    from unmask.models.layers import Block, Convolution
 
 
 @lru_cache(maxsize=16)
@@ -203,6 +204,8 @@ class Cached(nn.Module):
     became visible; those at visible rows mean nothing. The batch may lose rows at its end, as ``sample`` does, but not
     gain or reorder them: make a new one for each run.
     """
+
+    suppresses_mask = True  # the network does
 
     def __init__(self, network: DDiT) -> None:
         super().__init__()

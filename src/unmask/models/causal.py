@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
 from unmask.models.ddit import DDiTConfig, Transformer
-from unmask.models.layers import Past, Table
+from unmask.models.kernels import Table
+from unmask.models.layers import Past
 from unmask.models.pretrained import Pretrained
 from unmask.models.protocol import inference
 

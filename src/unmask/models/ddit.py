@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from unmask.models import anyorder
 from unmask.models.anyorder import Cached, View, take_rows
 from unmask.models.config import PRESETS, DDiTConfig, preset
-from unmask.models.layers import Block, Embedding, Memory, OutputLayer, Rotary, Sight, SigmaMap, Table, Vectors
+from unmask.models.first_layer import FirstProjections
+from unmask.models.kernels import Table, plain
+from unmask.models.layers import Block, Embedding, Memory, OutputLayer, Projected, Rotary, Sight, SigmaMap, Vectors
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
 
@@ -30,6 +32,7 @@ class Transformer(nn.Module):
     """What the DDiT and its left-to-right twin share: parameters, their names, and the constants' folding."""
 
     causal: ClassVar[bool]
+    suppresses_mask: ClassVar[bool] = True
 
     def __init__(self, config: DDiTConfig) -> None:
         super().__init__()
@@ -78,11 +81,14 @@ class Transformer(nn.Module):
         conditioning: Tensor = self.sigma_map(torch.zeros(1, device=self.vocab_embed.embedding.device))
         return conditioning
 
-    def body(self, x: Tensor, c: Tensor | None, table: Table, sight: Sight | None = None) -> Tensor:
-        """Every block but the last, at every position."""
+    def body(
+        self, x: Tensor, c: Tensor | None, table: Table, sight: Sight | None = None, first: Projected | None = None
+    ) -> Tensor:
+        """Every block but the last, at every position; ``first`` are the first one's projections, if known."""
         mask, neighbours = sight or (None, None)
         for block in self.blocks[:-1]:
-            x = block(x, table, block.vectors(c), mask=mask, neighbours=neighbours)
+            x = block(x, table, block.vectors(c), mask=mask, neighbours=neighbours, projected=first)
+            first = None
         return x
 
     def last_states(
@@ -161,6 +167,7 @@ class DDiT(Transformer, Pretrained):
 
     architecture = "ddit"
     causal = False
+    first: FirstProjections | None = None  # of a network that was made for sampling
 
     @property
     def any_order(self) -> bool:
@@ -214,6 +221,10 @@ class DDiT(Transformer, Pretrained):
             rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         return self._seen(anyorder.two_streams(tokens, self.mask_id, order, rows), tokens, None)
 
+    def ragged(self, tokens: Tensor, time: Tensor | None, rows: Tensor, real: Tensor) -> Tensor:
+        """Logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order: no head for pads."""
+        return self.logits(self.states(tokens, time, rows)[real])
+
     def packed(
         self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None,
         order: Tensor | None = None,
@@ -238,7 +249,14 @@ class DDiT(Transformer, Pretrained):
         network = cast("DDiT", super().for_sampling())
         if self.any_order:
             return Cached(network)
-        return SelfConditioned(network) if self.config.self_conditioning else network
+        if self.config.self_conditioning:
+            return SelfConditioned(network)
+        if self.config.conditioning == "none" and self.config.attention == "bidirectional" and self.first is None:
+            if network is self:  # the copy keeps what these weights gave, so they must not change under it
+                state = {name: tensor.clone() for name, tensor in self.state_dict().items()}
+                network = self.built(self.config, state).eval().requires_grad_(False)
+            network.first = FirstProjections()
+        return network
 
     def _check(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.dtype != torch.int64:
@@ -254,7 +272,13 @@ class DDiT(Transformer, Pretrained):
         self, tokens: Tensor, time: Tensor | None, previous: Tensor | None, view: View | None = None
     ) -> tuple[Tensor, Tensor | None, Table, Sight | None]:
         """The last block's input, the conditioning, the rotary table and who sees whom."""
-        c, table = self._conditioning(tokens, time), self.rotary_emb(0, tokens.shape[1])
+        c = self._conditioning(tokens, time)
+        first = self.first if torch.is_inference_mode_enabled() and not plain(self.vocab_embed.embedding) else None
+        if first is not None and len(self.blocks) > 1 and tokens.numel():
+            x = self._embedded(tokens, time, previous)
+            table, projected = first(self.blocks[0], tokens, x, self.rotary_emb)
+            return self.body(x, c, table, first=projected), c, table, None
+        table = self.rotary_emb(0, tokens.shape[1])
         if view is None:
             return self.body(self._embedded(tokens, time, previous), c, table), c, table, None
         table, sight = (table[0][view.positions], table[1][view.positions]), view.sight(self.config.convolution)

@@ -13,26 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Table = tuple[Tensor, Tensor]  # cosines and signed sines of the rotary angles, each [..., 1, head_dim]
+from unmask.models.kernels import FEW_OF_HEAD, Gelu, Table, attention_of_few, by_parts, linear, plain, rotate
+
 Vectors = tuple[Tensor, ...]  # an adaLN's shifts, scales and gates, each [B, 1, width] or [1, 1, width]
 
+Projected = tuple[Tensor, Tensor, Tensor]  # queries, keys and values, each [B, heads, *, head_dim]
+
 FREQUENCIES = 256  # the width of the embedding of the noise level, in every published checkpoint
-FEW = 4  # rows up to which W x^T is read faster from memory than x W^T: a step of cached sampling has two
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:
     """x [B, L, ...] at rows [B, R]: [B, R, ...]."""
     return x[torch.arange(len(x), device=x.device).unsqueeze(1), rows]
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b; without gradients and for a few rows on a CPU, by the faster of its two products."""
-    rows = x.numel() // max(x.shape[-1], 1)
-    if not 1 < rows <= FEW or torch.is_grad_enabled() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-        return functional.linear(x, weight, bias)
-    columns = x.reshape(rows, -1).t()
-    out = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
-    return out.t().reshape(*x.shape[:-1], len(weight))
 
 
 class Linear(nn.Linear):
@@ -90,13 +82,6 @@ def at_positions(table: Table, rows: Tensor) -> Table:
     """The table's rows [B, R], of one table for all sequences or of each one's own."""
     cos, sin = table
     return (cos[rows], sin[rows]) if cos.ndim == 3 else (take(cos, rows), take(sin, rows))
-
-
-def rotate(x: Tensor, table: Table) -> Tensor:
-    """Rotate each pair (x_k, x_{k + D/2}) of the last dimension by its position's angle."""
-    cos, sin = table
-    first, second = x.chunk(2, -1)
-    return torch.addcmul(x * cos, torch.cat((second, first), -1), sin)
 
 
 class LayerNorm(nn.Module):
@@ -200,7 +185,7 @@ class Block(nn.Module):
         self.attn_out = Linear(width, width, bias=False)
         self.norm2 = LayerNorm(width, norm_bias)
         self.mlp = nn.Sequential(
-            Linear(width, mlp_ratio * width), nn.GELU(approximate="tanh"), Linear(mlp_ratio * width, width)
+            Linear(width, mlp_ratio * width), Gelu(), Linear(mlp_ratio * width, width)
         )
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
         self.convolution = Convolution(width, convolution, causal) if convolution else None
@@ -218,18 +203,21 @@ class Block(nn.Module):
         mask: Tensor | None = None,
         past: Memory | None = None,
         neighbours: Tensor | None = None,
+        projected: Projected | None = None,
     ) -> Tensor:
-        """The attention half at all rows of x, or at ``rows`` alone: keys and values are everybody's in any case."""
-        shift, scale, gate = (None, None, None) if vectors is None else vectors[:3]
-        h = self.norm1(x, shift, scale)
-        if self.convolution is not None:
-            if past is not None:
-                h = past.convolved(self.convolution, h)
-            elif neighbours is not None:
-                h = self.convolution.among(h, functional.pad(h, (0, 0, 1, 0)), neighbours)
-            else:
-                h = self.convolution(h)
-        q, k, v = self._project(h, table, rows)
+        """The attention half at all rows of x, or at ``rows`` alone: keys and values are everybody's in any case.
+
+        ``projected`` are the queries, keys and values, where they are known already.
+        """
+        gate = None if vectors is None else vectors[2]
+        if projected is None:
+            h = self.prepared(x, vectors, past, neighbours)
+            everybody = not self.causal and mask is None and past is None
+            # Mixing inputs for R queries takes heads R / width of the work of projecting every value.
+            if rows is not None and 2 * rows.shape[1] * self.heads <= x.shape[-1] and everybody and not plain(x):
+                return self._add(take(x, rows), gate, self.attn_out(self._of_few(h, table, rows)))
+            projected = self.project(h, table, rows)
+        q, k, v = projected
         if past is not None:
             k, v = past.append(k, v)
         causal = self.causal and mask is None and past is None
@@ -237,17 +225,33 @@ class Block(nn.Module):
         out = self.attn_out(mixed.transpose(1, 2).flatten(2))
         return self._add(x if rows is None else take(x, rows), gate, out)
 
+    def prepared(
+        self, x: Tensor, vectors: Vectors | None, past: Memory | None = None, neighbours: Tensor | None = None
+    ) -> Tensor:
+        """What queries, keys and values are projected from: the norm, and the convolution if there is one."""
+        h: Tensor = self.norm1(x, *((None, None) if vectors is None else vectors[:2]))
+        if self.convolution is None:
+            return h
+        if past is not None:
+            return past.convolved(self.convolution, h)
+        if neighbours is not None:
+            return self.convolution.among(h, functional.pad(h, (0, 0, 1, 0)), neighbours)
+        return self.convolution(h)  # type: ignore[no-any-return]
+
     def feed_forward(self, x: Tensor, vectors: Vectors | None) -> Tensor:
         """The MLP half; x may be [B, R, width] or packed [M, width] with vectors to match."""
         shift, scale, gate = (None, None, None) if vectors is None else vectors[3:]
-        return self._add(x, gate, self.mlp(self.norm2(x, shift, scale)))
+        return self._add(x, gate, by_parts(self.mlp, self.norm2(x, shift, scale)))
 
     def forward(self, x: Tensor, table: Table, vectors: Vectors | None, past: Memory | None = None,
-                mask: Tensor | None = None, neighbours: Tensor | None = None) -> Tensor:  # fmt: skip
-        attended = self.attend(x, table, vectors, mask=mask, past=past, neighbours=neighbours)
+                mask: Tensor | None = None, neighbours: Tensor | None = None,
+                projected: Projected | None = None) -> Tensor:  # fmt: skip
+        attended = self.attend(
+            x, table, vectors, mask=mask, past=past, neighbours=neighbours, projected=projected
+        )
         return self.feed_forward(attended, vectors)
 
-    def _project(self, h: Tensor, table: Table, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, h: Tensor, table: Table, rows: Tensor | None = None) -> Projected:
         """Queries of the rows, keys and values of all: each [B, heads, *, head_dim], positions rotated in."""
         width = h.shape[-1]
         weight = self.attn_qkv.weight  # laid out (three, head, dim)
@@ -258,11 +262,24 @@ class Block(nn.Module):
             q, k = rotate(qkv[:, :, :2], all_rows).unbind(2)
             v = qkv[:, :, 2]
         else:
-            q = linear(take(h, rows), weight[:width]).view(*rows.shape, *size)
-            q = rotate(q, at_positions(table, rows))
+            q = self._queries(h, table, rows)
             kv = linear(h, weight[width:]).view(*h.shape[:2], 2, *size)
             k, v = rotate(kv[:, :, 0], table), kv[:, :, 1]
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def _queries(self, h: Tensor, table: Table, rows: Tensor) -> Tensor:
+        """Of the rows [B, R] alone: [B, R, heads, head_dim], positions rotated in."""
+        q = linear(take(h, rows), self.attn_qkv.weight[: h.shape[-1]])
+        return rotate(q.view(*rows.shape, self.heads, h.shape[-1] // self.heads), at_positions(table, rows))
+
+    def _of_few(self, h: Tensor, table: Table, rows: Tensor) -> Tensor:
+        """The attention's answer [B, R, width] at a few rows, with nobody's values projected."""
+        width = h.shape[-1]
+        q = self._queries(h, table, rows)
+        k = linear(h, self.attn_qkv.weight[width : 2 * width]).view(*h.shape[:2], self.heads, width // self.heads)
+        k = rotate(k, table)
+        mixed = attention_of_few(q.transpose(1, 2), k.transpose(1, 2), h, self.attn_qkv.weight[2 * width :])
+        return mixed.transpose(1, 2).flatten(2)
 
     def _add(self, x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
         out = functional.dropout(out, self.dropout, self.training)
@@ -298,7 +315,7 @@ class OutputLayer(nn.Module):
         if mask_id < len(bias):
             bias = bias.clone()
             bias[mask_id] = -torch.inf
-        return functional.linear(states, weight, bias).float()
+        return linear(states, weight, bias, FEW_OF_HEAD).float()
 
 
 def modulation(linear: nn.Linear | None, c: Tensor | None, parts: int) -> Vectors | None:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.models.layers import Table, rotate, take
+from unmask.models.kernels import Table, rotate
+from unmask.models.layers import take
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,18 @@ def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor) -> 
     return suppress_mask(model, logits)
 
 
+def logits_of(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, real: Tensor) -> Tensor:
+    """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order.
+
+    The others are pads: a network with a ``ragged(tokens, time, rows, real)`` method computes no head for them.
+    """
+    if bool(real.all()):
+        return logits_at(model, tokens, time, rows).flatten(0, 1)
+    if hasattr(model, "ragged"):
+        return suppress_mask(model, model.ragged(tokens, time, rows, real.to(rows.device)))
+    return logits_at(model, tokens, time, rows)[real.to(rows.device)]
+
+
 def logits_where(model: Any, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
     """Raw logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
 
@@ -114,8 +126,11 @@ def logits_where(model: Any, tokens: Tensor, time: Tensor | None, where: Tensor)
 
 
 def suppress_mask(model: Any, logits: Tensor) -> Tensor:
-    """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf."""
-    if model.mask_id >= logits.shape[-1]:
+    """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf.
+
+    A network with a true ``suppresses_mask`` has seen to it itself, and its logits need no copy.
+    """
+    if model.mask_id >= logits.shape[-1] or getattr(model, "suppresses_mask", False):
         return logits
     index = torch.tensor([model.mask_id], device=logits.device)
     return logits.index_fill(-1, index, -torch.inf)

@@ -22,6 +22,8 @@ class SelfConditioned(nn.Module):
     mu(x, t) = F(x, t, F(x, t)): the one to evaluate a bound with.
     """
 
+    suppresses_mask = True  # the network does
+
     def __init__(self, network: DDiT, remember: bool = True) -> None:
         super().__init__()
         if not network.config.self_conditioning:

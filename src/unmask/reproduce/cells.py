@@ -14,8 +14,8 @@ import unmask
 from unmask import draw, plan, predict, published, theory
 from unmask.evaluate.interval import Interval
 from unmask.evaluate.judge import Samples, judge
+from unmask.published_law import Law, coupled_by_law
 from unmask.reproduce.item import Settings, Table
-from unmask.reproduce.law import coupled_by_law
 from unmask.reproduce.subjects import Subject
 from unmask.sample import Sample
 
@@ -33,7 +33,7 @@ DRAWS = {
 class How:
     """A way to sample.
 
-    kind: "coupled" or "sedd", as published, in ``precision``, and "law", the same by the law of such steps (law.py);
+    kind: "coupled" or "sedd", as published, in ``precision``, and "law", the same by the law of such steps;
     "parallel" and "ancestral", unmask's own; "left to right"; "truth", exact draws of an oracle.
     """
 
@@ -202,8 +202,9 @@ def _planned(subject: Subject, how: How, steps: int | None, num: int, length: in
             raise ValueError(f"{subject.name} has no left-to-right counterpart")
         return subject.left_to_right(num, length, settings.seed, **options)
     if how.kind == "law":
-        law = {"float32": "grid", "float64-truncated": "truncated"}[how.precision]
-        return coupled_by_law(subject.model, steps=steps or length, num=num, length=length, law=law, seed=settings.seed)
+        law: Law = "grid" if how.precision == "float32" else "truncated"
+        options = {"num": num, "length": length, "law": law, "seed": settings.seed, "batch": 8}
+        return coupled_by_law(subject.model, steps=steps or length, **options)
     planner = plan.ancestral if how.kind == "ancestral" else plan.parallel
     return unmask.sample(
         subject.model,

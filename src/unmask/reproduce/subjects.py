@@ -76,7 +76,7 @@ def oracle(size: str, seed: int) -> Subject:
         about = (
             f"a hidden Markov model of {states} states fitted to {tokens:,} GPT-2 tokens of {corpus}, judged by itself"
         )
-        length, long = {"full": (64, 256), "fast": (24, 64)}[size]
+        length, long = {"full": (32, 256), "fast": (24, 64)}[size]
 
     def left_to_right(num: int, length: int, seed: int, **options: Any) -> Sample:
         return unmask.sample(model, num=num, length=length, plan=in_order, seed=seed, **options)

@@ -28,6 +28,7 @@ from unmask.terminal.options import (
     Options,
     SampleOptions,
     parsed,
+    use_threads,
 )
 from unmask.terminal.view import picture, printable, view
 from unmask.text.find import Found, available, describe, load, tokenizer_of
@@ -61,6 +62,7 @@ def models(arguments: Sequence[str]) -> int:
 
 def _sample(chosen: SampleOptions) -> None:
     _check(chosen)
+    use_threads(chosen.threads)
     model = load(chosen.model or _default(), device=_device(chosen.device))
     if chosen.prompt:
         ids = model.prompted(chosen.prompt, chosen.length).ids
@@ -76,6 +78,7 @@ def _sample(chosen: SampleOptions) -> None:
 
 def _infill(chosen: InfillOptions) -> None:
     _check(chosen)
+    use_threads(chosen.threads)
     # The newline that ends the last line of stdin comes back when the text is printed.
     text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
     model = load(chosen.model, device=_device(chosen.device))

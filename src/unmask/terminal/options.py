@@ -13,7 +13,7 @@ from unmask import draw as draws
 from unmask import order as orders
 from unmask import plan as plans
 from unmask import predict as predictors
-from unmask import published, theory
+from unmask import published, published_law, theory
 from unmask.evaluate.samples import DTYPES
 from unmask.plan import Planner
 from unmask.predict import Predictor
@@ -24,7 +24,7 @@ SAMPLERS: dict[str, Planner] = {
 }  # fmt: skip
 PUBLISHED: dict[str, Callable[..., Sample]] = {
     "published-ancestral": published.coupled_ancestral, "published-euler": published.sedd_euler,
-    "published-tweedie": published.sedd_tweedie,
+    "published-tweedie": published.sedd_tweedie, "published-law": published_law.coupled_by_law,
 }  # fmt: skip
 ORDERS: dict[str, Predictor] = {
     "1": predictors.first_order, "extrapolate": predictors.extrapolate, "correct": predictors.correct,
@@ -40,7 +40,8 @@ DRAWS: dict[str, draws.Draw] = {
     "truncated": draws.truncated(theory.maximum_gumbel("float32")),
 }  # fmt: skip
 Sampler = Literal[
-    "first-hitting", "parallel", "ancestral", "published-ancestral", "published-euler", "published-tweedie"
+    "first-hitting", "parallel", "ancestral", "published-ancestral", "published-euler", "published-tweedie",
+    "published-law",
 ]  # fmt: skip
 OrderName = Literal[
     "1", "extrapolate", "correct", "auto", "confidence", "llada", "dream", "margin", "entropy", "entropy-bounded",
@@ -55,7 +56,8 @@ class Options:
 
     sampler: Sampler | None = None
     """Which positions are unmasked when. By default parallel with --steps, and first-hitting, exact, without. The
-    published ones draw token and mask together in float32, for comparison: they have the fault."""
+    published ones draw token and mask together in float32, for comparison: they have the fault. published-law does what
+    published-ancestral does, by its law: without drawing a number for every step, position and token."""
     steps: int | None = None
     """Steps of parallel and ancestral sampling: at most so many network calls per sequence."""
     order: OrderName = "1"
@@ -89,6 +91,8 @@ class Options:
     """Sequence i of a seed is always the same."""
     device: str = "auto"
     """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
+    threads: int | None = None
+    """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
     json: bool = False
     """One JSON line per sequence: text, tokens, seed, index, nfe, ncs, model and the trace of every call."""
     output: str | None = None
@@ -117,7 +121,8 @@ class Options:
         """How the samples were made, for whoever judges them: what was chosen, and the precision of the draw."""
         if self.sampler in PUBLISHED:
             # As other codebases do: token and mask in one Gumbel race, in float32.
-            return {"sampler": self.sampler, "steps": self.steps, "draw": "coupled race", "dtype": "float32"}
+            draw = "coupled race, by its law" if self.sampler == "published-law" else "coupled race"
+            return {"sampler": self.sampler, "steps": self.steps, "draw": draw, "dtype": "float32"}
         sampler = self.sampler or ("parallel" if self.steps else "first-hitting")
         names = ("steps", "order", "block", "noise", "gamma", "eta", "draw", "temperature", "top_k", "top_p")
         chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -184,6 +189,15 @@ class ModelsOptions:
 
     json: bool = False
     """One JSON line per model."""
+
+
+def use_threads(count: int | None) -> None:
+    """So many CPU threads from now on; None leaves torch's choice."""
+    if count is None:
+        return
+    if count < 1:
+        raise ValueError(f"--threads must be at least 1, got {count}")
+    torch.set_num_threads(count)
 
 
 MODEL_HELP = "A name that unmask models lists, a run's folder, or ORG/NAME on the Hugging Face hub"

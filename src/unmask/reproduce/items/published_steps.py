@@ -16,7 +16,7 @@ MDLM, SEDD, LAW = How("coupled", "float32"), How("sedd", "float32"), How("law", 
 
 def steps(settings: Settings) -> tuple[int, ...]:
     """N of the runs that draw every number: they cost N L V of them."""
-    return settings.pick(full=(100, 500, 1000, 2048, 5000), fast=(100, 1024), tiny=(4, 32))
+    return settings.pick(full=(100, 1000, 2048), fast=(100, 1024), tiny=(4, 32))
 
 
 def many_steps(settings: Settings) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def run(settings: Settings) -> Result:
     for subject in found:
         real = [cells.measure(subject, MDLM, N, number(settings), subject.length, settings) for N in steps(settings)]
         law = [by_law(subject, N, settings) for N in many_steps(settings)]
-        few = settings.pick(full=(500, 2048), fast=(100,), tiny=(4,))
+        few = settings.pick(full=(100, 1000), fast=(100,), tiny=(4,))
         sedd = [cells.measure(subject, SEDD, N, number(settings), subject.length, settings) for N in few]
         base = reference(subject, settings)
         ar = cells.left_to_right(subject, settings.pick(full=64, fast=16, tiny=8), subject.length, settings)
@@ -56,7 +56,8 @@ def run(settings: Settings) -> Result:
         pictures[subject.name if pictures else ""] = drawing(subject, real, law, sedd, ar, base)
     notes.append(
         "By its law: exact sampling in which a drawn token is refused with probability 1 - c/(e^c - 1), c = e^-M / p "
-        "for odds p against the mask. That is what coupled float32 steps do, without drawing N L V numbers (law.py)."
+        "for odds p against the mask. That is what coupled float32 steps do, without drawing N L V numbers "
+        "(unmask.published_law)."
     )
     return Result({"cells": cells.table(measured)}, tuple(claims), pictures, tuple(notes))
 

@@ -37,7 +37,7 @@ def run(settings: Settings) -> Result:
             "width": 128,
             "heads": 4,
             "batch": 32,
-            "steps": 2000,
+            "steps": 1000,
             "length": 128,
             "validate_sequences": 256,
         },

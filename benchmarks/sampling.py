@@ -1,0 +1,342 @@
+"""What sampling costs, as ratios measured in one run: our samplers against the published ones, on two networks.
+
+    python -m benchmarks.sampling                        all parts, some 12 minutes on a quiet machine
+    python -m benchmarks.sampling --part steps --part parts --network tiny
+    python -m benchmarks.sampling --quick                counts of operations and shapes, without a clock
+    python -m benchmarks.sampling --report FILE          tables and a picture of what an earlier run saved
+
+One process, one thread, CPU time; the variants take turns in at least five rounds, and a ratio is the median of the
+rounds' own ratios, with the least and the largest. Weights are random, which changes no cost. A step is measured from
+the middle of a run; a whole sequence is multiplied up from it, and the tables say so (the tiny network's whole runs are
+made as well, once, as a check). The published samplers are those of ``unmask.published``, given the network in its
+plain form: torch's own kernels, nothing folded, the head everywhere. In float32 they keep their probabilities in
+float32 too, as published, which ``unmask.published`` does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+import unmask
+from unmask import plan, published
+from unmask.draw import inverse_cdf
+from unmask.models import kernels, layers
+from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.schedule import Linear
+
+ROUNDS = 5
+STEPS = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
+
+
+@dataclass(frozen=True)
+class Size:
+    layers: int
+    width: int
+    heads: int
+    length: int
+    vocab: int
+    inner: int = 1  # steps of one measurement
+
+    def network(self) -> DDiT:
+        """Random weights, and a head that is not all zeros. The mask is the last of the V ids."""
+        torch.manual_seed(0)
+        config = DDiTConfig(self.vocab, self.vocab - 1, self.length, self.width, self.layers, self.heads)
+        made = DDiT(config).eval()
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(0.02 * torch.randn_like(parameter))
+        return made.requires_grad_(False)
+
+    def flops(self, rows: int = 1, *, everywhere: bool = False) -> float:
+        """Multiplications and additions of one call for one sequence; elementwise work is not counted.
+
+        The fast path has its first block's projections already, projects no values in the last block, and computes its
+        queries, MLP and head at ``rows`` alone.
+        """
+        length, width = self.length, self.width
+        at = length if everywhere else rows
+        whole = 2 * 12 * width * width + 4 * length * width  # of a block, per position
+        if everywhere:
+            return float(length * (self.layers * whole + 2 * width * self.vocab))
+        first = length * (whole - 2 * 3 * width * width)
+        last = length * 2 * width * width + at * (2 * 11 * width * width + 4 * self.heads * length * width)
+        return float(first + (self.layers - 2) * length * whole + last + at * 2 * width * self.vocab)
+
+
+SIZES = {
+    "small": Size(12, 768, 12, 1024, 50_258),
+    "tiny": Size(4, 256, 4, 256, 4_096, inner=5),
+    "smallest": Size(3, 16, 2, 16, 500),  # for --quick
+}
+
+
+class Everywhere:
+    """The network called as the published codebases do: no rows, so the last block and the head are everybody's."""
+
+    def __init__(self, network: DDiT, plain: bool = True) -> None:
+        self.network, self.plain = network, plain
+        self.vocab_size, self.mask_id = network.vocab_size, network.mask_id
+
+    def __call__(self, tokens: Tensor, time: Tensor | None = None) -> Tensor:
+        with plain_kernels() if self.plain else nullcontext():
+            return self.network(tokens, time)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Inside, every kernel of ``unmask.models.kernels`` takes its plain form."""
+    with patch.object(kernels, "plain", lambda x: True), patch.object(layers, "plain", lambda x: True):
+        yield
+
+
+@dataclass(frozen=True)
+class InFloat32(published._Run):
+    """The published sampler as it is published: mu in float32 as well, not only the race."""
+
+    def mean(self, x: Tensor, t: Tensor) -> Tensor:
+        """mu [B, L, V]; the mask is one of the V ids here."""
+        with torch.inference_mode():
+            mu: Tensor = torch.softmax(self.network(x, t.expand(len(x))), -1)
+        return mu
+
+
+def half(size: Size, batch: int = 1) -> Tensor:
+    """Canvases of which a random half is visible."""
+    random = torch.Generator().manual_seed(1)
+    tokens = torch.randint(size.vocab - 1, (batch, size.length), generator=random)
+    return torch.where(torch.rand(batch, size.length, generator=random) < 0.5, size.vocab - 1, tokens)
+
+
+def ours(model: Any, canvas: Tensor, **options: Any) -> Iterator[object]:
+    """Steps of ``unmask.sample``, run after run."""
+    while True:
+        yield from unmask.stream(model, canvas, **options)
+
+
+def full_canvas(model: Everywhere, canvas: Tensor, precision: str) -> Iterator[object]:
+    """First-hitting with the full head and a draw at every position, of which one is kept."""
+    race, dtype = published.race(precision), published.PRECISIONS[precision]
+    random = [torch.Generator().manual_seed(0)] * canvas.numel()
+    while True:
+        x = canvas.clone()
+        with torch.inference_mode():
+            ids = race(torch.softmax(model(x).flatten(0, 1).to(dtype), -1), random)
+            at = int((x.flatten() == model.mask_id).nonzero()[0])
+            x.view(-1)[at] = ids[at]
+        yield x
+
+
+def coupled(network: DDiT, canvas: Tensor, precision: str, empty: bool) -> Iterator[object]:
+    """Steps of the published ancestral sampler with its cache: ones that call the network, or ones that need not.
+
+    The grid is so fine that nothing is unmasked; a step's cost does not depend on that.
+    """
+    kind = InFloat32 if precision == "float32" else published._Run
+    run = kind(
+        Everywhere(network), network.mask_id, published.ancestral_law, Linear(), published.race(precision), True, "draw"
+    )
+    times = torch.linspace(0.5, 0.5 - 1e-9, 1000, dtype=torch.float64)
+
+    def begun() -> Iterator[object]:
+        return run.stream(canvas.clone(), times, [torch.Generator().manual_seed(0)] * len(canvas))
+
+    if not empty:
+        return (next(begun()) for _ in itertools.count())
+    steps = begun()
+    next(steps)  # this one called the network
+    return steps
+
+
+def steppers(size: Size, names: Sequence[str] = ()) -> dict[str, Iterator[object]]:
+    """Everything that is compared, or some of it, each as an iterator that makes one step."""
+    network = size.network()
+    fast, canvas, empty = network.for_sampling(), half(size), torch.full((1, size.length), size.vocab - 1)
+    make: dict[str, Callable[[], Iterator[object]]] = {
+        "ours, one row a call": lambda: ours(fast, canvas),
+        "ours, 16 rows a call": lambda: ours(fast, empty, plan=plan.parallel, steps=max(size.length // 16, 1)),
+        "full head, one-row draw": lambda: ours(Everywhere(network), canvas),
+        "full head, full-canvas float32 draw": lambda: full_canvas(Everywhere(network), canvas, "float32"),
+        "full head, full-canvas float64 draw": lambda: full_canvas(Everywhere(network), canvas, "float64"),
+        "coupled float32, call": lambda: coupled(network, canvas, "float32", False),
+        "coupled float32, cached": lambda: coupled(network, canvas, "float32", True),
+        "coupled float64, call": lambda: coupled(network, canvas, "float64", False),
+        "coupled float64, cached": lambda: coupled(network, canvas, "float64", True),
+    }
+    return {name: make[name]() for name in names or make}
+
+
+def in_turns(run: dict[str, Iterator[object]], inner: int, rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """CPU seconds of a step, of each variant in each round; where steps are short, a round before does not count."""
+    found: dict[str, list[float]] = {name: [] for name in run}
+    for number in range(-1 if inner > 1 else 0, rounds):
+        for name, steps in run.items():
+            count = 1 if number < 0 else inner
+            started = time.process_time()
+            for _ in range(count):
+                next(steps)
+            if number >= 0:
+                found[name].append((time.process_time() - started) / count)
+    return found
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "largest": max(values)}
+
+
+def matmul_rate(width: int, length: int) -> float:
+    """float32 FLOP/s of one thread, in CPU time, on a product of the network's own sizes: the best of 20."""
+    a, b, seconds = torch.randn(length, width), torch.randn(4 * width, width), []
+    with torch.inference_mode():
+        for _ in range(20):
+            started = time.process_time()
+            for _ in range(max(1, 2**28 // (length * width * width))):
+                torch.nn.functional.linear(a, b)
+            seconds.append((time.process_time() - started) / max(1, 2**28 // (length * width * width)))
+    return 8.0 * length * width * width / min(seconds)
+
+
+def whole_sequence(size: Size, seconds: dict[str, float], steps: int, kind: str) -> float:
+    """A sequence in N steps, multiplied up: E-NFE calls, and for the published the steps between them."""
+    calls = unmask.theory.expected_nfe(steps, size.length)
+    if kind == "ours":
+        one, many = seconds["ours, one row a call"], seconds["ours, 16 rows a call"]
+        return calls * (one + (many - one) / 15 * (size.length / calls - 1))
+    return calls * seconds[f"coupled {kind}, call"] + (steps - calls) * seconds[f"coupled {kind}, cached"]
+
+
+def steps(size: Size) -> dict[str, Any]:
+    """Seconds of each kind of step, and of whole sequences: ratios to ours, round by round."""
+    run = steppers(size)
+    found = in_turns(run, size.inner)
+    del run
+    gc.collect()
+    rounds = [{name: values[i] for name, values in found.items()} for i in range(ROUNDS)]
+    result: dict[str, Any] = {
+        "seconds": {name: spread(values) for name, values in found.items()},
+        "first-hitting": {
+            name: spread([one[name] / one["ours, one row a call"] for one in rounds])
+            for name in found
+            if name.startswith("full head")
+        },
+        "sequences": {},
+    }
+    for count in STEPS:
+        each = {kind: [whole_sequence(size, one, count, kind) for one in rounds] for kind in ("ours", *PRECISIONS)}
+        result["sequences"][count] = {
+            "calls": unmask.theory.expected_nfe(count, size.length),
+            "seconds": {kind: statistics.median(values) for kind, values in each.items()},
+            "ratio": {
+                kind: spread([a / b for a, b in zip(each[kind], each["ours"], strict=True)]) for kind in PRECISIONS
+            },
+        }
+    rate = matmul_rate(size.width, size.length)
+    one = result["seconds"]["ours, one row a call"]["median"]
+    result["matmul"] = {"flops_per_second": rate, "fraction": size.flops() / one / rate}
+    return result
+
+
+PRECISIONS = ("float32", "float64")
+
+
+def parts(size: Size) -> dict[str, float]:
+    """Shares of a first-hitting run's time: the body, the head, the draw, and the loop around them."""
+    network: Any = size.network().for_sampling()
+    spent = dict.fromkeys(("body", "head", "draw"), 0.0)
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            started = time.process_time()
+            result = function(*given, **named)
+            spent[name] += time.process_time() - started
+            return result
+
+        return run
+
+    network.states, network.logits = timed("body", network.states), timed("head", network.logits)
+    calls = ours(network, half(size), draw=timed("draw", inverse_cdf))
+    next(calls)
+    spent.update(dict.fromkeys(spent, 0.0))
+    started = time.process_time()
+    for _ in range(ROUNDS * size.inner**2):
+        next(calls)
+    total = time.process_time() - started
+    shares = {name: seconds / total for name, seconds in spent.items()}
+    return shares | {"rest": 1 - sum(shares.values()), "outside the network": 1 - shares["body"] - shares["head"]}
+
+
+def exponent(seconds: dict[int, float]) -> float:
+    """The slope of log seconds over log size, by least squares."""
+    x, y = torch.tensor(list(seconds), dtype=torch.float64).log(), torch.tensor(list(seconds.values())).double().log()
+    return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+
+
+def main() -> None:
+    from benchmarks import sampling_more, sampling_report
+
+    every = ("steps", "whole", "parts", "memory", "tricks", "growth", "batches", "anyorder", "threads", "compile")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="count operations and look at shapes; no clock")
+    parser.add_argument("--part", action="append", choices=every, help="only these parts")
+    parser.add_argument("--network", action="append", choices=("small", "tiny"), help="only this network")
+    parser.add_argument("--output", metavar="FILE", help="save there as JSON, after each part; others' parts stay")
+    parser.add_argument("--report", metavar="FILE", help="print the tables of a saved run")
+    parser.add_argument("--picture", metavar="FILE", help="and draw them there")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    if chosen.quick:
+        print(json.dumps(sampling_more.counts(SIZES["smallest"]), indent=1))
+        return
+    saved = Path(chosen.report or chosen.output or "")
+    result: dict[str, Any] = json.loads(saved.read_text()) if saved.is_file() else {}
+    if not chosen.report:
+        for name, part, run in _work(chosen.part or every, chosen.network or ("tiny", "small"), sampling_more):
+            print(f"{part}, {name}", file=sys.stderr, flush=True)
+            result.setdefault(part, {})[name] = json.loads(json.dumps(run()))
+            result["sizes"] = {size: asdict(SIZES[size]) for size in ("small", "tiny")}
+            if chosen.output:
+                saved.write_text(json.dumps(result, indent=1) + "\n")
+    print(sampling_report.tables(result))
+    if chosen.picture:
+        sampling_report.picture(result, Path(chosen.picture))
+
+
+def _work(chosen: Any, networks: Any, more: Any) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """What is to be measured, in the order of the parts."""
+    of_size: dict[str, Callable[[Size], Any]] = {
+        "steps": steps, "parts": parts, "tricks": more.tricks, "batches": more.batches, "compile": more.compiled,
+    }  # fmt: skip
+    of_tiny: dict[str, Callable[[Size], Any]] = {"whole": more.whole, "growth": more.growth}
+    for part in chosen:
+        for name in networks:
+            size = SIZES[name]
+            if part == "compile" and name == "small" and len(chosen) > 1:
+                continue  # minutes for one number: ask for it alone
+            if part in of_size:
+                yield name, part, lambda run=of_size[part], size=size: run(size)
+            elif part == "memory":
+                yield name, part, lambda name=name: more.memory(name)
+            elif name == "tiny" and part in of_tiny:
+                yield name, part, lambda run=of_tiny[part], size=size: run(size)
+            elif name == "tiny" and part == "threads":
+                yield name, part, more.threads
+            elif name == "small" and part == "anyorder":
+                yield name, part, more.any_order
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""Parts of ``benchmarks.sampling``: counts without a clock, single optimisations, torch.compile, threads, any order."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import unmask
+from benchmarks import anyorder, sampling
+from benchmarks.sampling import SIZES, Everywhere, Size, coupled, exponent, half, in_turns, ours, spread, steppers
+from benchmarks.train import _megabytes
+from unmask import plan, published
+from unmask.models import kernels, layers
+
+
+class Shapes(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes; views of the weights do not count."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.largest = 0
+        self.weights = {tensor.untyped_storage().data_ptr() for tensor in network.parameters()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in self.weights:
+                self.largest = max(self.largest, tensor.numel())
+        return out
+
+
+def counts(size: Size) -> dict[str, dict[str, int]]:
+    """Network calls, rows through the head and the largest tensor of whole runs: the same on every machine."""
+    network = size.network()
+    found: dict[str, dict[str, int]] = {}
+
+    def run(name: str, make: Callable[[Any], unmask.Sample], model: Any) -> None:
+        inner, rows = getattr(model, "network", model), []
+        head = inner.logits
+        inner.logits = lambda states: (rows.append(states.numel() // size.width), head(states))[1]
+        with Shapes(inner) as shapes:
+            made = make(model)
+        del inner.logits
+        found[name] = {
+            "calls": made.calls, "head_rows": sum(rows), "largest": shapes.largest, "tokens": made.tokens.numel(),
+        }  # fmt: skip
+
+    fast, empty = network.for_sampling(), {"num": 1, "length": size.length}
+    run("first-hitting", lambda model: unmask.sample(model, **empty), fast)
+    run("first-hitting, batch of 3", lambda model: unmask.sample(model, num=3, length=size.length), fast)
+    for count in (4, 50, 10_000):
+        run(f"ancestral {count}", lambda m, n=count: unmask.sample(m, **empty, plan=plan.ancestral, steps=n), fast)
+    run("ancestral 10, batch of 3",
+        lambda m: unmask.sample(m, num=3, length=size.length, plan=plan.ancestral, steps=10), fast)  # fmt: skip
+    run("full head", lambda model: unmask.sample(model, **empty), Everywhere(network))
+    run("coupled 50", lambda model: published.coupled_ancestral(model, **empty, steps=50), Everywhere(network))
+    return found
+
+
+def tricks(size: Size) -> dict[str, Any]:
+    """First-hitting without one of the optimisations, against all of them: how much more a step costs."""
+    network, canvas = size.network(), half(size)
+    anew = size.network().for_sampling()
+    anew.first = None
+
+    def without(model: Any, change: Callable[[], AbstractContextManager[Any]]) -> Iterator[object]:
+        run = ours(model, canvas)
+        while True:
+            with change():
+                step = next(run)
+            yield step
+
+    class LastBlockEverywhere(Everywhere):
+        def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+            return self.network.logits(layers.take(self.network.states(tokens, time), rows))
+
+    fast = network.for_sampling()
+    changes: dict[str, tuple[Any, Callable[[], AbstractContextManager[Any]]]] = {
+        "with all": (fast, nullcontext),
+        "head and last block at every row": (Everywhere(fast, plain=False), nullcontext),
+        "last block at every row": (LastBlockEverywhere(fast), nullcontext),
+        "plain kernels": (fast, sampling.plain_kernels),
+        "adaLN not folded": (network, lambda: patch.object(type(network), "for_sampling", lambda self: self)),
+        "first block projected anew": (anew, lambda: patch.object(type(network), "for_sampling", lambda self: self)),
+        "values of the last block projected": (fast, lambda: patch.object(layers, "plain", lambda x: True)),
+        "GELU by tanh": (
+            fast, lambda: patch.object(kernels.Gelu, "forward", lambda self, x: functional.gelu(x, approximate="tanh"))
+        ),
+        "MLP in one piece": (fast, lambda: patch.object(kernels, "MLP_ROWS", 10**9)),
+        "rotation with a copy": (fast, lambda: patch.object(layers, "rotate", _rotated)),
+    }  # fmt: skip
+    run = {name: without(model, change) for name, (model, change) in changes.items()}
+    found = in_turns(run, size.inner, sampling.ROUNDS if size.inner > 1 else 3)
+    best = found["with all"]
+    return {
+        name: {"seconds": statistics.median(values)}
+        | spread([a / b for a, b in zip(values, best, strict=True)])
+        for name, values in found.items()
+    }  # fmt: skip
+
+
+def _rotated(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.addcmul(x * table[0], torch.cat((second, first), -1), table[1])
+
+
+def compiled(size: Size) -> dict[str, Any]:
+    """The network by torch.compile, static shapes, against the fast path: what a step gains, what warming up costs."""
+    fast, canvas = size.network().for_sampling(), half(size)
+    rows = torch.zeros(1, 1, dtype=torch.int64)
+    try:
+        made = torch.compile(fast, dynamic=False)
+        started, wall = time.process_time(), time.perf_counter()
+        with torch.inference_mode():
+            made(canvas, rows=rows)
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+    warm = {"cpu_seconds": time.process_time() - started, "seconds": time.perf_counter() - wall}
+
+    def calls(network: Any) -> Iterator[object]:
+        while True:
+            with torch.inference_mode():
+                answer = network(canvas, rows=rows)
+            yield answer
+
+    found = in_turns({"fast": calls(fast), "compiled": calls(made)}, size.inner)
+    ratio = spread([a / b for a, b in zip(found["fast"], found["compiled"], strict=True)])
+    return {"warming_up": warm, "speedup": ratio}
+
+
+def whole(size: Size) -> dict[str, float]:
+    """Whole runs at N = 1,000, once each: a check of what is multiplied up."""
+    network, made = size.network(), {}
+    runs: dict[str, Callable[[], object]] = {
+        "ours": lambda: unmask.sample(network, num=1, length=size.length, plan=plan.ancestral, steps=1000),
+        "float32": lambda: published.coupled_ancestral(Everywhere(network), num=1, length=size.length, steps=1000),
+    }
+    for name, run in runs.items():
+        started = time.process_time()
+        run()
+        made[name] = time.process_time() - started
+    return made
+
+
+def step_memory(name: str, variant: str) -> float:
+    """MB that the second step of a run takes at its peak beyond what the process held before it, by /proc."""
+    torch.set_num_threads(1)
+    steps_of = steppers(SIZES[name], [variant])[variant]
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return float("nan")
+    next(steps_of)
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
+    base = _megabytes(status, "VmRSS")
+    next(steps_of)
+    return _megabytes(status, "VmHWM") - base
+
+
+def memory(name: str) -> dict[str, float]:
+    """Of one step, each variant in a process of its own."""
+    variants = ("ours, one row a call", "full head, one-row draw", "coupled float32, call", "coupled float64, call")
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        return {variant: pool.apply(step_memory, (name, variant)) for variant in variants}
+
+
+def growth(size: Size) -> dict[str, Any]:
+    """How the cost of a whole sequence grows: exponents of fits to seconds over L and V, token by token."""
+    result: dict[str, Any] = {}
+    for axis, values in (("length", (128, 256, 512, 1024, 2048)), ("vocab", (64, 512, 4096, 50_258))):
+        seconds: dict[str, dict[int, float]] = {"ours": {}, "float32": {}}
+        for value in values:
+            one = replace(size, **{axis: value})
+            network = one.network()
+            run = {
+                "ours": ours(network.for_sampling(), half(one)),
+                "float32": coupled(network, half(one), "float32", False),
+            }
+            for kind, found in in_turns(run, 2, 3).items():
+                seconds[kind][value] = statistics.median(found) * one.length
+        result[axis] = {kind: {"seconds": at, "exponent": exponent(at)} for kind, at in seconds.items()}
+    return result
+
+
+def batches(size: Size) -> dict[int, dict[str, float]]:
+    """Tokens per CPU second of first-hitting at B = 1, 4, 16: each call unmasks B tokens."""
+    fast, found = size.network().for_sampling(), {}
+    for batch in (1, 4, 16):
+        canvas = half(size, batch)
+        run = ours(fast, canvas)
+        if size.inner > 1:
+            next(run)
+        started, count = time.process_time(), size.inner
+        for _ in range(count):
+            next(run)
+        found[batch] = {"tokens_per_second": batch * count / (time.process_time() - started)}
+    return found
+
+
+CHILD = """
+import json, sys, time, torch
+torch.set_num_threads(int(sys.argv[1]))
+from benchmarks.sampling import SIZES, half, ours
+steps = ours(SIZES["tiny"].network().for_sampling(), half(SIZES["tiny"]))
+next(steps)
+times = []
+for _ in range(40):
+    started = time.perf_counter()
+    next(steps)
+    times.append(time.perf_counter() - started)
+print(json.dumps(sorted(times)[20]))
+"""
+
+
+def threads() -> dict[str, float]:
+    """Milliseconds by the clock of the tiny network's step: by threads and waiting policy, idle and beside a process.
+
+    The one part with a clock on the wall, because threads are about nothing else. Wants a machine that is quiet.
+    """
+    found: dict[str, float] = {}
+    for busy in (False, True):
+        other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+        try:
+            for count in sorted({1, os.cpu_count() or 1}):
+                for policy in ("passive", "active"):
+                    where = "beside a busy process" if busy else "idle"
+                    settings = {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": str(count)}
+                    command = [sys.executable, "-c", CHILD, str(count)]
+                    made = subprocess.run(command, env=os.environ | settings, stdout=subprocess.PIPE, check=True)
+                    found[f"{count} threads, {policy}, {where}"] = 1e3 * json.loads(made.stdout)
+        finally:
+            if other is not None:
+                other.kill()
+                other.wait()
+    return found
+
+
+def any_order() -> dict[str, Any]:
+    """The paper's small network token by token: bidirectional, visible, any order with its cache, left to right."""
+    return anyorder.sampling(anyorder.Setting(lengths=(256, 1024), tokens=4))

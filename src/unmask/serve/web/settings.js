@@ -1,0 +1,229 @@
+// The settings of one pane: which of them apply to a model and a sampler, what they mean, and how they are written.
+
+export const NAMES = ["model", "sampler", "steps", "order", "draw", "temperature", "top_p", "top_k"];
+const NUMBERS = new Set(["steps", "temperature", "top_p", "top_k"]);
+const DEFAULTS = { sampler: "first-hitting", order: "1", draw: "inverse-cdf", temperature: 1 };
+const PREDICTORS = new Set(["1", "extrapolate", "correct", "auto"]); // all other orders look at the network
+
+const SAMPLERS = {
+  "first-hitting": "Exact: one token per network call, at its own hitting time.",
+  parallel: "As many calls as steps: several tokens at once, each drawn without seeing the others.",
+  ancestral: "The reversed process on an even grid of N steps. A step in which nothing happens costs no call.",
+  "published-ancestral": "As other codebases run it: token and mask in one float32 draw. Kept to show the fault.",
+  "published-euler": "SEDD's Euler steps, token and mask in one float32 draw. Kept to show the fault.",
+  "published-tweedie": "SEDD's tau-leaping, token and mask in one float32 draw. Kept to show the fault.",
+  "published-law": "published-ancestral by its law: an exact run that refuses what float32 would lose. Any N in seconds.",
+};
+const CALLED = { 1: "first order", extrapolate: "second order, extrapolate", correct: "second order, correct" };
+const ORDERS = {
+  extrapolate: "Second order: extrapolates from the call before.",
+  correct: "Second order: masks the last group again and draws it once more.",
+  auto: "Extrapolates up to 128 steps, corrects beyond.",
+};
+const LOOKS = "This order looks at the network to choose the next position. It has another law than the model's.";
+const LEFT_TO_RIGHT = "A left-to-right model draws one token per call from the beginning: it has no sampler to choose.";
+
+export function isText(model) {
+  return model.tokenizer !== "levels";
+}
+
+export function fillsBlanks(model) {
+  return model.kind !== "left-to-right";
+}
+
+/** The settings that mean something together with the others; the rest is neither sent nor shared. */
+export function applicable(model, chosen) {
+  if (model.kind === "left-to-right") {
+    return new Set(["model", "draw", "temperature", "top_p", "top_k"]);
+  }
+  if (chosen.sampler?.startsWith("published-")) {
+    return new Set(["model", "sampler", "steps"]);
+  }
+  const names = new Set(NAMES);
+  if (!PREDICTORS.has(chosen.order ?? "1")) {
+    names.delete("sampler");
+  } else if ((chosen.sampler ?? "first-hitting") === "first-hitting") {
+    names.delete("steps");
+  }
+  return names;
+}
+
+/** One sentence on the choice, for who meets it the first time. */
+export function explanation(model, chosen) {
+  if (model.kind === "left-to-right") {
+    return LEFT_TO_RIGHT;
+  }
+  if (chosen.sampler?.startsWith("published-")) {
+    return SAMPLERS[chosen.sampler];
+  }
+  if (!PREDICTORS.has(chosen.order)) {
+    return LOOKS;
+  }
+  return [SAMPLERS[chosen.sampler], ORDERS[chosen.order]].filter(Boolean).join(" ");
+}
+
+/** The settings in a few words, for a pane's head. */
+export function inWords(model, chosen) {
+  const has = applicable(model, chosen);
+  const parts = [model.kind === "left-to-right" ? "left to right" : has.has("sampler") ? chosen.sampler : chosen.order];
+  if (has.has("steps") && chosen.steps) {
+    parts.push(`N = ${chosen.steps.toLocaleString("en")}`);
+  }
+  if (has.has("sampler") && has.has("order") && chosen.order !== "1") {
+    parts.push(chosen.order);
+  }
+  if (!has.has("draw")) {
+    parts.push("float32");
+  } else if (chosen.draw !== DEFAULTS.draw) {
+    parts.push(chosen.draw);
+  }
+  if (has.has("temperature") && chosen.temperature !== 1) {
+    parts.push(`temperature ${chosen.temperature}`);
+  }
+  for (const name of ["top_p", "top_k"]) {
+    if (has.has(name) && chosen[name]) {
+      parts.push(`${name.replace("_", " ")} ${chosen[name]}`);
+    }
+  }
+  return parts.join(", ");
+}
+
+/** Why a run has no plan, where it has none. */
+export function unplanned(model, chosen) {
+  if (model.kind === "left-to-right") {
+    return "From left to right, one position per call: τ is the part that is still to come";
+  }
+  return chosen.sampler?.startsWith("published-")
+    ? "No plan: token and time are drawn together, and the marks show what came when"
+    : "No plan: the network decides as it goes, and the marks show what came when";
+}
+
+/** What the model is, in one line. */
+export function aboutModel(model) {
+  const data = model.card?.data?.replace(/^[\w-]+: /, "").replace(/;.*$/s, "");
+  const kind = model.kind[0].toUpperCase() + model.kind.slice(1);
+  const parts = [
+    model.length ? `${model.length} tokens` : null, `vocabulary of ${model.vocab_size.toLocaleString("en")}`,
+    typeof model.card?.bound === "number"
+      ? `${model.card.bound.toFixed(2)} ${model.card.bound_unit ?? "bits per token"}` : null,
+  ];
+  return `${kind} model${data ? ` of ${data}` : ""}. ${parts.filter(Boolean).join(", ")}.`;
+}
+
+/** A form's worth of settings in a container made from the template; the model may stand in another, the head. */
+export class Settings {
+  constructor(root, models, changed, head = root) {
+    this.models = models;
+    root.replaceChildren(document.getElementById("settings").content.cloneNode(true));
+    if (head !== root) {
+      head.replaceChildren(root.querySelector(".model"));
+    }
+    this.parts = [...new Set([root, head])];
+    this.#options("model", models.map((model) => model.id));
+    const listen = (event) => {
+      const { name } = event.target.dataset;
+      if (name === "model") {
+        this.#offer();
+      }
+      this.#adjust(name);
+      changed();
+    };
+    for (const part of this.parts) {
+      part.addEventListener("input", listen);
+      part.addEventListener("change", listen); // some browsers tell of a choice by this alone
+    }
+    this.value = { model: models[0].id };
+  }
+
+  get model() {
+    return this.models.find((model) => model.id === this.field("model").value);
+  }
+
+  get value() {
+    const entries = NAMES.map((name) => {
+      const text = this.field(name).value;
+      return [name, NUMBERS.has(name) ? (text === "" ? null : Number(text)) : text];
+    });
+    return Object.fromEntries(entries);
+  }
+
+  set value(chosen) {
+    if (this.models.some((model) => model.id === chosen.model)) {
+      this.field("model").value = chosen.model;
+    }
+    this.#offer();
+    for (const name of NAMES.slice(1)) {
+      const value = chosen[name] ?? DEFAULTS[name] ?? "";
+      const field = this.field(name);
+      if (!(field instanceof HTMLSelectElement) || [...field.options].some((option) => option.value === String(value))) {
+        field.value = value;
+      }
+    }
+    this.#adjust();
+  }
+
+  /** What is sent to the server: the settings that apply, without those that are at their defaults anyway. */
+  get request() {
+    const chosen = this.value;
+    const sent = {};
+    for (const name of applicable(this.model, chosen)) {
+      if (chosen[name] !== null && chosen[name] !== "") {
+        sent[name] = chosen[name];
+      }
+    }
+    return sent;
+  }
+
+  /** The control of a setting, or null if it has none here. */
+  field(name) {
+    return this.#find(`[data-name="${CSS.escape(name)}"]`);
+  }
+
+  #find(selector) {
+    return this.parts.map((part) => part.querySelector(selector)).find(Boolean) ?? null;
+  }
+
+  /** group(value), where given, is the heading that a value stands under. */
+  #options(name, values, group = () => "") {
+    const field = this.field(name);
+    const before = field.value;
+    const groups = new Map();
+    for (const value of values) {
+      const heading = group(value);
+      groups.set(heading, [...(groups.get(heading) ?? []), new Option(CALLED[value] ?? value, value)]);
+    }
+    field.replaceChildren(...[...groups].flatMap(([label, options]) => {
+      const element = Object.assign(document.createElement("optgroup"), { label });
+      element.append(...options);
+      return label ? [element] : options;
+    }));
+    if (values.includes(before)) {
+      field.value = before;
+    }
+  }
+
+  #offer() {
+    const { samplers, orders, draws } = this.model;
+    this.#options("sampler", samplers ?? [],
+      (name) => (name.startsWith("published-") ? "as published, with the float32 fault" : "exact"));
+    this.#options("order", orders ?? [], (name) => (PREDICTORS.has(name) ? "planned" : "looks at the network"));
+    this.#options("draw", draws ?? []);
+    this.#find("[data-about]").textContent = aboutModel(this.model);
+  }
+
+  /** Offer what applies; by: the setting that has just changed. */
+  #adjust(by = "") {
+    const chosen = this.value;
+    const names = applicable(this.model, chosen);
+    for (const name of NAMES) {
+      const field = this.field(name);
+      field.disabled = !names.has(name);
+      field.closest(".field").classList.toggle("off", field.disabled);
+    }
+    const steps = this.field("steps");
+    if (by !== "steps" && names.has("steps") && names.has("sampler") && steps.value === "") {
+      steps.value = 16; // these samplers cannot do without
+    }
+    this.#find("[data-explains]").textContent = explanation(this.model, chosen);
+  }
+}

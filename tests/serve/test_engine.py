@@ -1,0 +1,509 @@
+"""The engine: the same answer alone and in any company, fair places, and nothing left behind."""
+
+import functools
+import gc
+import json
+import random
+import threading
+
+import pytest
+import torch
+
+from tests.serve.served import MODELS, SERVED, Asked, library, lively, model, running, until
+from tests.small_models import LENGTH, TOKENIZERS, network
+from unmask import Model
+from unmask.models.causal import Causal
+from unmask.models.protocol import inference
+from unmask.plan import first_hitting
+from unmask.sample import generators
+from unmask.serve.aside import Aside
+from unmask.serve.engine import Engine
+from unmask.serve.forecast import begins
+from unmask.serve.job import Job, Refused
+from unmask.serve.lane import Lane, together
+from unmask.serve.limits import Limits
+from unmask.serve.seats import AnyOrderSeats, LeftToRightSeats, Seats
+from unmask.serve.work import Filling, Served, left_to_right
+
+WAYS = {
+    "first_hitting": {"number": 2, "length": 10},
+    "prompt": {"prompt": "In the ", "length": 12, "temperature": 0.7},
+    "parallel": {"text": "God ____________ the earth", "steps": 3, "number": 2},
+    "ancestral": {"sampler": "ancestral", "steps": 6, "top_k": 40, "length": 12},
+    "extrapolate": {"order": "extrapolate", "steps": 5, "length": 12},
+    "correct": {"order": "correct", "steps": 5, "number": 2, "top_p": 0.8, "length": 12},
+    "gumbel": {"draw": "gumbel-float32", "steps": 4, "length": 12},
+    "margin": {"order": "margin", "steps": 3, "number": 2, "length": 8},
+    "remasking": {"order": "remdm-cap", "steps": 4, "length": 8},
+    "published": {"sampler": "published-ancestral", "steps": 4, "number": 2, "length": 8},
+}
+LEFT_TO_RIGHT = {
+    "empty": {"number": 2, "length": 10},
+    "prompt": {"prompt": "In the ", "length": 12, "number": 2, "temperature": 0.8},
+    "short": {"prompt": "And", "length": 10, "top_k": 20},
+}
+
+
+def requests():
+    found = [{**way, "model": name, "seed": 3} for name in ("tiny", "anyorder") for way in WAYS.values()]
+    found += [{**way, "model": "twin", "seed": 3} for way in LEFT_TO_RIGHT.values()]
+    return [*found, {"model": "bytes", "prompt": "神 é", "length": 14, "seed": 8}]
+
+
+def holes(count, length=8):
+    """A canvas whose last tokens are masked: as many calls as holes."""
+    return [*[1] * (length - count), *[None] * count]
+
+
+def same(asked, truth):
+    done = asked.answer()
+    assert [one.tokens for one in done] == truth.tokens.tolist()
+    assert [one.nfe for one in done] == truth.nfe.tolist() and [one.ncs for one in done] == truth.ncs.tolist()
+
+
+@functools.cache
+def truth(body):
+    return library(json.loads(body))
+
+
+@pytest.mark.parametrize("places", [2, 16])
+def test_every_answer_is_the_librarys_in_any_company(places):
+    bodies = requests()
+    random.Random(places).shuffle(bodies)
+    with running(Limits(max_batch=places)) as engine:
+        asked = [Asked(engine, SERVED, body, watched=i % 2 == 0) for i, body in enumerate(bodies)]
+        for one, body in zip(asked, bodies, strict=True):
+            same(one, truth(json.dumps(body)))
+        assert engine.counts.sequences == sum(one.job.work.number for one in asked)
+
+
+def test_steps_lead_from_the_canvas_to_the_tokens_and_are_those_of_the_library():
+    with running() as engine:
+        for body in ({"order": "correct", "steps": 4}, {"order": "margin", "steps": 3}, {"model": "twin"}):
+            body |= {"seed": 2, "length": 9}
+            asked = Asked(engine, SERVED, body, watched=True)
+            (done,), truth = asked.answer(), library(body)
+            ids = list(asked.job.work.canvas)
+            assert len(asked.steps) == done.nfe == len(truth.trace)
+            for filled, step in zip(asked.steps, truth.trace, strict=True):
+                for position in filled.entry.hidden or ():
+                    ids[position] = asked.job.work.model.denoiser.mask_id
+                for position, token in zip(filled.entry.positions, filled.entry.tokens, strict=True):
+                    ids[position] = token
+                assert filled.entry.positions == [p for p in step.positions[0].tolist() if p >= 0]
+                assert filled.entry.tau == pytest.approx(step.tau[0][step.positions[0] >= 0].tolist())
+                assert filled.entry.probabilities == pytest.approx(
+                    step.probabilities[0][step.positions[0] >= 0].tolist(), rel=1e-4
+                )
+            assert ids == done.tokens
+
+
+class Counting:
+    """A denoiser that writes down the batches it is called for, and may be held up."""
+
+    def __init__(self, inner):
+        self.inner, self.vocab_size, self.mask_id = inner, inner.vocab_size, inner.mask_id
+        self.length = inner.length
+        self.batches, self.gate = [], threading.Event()
+        self.gate.set()
+        self.called = threading.Semaphore(0)
+
+    def __call__(self, tokens, time=None, rows=None):
+        self.batches.append(tuple(tokens.shape))
+        self.called.release()
+        assert self.gate.wait(300)
+        if bool((tokens[:, 0] == 7).any()):
+            raise RuntimeError("a token that this network cannot bear")
+        if bool((tokens[:, 0] == 8).any()):
+            return torch.full((*rows.shape, self.vocab_size), torch.nan)
+        return self.inner(tokens, time, rows)
+
+
+@pytest.fixture
+def counting():
+    network_ = Counting(lively(network(TOKENIZERS["bpe"])))
+    return network_, {"c": Served(Model(network_, TOKENIZERS["bpe"], name="c"))}
+
+
+def test_requests_join_and_leave_between_calls(counting):
+    network_, served = counting
+    network_.gate.clear()
+    with running(Limits(max_batch=3)) as engine:
+        first = Asked(engine, served, {"seed": 0, "canvas": holes(6)})
+        network_.called.acquire()
+        others = [Asked(engine, served, {"seed": i, "canvas": holes(n)}) for i, n in ((1, 2), (2, 3), (3, 2))]
+        network_.gate.set()
+        for one in (first, *others):
+            one.answer()
+    # The first alone; then two join; when the shorter of them is done there is a place for the last.
+    assert [batch for batch, _ in network_.batches] == [1, 3, 3, 3, 2, 1]
+    assert engine.counts.calls == 6 and engine.counts.rows == 13
+
+
+def test_the_end_is_known_at_the_beginning(counting):
+    network_, served = counting
+    network_.gate.clear()
+    with running(Limits(max_batch=2)) as engine:
+        asked = [Asked(engine, served, {"seed": 0, "canvas": holes(5), "number": 2})]
+        network_.called.acquire()
+        engine._costs.of_round = lambda lanes: 1.0  # one second a round: forecasts are then rounds
+        asked += [
+            Asked(engine, served, {"seed": i, "canvas": holes(n), "number": m}) for i, n, m in ((1, 3, 1), (2, 4, 2))
+        ]
+        assert [one.calls for one in asked[2].planned] == [4, 4]
+        assert [one.queue_seconds for one in asked[1].planned] == [5.0]
+        assert [one.queue_seconds for one in asked[2].planned] == [5.0, 8.0]
+        assert [one.seconds_left for one in asked[2].planned] == [9.0, 12.0]
+        network_.gate.set()
+        for one in asked:
+            one.answer()
+        assert engine.counts.calls == 12, "as forecast"
+
+
+def test_seconds_are_told_from_the_first_request_on(counting):
+    """A network that was warmed up has a cost; a lane that is new costs what the model's others do."""
+    network_, served = counting
+    with running() as engine:
+        engine.warm(served["c"])
+        assert len(network_.batches) == 1 and engine.counts.calls == 0
+        until(lambda: engine.live == 0)
+        network_.gate.clear()  # so that what is known stays what it is
+        (planned,) = Asked(engine, served, {"seed": 0, "canvas": holes(3)}).planned
+        assert planned.queue_seconds == 0 and planned.seconds_left > 0
+        assert planned.seconds_left == pytest.approx(3 * engine._costs.of((served["c"], LENGTH, 1)))
+        network_.gate.set()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_network_can_be_warmed_up(name):
+    with running() as engine:
+        engine.warm(SERVED[name])
+        assert engine._costs.of((SERVED[name], 3, 1)) > 0
+
+
+def test_places_are_given_in_order_of_arrival():
+    """Two places with 5 and 2 calls left, one that waits for 4: it begins in round 2, so the next ones in 5 and 6."""
+    assert begins([5, 2], 2, [4], [1, 7]) == [5, 6]
+    assert begins([], 3, [], [2, 2, 2, 2]) == [0, 0, 0, 2]
+
+
+def test_what_is_visible_stays_and_calls_are_those_that_the_network_saw(counting):
+    network_, served = counting
+    canvas = [3, None, 1, None, None, 2]
+    for way in ({}, {"steps": 2}, {"order": "correct", "steps": 3}, {"order": "margin"},
+                {"sampler": "published-ancestral", "steps": 7}):  # fmt: skip
+        network_.batches.clear()
+        with running() as engine:
+            (done,) = Asked(engine, served, {"canvas": canvas, "seed": 4, **way}).answer()
+        assert [t for t, hole in zip(done.tokens, canvas, strict=True) if hole is not None] == [3, 1, 2]
+        assert network_.mask_id not in done.tokens
+        assert done.calls == len(network_.batches) == engine.counts.calls
+
+
+def test_different_lengths_and_widths_do_not_share_a_call(counting):
+    network_, served = counting
+    network_.gate.clear()
+    with running(Limits(max_batch=8)) as engine:
+        held = Asked(engine, served, {"seed": 9, "length": 1})
+        network_.called.acquire()
+        asked = [
+            Asked(engine, served, {"seed": i, **body})
+            for i, body in enumerate(({"length": 6}, {"length": 6}, {"length": 9}, {"length": 6, "steps": 1}))
+        ]
+        network_.gate.set()
+        for one in (held, *asked):
+            one.answer()
+    assert sorted(network_.batches[1:4]) == [(1, 6), (1, 9), (2, 6)]
+
+
+def test_nothing_to_fill_needs_no_call(counting):
+    network_, served = counting
+    with running() as engine:
+        (done,) = Asked(engine, served, {"canvas": [1, 2, 3], "seed": 0}).answer()
+        assert done.tokens == [1, 2, 3] and done.nfe == 0 and not network_.batches
+
+
+def test_the_queue_is_full_at_its_limit_and_nothing_accepted_is_lost(counting):
+    network_, served = counting
+    network_.gate.clear()
+    with running(Limits(max_batch=1, max_queue=3)) as engine:
+        asked = [Asked(engine, served, {"seed": 0, "steps": 2})]
+        network_.called.acquire()
+        asked += [Asked(engine, served, {"seed": i, "steps": 2}) for i in (1, 2, 3)]
+        for _ in range(30):
+            with pytest.raises(Refused, match="3 requests wait") as refused:
+                Asked(engine, served, {"seed": 9, "steps": 2})
+            assert refused.value.retry_after >= 1
+        network_.gate.set()
+        for i, one in enumerate(asked):
+            truth = served["c"].model.sample(seed=i, steps=2)
+            assert [done.tokens for done in one.answer()] == truth.tokens.tolist()
+        assert engine.counts.refused == 30
+
+
+class TestCancelling:
+    @pytest.mark.parametrize("way", [{}, {"order": "margin"}, {"sampler": "published-tweedie", "steps": 50}])
+    def test_a_cancelled_request_is_gone_before_the_next_call(self, counting, way):
+        network_, served = counting
+        network_.gate.clear()
+        with running(Limits(max_batch=1)) as engine:
+            first = Asked(engine, served, {"seed": 0, "length": 8, **way})
+            network_.called.acquire()
+            second = Asked(engine, served, {"seed": 1, "canvas": holes(2)})
+            engine.cancel(first.job)
+            network_.gate.set()
+            second.answer()
+            assert len(network_.batches) == 3, "the call that was under way, and the second's two"
+            assert first.told.empty()
+
+    def test_a_hundred_of_them_leave_nothing_behind(self):
+        before, held = threading.active_count(), len(left_over())
+        with running(Limits(max_batch=4, max_queue=200)) as engine:
+            ways = [{}, {"model": "anyorder"}, {"model": "twin"}, {"order": "entropy"}, {"steps": 4, "number": 3}]
+            asked = [Asked(engine, SERVED, {"seed": i, **ways[i % len(ways)]}) for i in range(100)]
+            for one in asked:
+                engine.cancel(one.job)
+            before_that = sum(not one.job.unfinished for one in asked)
+            last = Asked(engine, SERVED, {"seed": 1})
+            same(last, library({"seed": 1}))
+            until(lambda: engine.live == engine.queued == 0)
+            assert not engine._lanes and not engine._asides and engine.cache_bytes == 0
+            assert engine.counts.cancelled == 100 - before_that
+            del asked, one, last
+            until(lambda: len(left_over()) <= held)
+        assert threading.active_count() == before
+
+    def test_one_sequence_of_a_request(self):
+        with running() as engine:
+            asked = Asked(engine, SERVED, {"seed": 0, "number": 2})
+            engine.cancel(asked.job, 1)
+            done = asked.told.get(timeout=300)
+            assert done.index == 0 and done.tokens == library({"seed": 0, "number": 2}).tokens[0].tolist()
+
+    def test_whoever_listens_to_nobody_is_cancelled(self, counting):
+        _, served = counting
+        with running() as engine:
+            asked = Asked(engine, served, {"seed": 0}, watched=True)
+
+            def gone(event):
+                raise RuntimeError("the loop is closed")
+
+            asked.job.tell = gone
+            Asked(engine, served, {"seed": 1}).answer()
+            assert asked.job.cancelled
+            until(lambda: engine.live == 0 and not engine._lanes)
+
+
+def left_over():
+    """Whatever of requests is still in memory."""
+    gc.collect()
+    return [one for one in gc.get_objects() if issubclass(type(one), (Job, Filling, Lane, Aside, Seats))]
+
+
+class TestFailing:
+    @pytest.mark.parametrize("bad", [7, 8])
+    def test_one_that_cannot_be_served_fails_alone(self, counting, bad):
+        network_, served = counting
+        network_.gate.clear()
+        with running() as engine:
+            held = Asked(engine, served, {"seed": 0})
+            network_.called.acquire()
+            poisoned = Asked(engine, served, {"canvas": [bad, *[None] * (LENGTH - 1)], "seed": 1})
+            other = Asked(engine, served, {"seed": 2})
+            network_.gate.set()
+            with pytest.raises((RuntimeError, ValueError), match=r"cannot bear|no distribution"):
+                poisoned.answer()
+            for seed, one in ((0, held), (2, other)):
+                truth = Model(network_.inner, TOKENIZERS["bpe"]).sample(seed=seed)
+                assert [done.tokens for done in one.answer()] == truth.tokens.tolist()
+            Asked(engine, served, {"seed": 5}).answer()
+            assert engine.counts.failed == 1
+
+    def test_with_a_cache_the_others_go_on_as_if_nothing_had_been(self):
+        """A pass of the any-order network that fails half way has written into its caches: they are read again."""
+        inner = lively(network(TOKENIZERS["bpe"], attention="order"), 2)
+        served = {"a": Served(Model(inner, TOKENIZERS["bpe"], name="a"))}
+        truth = [served["a"].model.sample(seed=seed, steps=8).tokens.tolist() for seed in (0, 1)]
+        last = served["a"].network.network.blocks[-1]
+        calls, feed_forward = [], last.feed_forward
+
+        def failing(x, vectors):
+            calls.append(len(x))
+            if len(calls) in (4, 9):
+                raise RuntimeError("half way")
+            return feed_forward(x, vectors)
+
+        last.feed_forward = failing
+        with running() as engine:
+            asked = [Asked(engine, served, {"seed": seed, "steps": 8}) for seed in (0, 1)]
+            told = []
+            for one in asked:
+                try:
+                    told.append([done.tokens for done in one.answer()])
+                except RuntimeError:
+                    told.append(None)
+        assert any(told) and all(one in (None, true) for one, true in zip(told, truth, strict=True))
+
+    def test_a_sampler_that_cannot_take_its_options_says_so_before_any_call(self):
+        with running() as engine:
+            asked = Asked(engine, SERVED, {"order": "margin", "block": 2, "steps": 3, "seed": 0})
+            event = asked.told.get(timeout=300)
+            assert event.before_any_call and "blocks" in str(event.error)
+
+
+def test_a_network_with_a_memory_runs_by_itself():
+    made = model(name="self", self_conditioning=True)
+    served = {"self": Served(made)}
+    assert not served["self"].forgetful
+    with running() as engine:
+        asked = [Asked(engine, served, {"seed": seed, "steps": 5, "number": 2}) for seed in (0, 1)]
+        for seed, one in enumerate(asked):
+            assert [done.tokens for done in one.answer()] == made.sample(2, seed=seed, steps=5).tokens.tolist()
+
+
+class TestStopping:
+    def test_what_was_accepted_is_finished_and_nothing_more_is_taken(self, counting):
+        network_, served = counting
+        network_.gate.clear()
+        with running() as engine:
+            asked = Asked(engine, served, {"seed": 0})
+            engine.close()
+            with pytest.raises(Refused, match="shutting down"):
+                Asked(engine, served, {"seed": 1})
+            network_.gate.set()
+            asked.answer()
+            assert engine.stop(300.0)
+
+    def test_after_the_grace_it_ends_all_the_same(self, counting):
+        network_, served = counting
+        network_.gate.clear()
+        with running() as engine:
+            for way in ({}, {"order": "margin"}):
+                Asked(engine, served, {"seed": 0, **way})
+            network_.called.acquire()
+            ended = []
+            thread = threading.Thread(target=lambda: ended.append(engine.stop(0.0)))
+            thread.start()
+            network_.gate.set()
+            thread.join(300)
+            assert ended == [False] and not thread.is_alive()
+
+
+class TestSeats:
+    """The caches: logits are those of a pass without one, whoever comes and goes."""
+
+    @torch.inference_mode()
+    def test_any_order(self):
+        inner = lively(network(TOKENIZERS["bpe"], attention="order", convolution=3), 2)
+        choose, length, mask_id = random.Random(0), 9, inner.mask_id
+        seats, live = AnyOrderSeats(inner, length), []
+        for _ in range(40):
+            if len(live) < 5 and choose.random() < 0.5:
+                seats.add()
+                live.append((torch.full((length,), mask_id), []))
+                rows = torch.tensor([[choose.randrange(length)]])
+                seats.call(slice(len(live) - 1, len(live)), live[-1][0].unsqueeze(0), rows)
+            if not live:
+                continue
+            for x, order in live:
+                holes = [p for p in range(length) if p not in order]
+                for position in choose.sample(holes, min(len(holes) - 1, choose.randrange(3))):
+                    x[position] = choose.randrange(5)
+                    order.append(position)
+            rows = torch.tensor([[choose.choice([p for p in range(length) if p not in order])] for _, order in live])
+            tokens = torch.stack([x for x, _ in live])
+            found, became = seats.call(slice(len(live)), tokens, rows), seats.known[1][: len(live)]
+            torch.testing.assert_close(found, inner(tokens, rows=rows, order=became))
+            if choose.random() < 0.4 or len(live[0][1]) > length - 3:
+                seats.leave(0)
+                live[0] = live[-1]
+                live.pop()
+
+    @torch.inference_mode()
+    def test_seats_of_those_who_left_are_given_back(self):
+        seats = AnyOrderSeats(network(TOKENIZERS["bpe"], attention="order"), 9)
+        one = seats.bytes
+        for _ in range(9):
+            seats.add()
+        assert seats.bytes == 16 * one
+        for _ in range(8):
+            seats.leave(0)
+        assert seats.bytes == 2 * one and seats.taken == 1
+        seats.add()
+        assert seats.known[1][1].tolist() == [9] * 9, "nothing is remembered of who sat there"
+
+    @torch.inference_mode()
+    def test_left_to_right(self):
+        inner: Causal = lively(network(TOKENIZERS["bpe"], causal=True, convolution=3), 2)
+        choose, length = random.Random(0), 9
+        seats, live = LeftToRightSeats(inner, length), []
+        for _ in range(40):
+            while len(live) < 4 and choose.random() < 0.5:
+                known = choose.randrange(4)
+                x = torch.full((length,), inner.mask_id)
+                x[:known] = torch.randint(0, 9, (known,))
+                seats.add()
+                rows = torch.tensor([[known]])
+                found = seats.call(slice(len(live), len(live) + 1), x.unsqueeze(0), rows)
+                torch.testing.assert_close(found, inner(x.unsqueeze(0), rows=rows))
+                live.append((x, known))
+            if not live:
+                continue
+            for i, (x, known) in enumerate(live):
+                x[known] = choose.randrange(9)
+                live[i] = (x, known + 1)
+            tokens, rows = torch.stack([x for x, _ in live]), torch.tensor([[known] for _, known in live])
+            with inference(inner):
+                torch.testing.assert_close(seats.call(slice(len(live)), tokens, rows), inner(tokens, rows=rows))
+            while any(known > length - 2 for _, known in live):
+                seat = next(i for i, (_, known) in enumerate(live) if known > length - 2)
+                seats.leave(seat)
+                live[seat] = live[-1]
+                live.pop()
+
+
+@pytest.mark.parametrize("name", ["anyorder", "twin"])
+def test_prompts_of_one_length_are_read_together_and_who_has_none_joins_at_once(name, monkeypatch):
+    calls, lane_call = [], Lane._call
+
+    def counted(lane, part, *asks):
+        calls.append(len(part))
+        return lane_call(lane, part, *asks)
+
+    monkeypatch.setattr(Lane, "_call", counted)
+    engine = Engine(Limits(max_batch=4))
+    bodies = ({"canvas": [1, 2, 3, None, None], "number": 2}, {"canvas": [1, 2, 4, None, None]}, {"length": 5})
+    asked = [Asked(engine, SERVED, {**body, "model": name, "seed": 0}) for body in bodies]
+    engine.start()
+    for one in asked:
+        one.answer()
+    engine.stop()
+    assert calls == [3, 1, 4, 1, 1, 1], "three prompts and an empty canvas, all four, and the rest of the last"
+
+
+def test_plans_together_are_the_plans_alone():
+    canvases = [torch.full((1, 6), 9), torch.tensor([[9, 1, 9, 1, 9, 9]])]
+    plans = [first_hitting(x, mask_id=9, generators=generators(i, 1)) for i, x in enumerate(canvases)]
+    both = together(plans)
+    for now in ([0, 0], [5, 2], [3, 1]):
+        ask = both.ask(torch.tensor(now))
+        for i, (plan, step) in enumerate(zip(plans, now, strict=True)):
+            assert ask.positions[i].tolist() == plan.ask(torch.tensor([step])).positions[0].tolist()
+
+
+def test_the_plan_of_a_left_to_right_model():
+    plan = left_to_right(torch.tensor([[4, 4, 9, 9, 9]]), 9)
+    assert plan.order.tolist() == [[2, 3, 4, -1, -1]] and plan.calls.tolist() == [3]
+    assert plan.call_time[0].tolist() == pytest.approx([0.6, 0.4, 0.2])
+
+
+@pytest.mark.parametrize("name", ["max_queue", "max_batch", "max_length", "max_number", "max_body_bytes"])
+def test_limits_are_at_least_one(name):
+    with pytest.raises(ValueError, match=name):
+        Limits(**{name: 0})
+
+
+def test_kinds():
+    assert {name: SERVED[name].kind for name in MODELS} == {
+        "tiny": "masked", "bytes": "masked", "anyorder": "any-order", "twin": "left-to-right",
+    }  # fmt: skip
