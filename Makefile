@@ -13,6 +13,7 @@ help:
 	@echo "make test      lint and the ordinary tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the long tests too"
 	@echo "make lint      ruff, and mypy --strict on src"
+	@echo "make browser   as root on Debian: the Chromium that the tests of the page drive"
 	@echo "make bench     benchmarks: ratios measured in one run"
 	@echo "make clean     remove the .venv and caches"
 
