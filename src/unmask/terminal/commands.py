@@ -9,6 +9,7 @@ import sys
 import time as clock
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def models(arguments: Sequence[str]) -> int:
 def _sample(chosen: SampleOptions) -> None:
     _check(chosen)
     use_threads(chosen.threads)
-    model = load(chosen.model or _default(), device=_device(chosen.device))
+    model = _ready(load(chosen.model or _default(), device=_device(chosen.device)), chosen)
     if chosen.prompt:
         ids = model.prompted(chosen.prompt, chosen.length).ids
     else:
@@ -81,7 +82,7 @@ def _infill(chosen: InfillOptions) -> None:
     use_threads(chosen.threads)
     # The newline that ends the last line of stdin comes back when the text is printed.
     text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
-    model = load(chosen.model, device=_device(chosen.device))
+    model = _ready(load(chosen.model, device=_device(chosen.device)), chosen)
     ids = model.blanks(text, chosen.mask_character).ids
     if model.length is not None and len(ids) > model.length:
         print(f"note: {len(ids)} tokens, and the model was trained on {model.length} at a time", file=sys.stderr)
@@ -205,6 +206,16 @@ def _check(chosen: Options) -> None:
         path = Path(chosen.output)
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise ValueError(f"--output {chosen.output}: {'it is' if path.is_dir() else 'it is in no'} folder")
+
+
+def _ready(model: Model, chosen: Options) -> Model:
+    """The model as it was asked for: compiled, or as it is."""
+    if not chosen.compile:
+        return model
+    from unmask.models.compiled import Compiled
+
+    print("compiling the network: its first calls warm up, half a minute or more", file=sys.stderr)
+    return replace(model, denoiser=Compiled(model.denoiser))
 
 
 def _default() -> str:

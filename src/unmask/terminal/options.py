@@ -93,6 +93,8 @@ class Options:
     """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
     threads: int | None = None
     """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
+    compile: bool = False
+    """torch.compile the network: worth its warming up (half a minute or more) for many calls of one shape."""
     json: bool = False
     """One JSON line per sequence: text, tokens, seed, index, nfe, ncs, model and the trace of every call."""
     output: str | None = None

@@ -1,0 +1,29 @@
+"""torch.compile for sampling. It changes no logit by more than rounding, and pays where many calls have one shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.models.ddit import DDiT
+
+
+class Compiled(nn.Module):
+    """A bidirectional network whose calls are compiled, with static shapes: the first call of each shape warms up."""
+
+    def __init__(self, network: DDiT, **options: Any) -> None:
+        if not isinstance(network, DDiT) or network.config.attention != "bidirectional":
+            raise ValueError(
+                "compiling is for bidirectional networks of this project; the others keep a cache, or bring code of "
+                "their own"
+            )
+        super().__init__()
+        fast = network.for_sampling()
+        self.vocab_size, self.mask_id, self.suppresses_mask = fast.vocab_size, fast.mask_id, fast.suppresses_mask
+        self.network = torch.compile(fast, dynamic=False, **options)
+
+    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.network(tokens, time=time, rows=rows)
+        return logits
