@@ -42,7 +42,7 @@ test-all: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m ''
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.sampling --output sampling.json --picture sampling.png
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.train
 
