@@ -29,6 +29,7 @@ What to type next{activate}:
   unmask sample                                       another text; --steps 32, --temperature 0.8, --number 4, --json
   unmask infill kjv "And God said, ________________"  fill the blanks of a text
   unmask models                                       what is in the box
+  unmask serve                                        a page to watch it think, and OpenAI's API
   unmask train book.txt --out runs/book               your own text, then: unmask sample runs/book
   unmask audit --help                                 does your sampler have the fault?
   python -c "import unmask; print(unmask.load('kjv').sample(2, steps=64, seed=1).text)\""""
