@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Two threads that spin beside another process are ten times slower than one (docs/speed.md).
+# Threads that spin while they wait collapse beside another process (docs/speed.md).
 export OMP_WAIT_POLICY ?= passive
 
 .PHONY: help demo browser test test-all lint bench clean
