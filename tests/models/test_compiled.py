@@ -22,3 +22,12 @@ def test_the_same_logits_and_samples():
 def test_what_cannot_be_compiled_is_said():
     with pytest.raises(ValueError, match="bidirectional"):
         Compiled(unmask.MarkovOracle(torch.full((2,), 0.5), torch.full((2, 2), 0.5)))
+
+
+def test_a_machine_that_cannot_compile_is_told_so():
+    def backend(graph, inputs):
+        raise RuntimeError("no C++ compiler found")
+
+    network = DDiT(DDiTConfig(vocab_size=12, mask_id=12, length=6, width=16, layers=2, heads=2)).eval()
+    with pytest.raises(ValueError, match=r"cannot be compiled here.*no C\+\+ compiler"):
+        unmask.sample(Compiled(network, backend=backend), num=1, length=6)

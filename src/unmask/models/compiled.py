@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 
 from unmask.models.ddit import DDiT
 
@@ -25,5 +26,9 @@ class Compiled(nn.Module):
         self.network = torch.compile(fast, dynamic=False, **options)
 
     def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.network(tokens, time=time, rows=rows)
+        try:
+            logits: Tensor = self.network(tokens, time=time, rows=rows)
+        except BackendCompilerFailed as error:
+            why = " ".join(str(error).split("\n\n")[0].split())
+            raise ValueError(f"the network cannot be compiled here: {why}; sample without compiling") from error
         return logits

@@ -214,8 +214,9 @@ def _ready(model: Model, chosen: Options) -> Model:
         return model
     from unmask.models.compiled import Compiled
 
+    model = replace(model, denoiser=Compiled(model.denoiser))
     print("compiling the network: its first calls warm up, half a minute or more", file=sys.stderr)
-    return replace(model, denoiser=Compiled(model.denoiser))
+    return model
 
 
 def _default() -> str:
