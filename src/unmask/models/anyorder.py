@@ -162,7 +162,8 @@ class Slots:
     """
 
     def __init__(self, batch: int, capacity: int, block: Block) -> None:
-        weight, width = block.attn_qkv.weight, block.attn_qkv.weight.shape[1]
+        weight = block.norm1.weight  # its type and device are everybody's
+        width = len(weight)
         shape = (batch, block.heads, capacity, width // block.heads)
         self.keys, self.values = weight.new_zeros(shape), weight.new_zeros(shape)
         self.inputs = None if block.convolution is None else weight.new_zeros(batch, capacity + 1, width)  # 0: nothing

@@ -20,6 +20,7 @@ from unmask.models.config import PRESETS, DDiTConfig, preset
 from unmask.models.first_layer import FirstProjections
 from unmask.models.kernels import Table, plain
 from unmask.models.layers import Block, Embedding, Memory, OutputLayer, Projected, Rotary, Sight, SigmaMap, Vectors
+from unmask.models.packed import pack
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
 
@@ -247,14 +248,17 @@ class DDiT(Transformer, Pretrained):
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call; one with a memory, or a cache, needs its own for each run."""
         network = cast("DDiT", super().for_sampling())
-        if self.any_order:
-            return Cached(network)
         if self.config.self_conditioning:
             return SelfConditioned(network)
-        if self.config.conditioning == "none" and self.config.attention == "bidirectional" and self.first is None:
-            if network is self:  # the copy keeps what these weights gave, so they must not change under it
-                state = {name: tensor.clone() for name, tensor in self.state_dict().items()}
-                network = self.built(self.config, state).eval().requires_grad_(False)
+        remembers = self.config.conditioning == "none" and self.config.attention == "bidirectional"
+        if network is self and (self.any_order or (remembers and self.first is None)):
+            # The copy keeps what these weights gave, so they must not change under it.
+            state = {name: tensor.clone() for name, tensor in self.state_dict().items()}
+            network = self.built(self.config, state).eval().requires_grad_(False)
+        if self.any_order:
+            pack(network)
+            return Cached(network)
+        if remembers and self.first is None:
             network.first = FirstProjections()
         return network
 

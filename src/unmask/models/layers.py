@@ -254,16 +254,15 @@ class Block(nn.Module):
     def project(self, h: Tensor, table: Table, rows: Tensor | None = None) -> Projected:
         """Queries of the rows, keys and values of all: each [B, heads, *, head_dim], positions rotated in."""
         width = h.shape[-1]
-        weight = self.attn_qkv.weight  # laid out (three, head, dim)
         size = (self.heads, width // self.heads)
         all_rows = (table[0].unsqueeze(-3), table[1].unsqueeze(-3))  # [..., 1, 1, D], over "three" and heads
-        if rows is None:
-            qkv = linear(h, weight).view(*h.shape[:2], 3, *size)
+        if rows is None or not isinstance(self.attn_qkv, Linear):  # a packed weight has no parts
+            qkv = self.attn_qkv(h).view(*h.shape[:2], 3, *size)
             q, k = rotate(qkv[:, :, :2], all_rows).unbind(2)
-            v = qkv[:, :, 2]
+            q, v = q if rows is None else take(q, rows), qkv[:, :, 2]
         else:
             q = self._queries(h, table, rows)
-            kv = linear(h, weight[width:]).view(*h.shape[:2], 2, *size)
+            kv = linear(h, self.attn_qkv.weight[width:]).view(*h.shape[:2], 2, *size)  # laid out (three, head, dim)
             k, v = rotate(kv[:, :, 0], table), kv[:, :, 1]
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
@@ -294,6 +293,7 @@ class OutputLayer(nn.Module):
         self.norm_final = LayerNorm(width, norm_bias)
         self.linear = zeros(nn.Linear(width, vocab_size))
         self.tied = tied
+        self.packed: nn.Module | None = None  # the map's weight in another layout (unmask.models.packed)
         if tied:
             self.linear.register_parameter("weight", None)
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 2 * width))
@@ -311,11 +311,16 @@ class OutputLayer(nn.Module):
     def logits(self, states: Tensor, embedding: Tensor, mask_id: int) -> Tensor:
         """float32 logits, -inf for the mask where it has a column: it rides on the bias, so it costs nothing."""
         bias: Tensor = self.linear.bias
-        weight = embedding[: len(bias)] if self.tied else self.linear.weight
         if mask_id < len(bias):
             bias = bias.clone()
             bias[mask_id] = -torch.inf
-        return linear(states, weight, bias, FEW_OF_HEAD).float()
+        if self.packed is not None:
+            return self.packed(states, bias)  # type: ignore[no-any-return]
+        return linear(states, self.weight(embedding), bias, FEW_OF_HEAD).float()
+
+    def weight(self, embedding: Tensor) -> Tensor:
+        """The map's matrix [V, width]."""
+        return embedding[: len(self.linear.bias)] if self.tied else self.linear.weight
 
 
 def modulation(linear: nn.Linear | None, c: Tensor | None, parts: int) -> Vectors | None:

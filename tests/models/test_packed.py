@@ -1,0 +1,90 @@
+"""Packed weights give the plain network's answers, are nobody else's, and are left out where they cannot be had."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional
+
+import unmask
+from unmask.models import packed
+from unmask.models.anyorder import Cached
+from unmask.models.config import DDiTConfig
+from unmask.models.ddit import DDiT
+
+needs_onednn = pytest.mark.skipif(not packed.available(torch.zeros(1)), reason="this torch has no oneDNN")
+
+
+def network(**options: object) -> DDiT:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "mask_id": 40, "length": 12, "width": 32, "heads": 4, "layers": 3, "attention": "order"}
+    made = DDiT(DDiTConfig(**(sizes | options)))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made.eval()
+
+
+def cached(made: DDiT) -> Cached:
+    run = made.for_sampling()
+    assert isinstance(run, Cached)
+    return run
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 16, 100])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_packed_product_is_the_plain_one(rows: int, with_bias: bool) -> None:
+    torch.manual_seed(rows)
+    x, weight, bias = torch.randn(2, rows, 48), torch.randn(70, 48) / 7, torch.randn(70) if with_bias else None
+    with torch.inference_mode():
+        made = packed.Packed(weight, bias)(x)
+    torch.testing.assert_close(made, functional.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    "options", [{}, {"tie_embeddings": True}, {"convolution": 3}, {"adaln": False, "norm_bias": True}, {"mask_id": 5}]
+)
+def test_a_packed_run_has_the_networks_logits(monkeypatch: pytest.MonkeyPatch, options: dict[str, object]) -> None:
+    monkeypatch.setattr(packed, "LEAST", 0)
+    made = network(**options)
+    run = cached(made)
+    assert not any(isinstance(module, packed.Linear) for module in run.network.blocks.modules())  # type: ignore[attr-defined]
+    random = torch.Generator().manual_seed(1)
+    tokens = torch.full((2, 12), made.mask_id)
+    for at in torch.randperm(12, generator=random).tolist():
+        with torch.inference_mode():
+            rows = torch.full((2, 1), at)
+            logits = run(tokens, rows=rows)
+            torch.testing.assert_close(logits, made(tokens, rows=rows, order=run.order), atol=1e-5, rtol=1e-5)
+        new = torch.randint(40, (2,), generator=random)
+        tokens[:, at] = torch.where(new == made.mask_id, 0, new)
+
+
+@needs_onednn
+def test_a_packed_run_keeps_no_second_copy_and_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "LEAST", 0)
+    made = network(adaln=False, norm_bias=True)
+    before = {name: tensor.clone() for name, tensor in made.state_dict().items()}
+    run = cached(made)
+    kept = sum(parameter.numel() for parameter in run.network.parameters())
+    assert kept < sum(parameter.numel() for parameter in made.parameters()) / 2  # embedding, norms and biases
+    tokens, rows = torch.full((1, 12), made.mask_id), torch.zeros(1, 1, dtype=torch.int64)
+    answer = run(tokens, rows=rows)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.zero_()
+    assert torch.equal(run.for_sampling()(tokens, rows=rows), answer)  # what was packed stays as it was
+    assert torch.equal(copy.deepcopy(run).for_sampling()(tokens, rows=rows), answer)
+    assert made.state_dict().keys() == before.keys()
+
+
+def test_samples_do_not_depend_on_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = network()
+    monkeypatch.setattr(packed, "LEAST", 0)
+    fast = unmask.sample(made, num=3, seed=7).tokens
+    monkeypatch.setattr(packed, "available", lambda weight: False)
+    assert torch.equal(unmask.sample(made, num=3, seed=7).tokens, fast)
