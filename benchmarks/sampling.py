@@ -5,7 +5,7 @@
     python -m benchmarks.sampling --quick                counts of operations and shapes, without a clock
     python -m benchmarks.sampling --report FILE          tables and a picture of what an earlier run saved
 
-One process, one thread, CPU time; the variants take turns in at least five rounds, and a ratio is the median of the
+One process, one thread, CPU time; the variants take turns in five rounds (the tiny network's in 25), and a ratio is the median of the
 rounds' own ratios, with the least and the largest. Weights are random, which changes no cost. A step is measured from
 the middle of a run; a whole sequence is multiplied up from it, and the tables say so (the tiny network's whole runs are
 made as well, once, as a check). The published samplers are those of ``unmask.published``, given the network in its
@@ -39,7 +39,6 @@ from unmask.models import kernels, layers
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.schedule import Linear
 
-ROUNDS = 5
 STEPS = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 
 
@@ -51,6 +50,7 @@ class Size:
     length: int
     vocab: int
     inner: int = 1  # steps of one measurement
+    rounds: int = 5
 
     def network(self) -> DDiT:
         """Random weights, and a head that is not all zeros. The mask is the last of the V ids."""
@@ -80,7 +80,7 @@ class Size:
 
 SIZES = {
     "small": Size(12, 768, 12, 1024, 50_258),
-    "tiny": Size(4, 256, 4, 256, 4_096, inner=5),
+    "tiny": Size(4, 256, 4, 256, 4_096, inner=5, rounds=25),
     "smallest": Size(3, 16, 2, 16, 500),  # for --quick
 }
 
@@ -180,7 +180,7 @@ def steppers(size: Size, names: Sequence[str] = ()) -> dict[str, Iterator[object
     return {name: make[name]() for name in names or make}
 
 
-def in_turns(run: dict[str, Iterator[object]], inner: int, rounds: int = ROUNDS) -> dict[str, list[float]]:
+def in_turns(run: dict[str, Iterator[object]], inner: int, rounds: int) -> dict[str, list[float]]:
     """CPU seconds of a step, of each variant in each round; where steps are short, a round before does not count."""
     found: dict[str, list[float]] = {name: [] for name in run}
     for number in range(-1 if inner > 1 else 0, rounds):
@@ -222,10 +222,10 @@ def whole_sequence(size: Size, seconds: dict[str, float], steps: int, kind: str)
 def steps(size: Size) -> dict[str, Any]:
     """Seconds of each kind of step, and of whole sequences: ratios to ours, round by round."""
     run = steppers(size)
-    found = in_turns(run, size.inner)
+    found = in_turns(run, size.inner, size.rounds)
     del run
     gc.collect()
-    rounds = [{name: values[i] for name, values in found.items()} for i in range(ROUNDS)]
+    rounds = [{name: values[i] for name, values in found.items()} for i in range(size.rounds)]
     result: dict[str, Any] = {
         "seconds": {name: spread(values) for name, values in found.items()},
         "first-hitting": {
@@ -272,7 +272,7 @@ def parts(size: Size) -> dict[str, float]:
     next(calls)
     spent.update(dict.fromkeys(spent, 0.0))
     started = time.process_time()
-    for _ in range(ROUNDS * size.inner**2):
+    for _ in range(5 * size.inner**2):
         next(calls)
     total = time.process_time() - started
     shares = {name: seconds / total for name, seconds in spent.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import multiprocessing
@@ -27,7 +28,10 @@ from benchmarks import anyorder, sampling
 from benchmarks.sampling import SIZES, Everywhere, Size, coupled, exponent, half, in_turns, ours, spread, steppers
 from benchmarks.train import _megabytes
 from unmask import plan, published
+from unmask.memory import M_TRIM_THRESHOLD
 from unmask.models import kernels, layers
+
+M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 class Shapes(TorchDispatchMode):
@@ -107,7 +111,7 @@ def tricks(size: Size) -> dict[str, Any]:
         "rotation with a copy": (fast, lambda: patch.object(layers, "rotate", _rotated)),
     }  # fmt: skip
     run = {name: without(model, change) for name, (model, change) in changes.items()}
-    found = in_turns(run, size.inner, sampling.ROUNDS if size.inner > 1 else 3)
+    found = in_turns(run, size.inner, size.rounds if size.inner > 1 else 3)
     best = found["with all"]
     return {
         name: {"seconds": statistics.median(values)}
@@ -140,7 +144,7 @@ def compiled(size: Size) -> dict[str, Any]:
                 answer = network(canvas, rows=rows)
             yield answer
 
-    found = in_turns({"fast": calls(fast), "compiled": calls(made)}, size.inner)
+    found = in_turns({"fast": calls(fast), "compiled": calls(made)}, size.inner, size.rounds)
     ratio = spread([a / b for a, b in zip(found["fast"], found["compiled"], strict=True)])
     return {"warming_up": warm, "speedup": ratio}
 
@@ -160,12 +164,18 @@ def whole(size: Size) -> dict[str, float]:
 
 
 def step_memory(name: str, variant: str) -> float:
-    """MB that the second step of a run takes at its peak beyond what the process held before it, by /proc."""
-    torch.set_num_threads(1)
-    steps_of = steppers(SIZES[name], [variant])[variant]
+    """MB that the second step of a run takes at its peak beyond what the process held before it, by /proc.
+
+    The allocator must give back at once what is freed, or the step would be served with the first one's pages: every
+    block of 64 KB and more is mapped for itself.
+    """
     status = Path("/proc/self/status")
     if not status.exists():
         return float("nan")
+    torch.set_num_threads(1)
+    mallopt = ctypes.CDLL("libc.so.6").mallopt
+    assert mallopt(M_MMAP_THRESHOLD, 1 << 16) and mallopt(M_TRIM_THRESHOLD, 1 << 16)
+    steps_of = steppers(SIZES[name], [variant])[variant]
     next(steps_of)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
@@ -182,18 +192,16 @@ def memory(name: str) -> dict[str, float]:
 
 
 def growth(size: Size) -> dict[str, Any]:
-    """How the cost of a whole sequence grows: exponents of fits to seconds over L and V, token by token."""
+    """How the cost of a whole run grows: exponents of fits to seconds over L, V and B, token by token."""
     result: dict[str, Any] = {}
-    for axis, values in (("length", (128, 256, 512, 1024, 2048)), ("vocab", (64, 512, 4096, 50_258))):
+    axes = {"length": (128, 256, 512, 1024, 2048), "vocab": (64, 512, 4096, 50_258), "batch": (1, 2, 4, 8, 16)}
+    for axis, values in axes.items():
         seconds: dict[str, dict[int, float]] = {"ours": {}, "float32": {}}
         for value in values:
-            one = replace(size, **{axis: value})
-            network = one.network()
-            run = {
-                "ours": ours(network.for_sampling(), half(one)),
-                "float32": coupled(network, half(one), "float32", False),
-            }
-            for kind, found in in_turns(run, 2, 3).items():
+            one = size if axis == "batch" else replace(size, **{axis: value})
+            network, canvas = one.network(), half(one, value if axis == "batch" else 1)
+            run = {"ours": ours(network.for_sampling(), canvas), "float32": coupled(network, canvas, "float32", False)}
+            for kind, found in in_turns(run, 2, 5).items():
                 seconds[kind][value] = statistics.median(found) * one.length
         result[axis] = {kind: {"seconds": at, "exponent": exponent(at)} for kind, at in seconds.items()}
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,10 +72,10 @@ def test_exponents_are_those_of_powers() -> None:
     assert sampling.exponent({n: 3.0 * n**1.5 for n in (2, 8, 100)}) == pytest.approx(1.5)
 
 
-def test_a_measured_run_becomes_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(sampling, "ROUNDS", 2)
-    made: dict[str, Any] = {"steps": {"tiny": sampling.steps(SIZE)}, "parts": {"tiny": sampling.parts(SIZE)}}
-    made |= {"tricks": {"tiny": sampling_more.tricks(SIZE)}, "batches": {"tiny": sampling_more.batches(SIZE)}}
+def test_a_measured_run_becomes_tables(tmp_path: Any) -> None:
+    size = replace(SIZE, rounds=2)
+    made: dict[str, Any] = {"steps": {"tiny": sampling.steps(size)}, "parts": {"tiny": sampling.parts(size)}}
+    made |= {"tricks": {"tiny": sampling_more.tricks(size)}, "batches": {"tiny": sampling_more.batches(size)}}
     made = json.loads(json.dumps(made))
     shares = made["parts"]["tiny"]
     assert sum(shares[name] for name in ("body", "head", "draw", "rest")) == pytest.approx(1)
