@@ -5,12 +5,12 @@
     python -m benchmarks.sampling --quick                counts of operations and shapes, without a clock
     python -m benchmarks.sampling --report FILE          tables and a picture of what an earlier run saved
 
-One process, one thread, CPU time; the variants take turns in five rounds (the tiny network's in 25), and a ratio is the median of the
-rounds' own ratios, with the least and the largest. Weights are random, which changes no cost. A step is measured from
-the middle of a run; a whole sequence is multiplied up from it, and the tables say so (the tiny network's whole runs are
-made as well, once, as a check). The published samplers are those of ``unmask.published``, given the network in its
-plain form: torch's own kernels, nothing folded, the head everywhere. In float32 they keep their probabilities in
-float32 too, as published, which ``unmask.published`` does not.
+One process, one thread, CPU time; the variants take turns in five rounds (the tiny network's in 25), and a ratio is the
+median of the rounds' own ratios, with the least and the largest. Weights are random, which changes no cost. A step is
+measured from the middle of a run; a whole sequence is multiplied up from it, and the tables say so (the tiny network's
+whole runs are made as well, once, as a check). The published samplers are those of ``unmask.published``, given the
+network in its plain form: torch's own kernels, nothing folded, the head everywhere. In float32 they keep their
+probabilities in float32 too, as published, which ``unmask.published`` does not.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
 from unmask.reproduce.item import Claim, Result, Settings
-from unmask.reproduce.items.published_steps import many_steps, number
+from unmask.reproduce.items.published_steps import coupled, many_steps
 from unmask.reproduce.items.published_steps import steps as published_steps
 from unmask.reproduce.subjects import subjects
 
@@ -31,7 +31,8 @@ def run(settings: Settings) -> Result:
             ways["left to right"] = (How("left to right"), None)
         num = settings.pick(full=64, fast=32, tiny=32)
         by = {
-            name: cells.measure(subject, how, N, number(settings) if how.kind == "coupled" else num, L, settings)
+            name: coupled(subject, how, N, settings) if how.kind == "coupled" and N else
+            cells.measure(subject, how, N, num, L, settings)
             for name, (how, N) in ways.items()
         }
         measured += by.values()

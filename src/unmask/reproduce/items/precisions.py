@@ -7,7 +7,7 @@ from typing import Any
 from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
 from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
-from unmask.reproduce.items.published_steps import bars, by_law, level, number, reference
+from unmask.reproduce.items.published_steps import bars, by_law, coupled, level, reference
 from unmask.reproduce.subjects import Subject, subjects
 
 TITLE = "32-bit, 64-bit and truncated 64-bit categorical sampling"
@@ -44,7 +44,7 @@ def run(settings: Settings) -> Result:
 
 
 def cell(subject: Subject, precision: str, N: int, settings: Settings) -> Cell:
-    return cells.measure(subject, How("coupled", precision), N, number(settings), subject.length, settings)
+    return coupled(subject, How("coupled", precision), N, settings)
 
 
 def compared(by: dict[str, Cell], law: dict[str, list[Cell]], base: Cell) -> list[Claim]:

@@ -9,7 +9,7 @@ import numpy as np
 from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
 from unmask.reproduce.item import Claim, Drawing, Result, Settings
-from unmask.reproduce.items.published_steps import MDLM, by_law, many_steps, number, steps
+from unmask.reproduce.items.published_steps import MDLM, by_law, coupled, many_steps, steps
 from unmask.reproduce.subjects import subjects
 
 TITLE = "The trade-off of perplexity and entropy, by temperature and by the float32 fault"
@@ -34,7 +34,7 @@ def run(settings: Settings) -> Result:
         if all(ar):
             curves["left to right, T from 0.8 to 1"] = [cell for cell in ar if cell is not None]
         fault = [by_law(subject, N, settings) for N in many_steps(settings)]
-        drawn = cells.measure(subject, MDLM, steps(settings)[-1], number(settings), L, settings)
+        drawn = coupled(subject, MDLM, steps(settings)[-1], settings)
         measured += [*(cell for curve in curves.values() for cell in curve), *fault]
         ours = curves["first-hitting, L steps, corrected, T from 0.8 to 1"]
         cold, warm = ours[0], ours[-1]
