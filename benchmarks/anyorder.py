@@ -188,8 +188,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.train:
-        size = {"preset": "tiny", "batch": 4} if arguments.quick else {"preset": "mini", "convolution": 3}
-        result = training(arguments.train, arguments.minutes, dropout=0.0, **size)
+        size = {"preset": "tiny", "batch": 4} if arguments.quick else {"preset": "mini", "convolution": 3, "batch": 32}
+        result = training(
+            arguments.train, arguments.minutes, dropout=0.0, optimizer="muon", learning_rate=3e-3, **size
+        )
     elif arguments.quick:
         result = sampling(Setting("tiny", 100, (32, 64), (0.2, 0.8), 3, 1))
     else:
