@@ -3,13 +3,14 @@
     python -m benchmarks.anyorder                        the paper's small network, L = 256, 512, 1024
     python -m benchmarks.anyorder --quick                a few seconds, to see that it works
     python -m benchmarks.anyorder --train kjv --minutes 10
+    python -m benchmarks.anyorder --step-costs kjv       a training step under each rule of attention
 
 Sampling is token by token, in float32, one sequence, through ``unmask.sample`` and ``Causal``'s generation, plan and
 draw included. A run is not made to its end: it is begun at several numbers of visible tokens, and a sequence costs L
 times the mean of what a token costs there. The networks take turns, so that whatever else the machine does falls on
 all. The weights are random, which changes no cost.
 
-Training compares, at equal seconds of training in turns, Eq. 7 with one pass of length L against the two streams of
+Training compares, at equal CPU seconds of training in turns, Eq. 7 with one pass of length L against the two streams of
 length 2L, by the bound along random orders of held-out sequences.
 """
 
@@ -21,8 +22,8 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +39,7 @@ from unmask.models.ddit import DDiT, preset
 from unmask.sample import Step
 from unmask.text.left_to_right import generate
 from unmask.train import data as find_data
-from unmask.train.config import Objective, TrainConfig, resolve
+from unmask.train.config import TrainConfig, resolve
 from unmask.train.learner import Learner
 from unmask.train.loop import make_accelerator
 
@@ -141,30 +142,61 @@ def sampling(setting: Setting) -> dict[str, Any]:
     return result
 
 
+@contextmanager
+def learners(data: str, ways: dict[str, dict[str, Any]], **options: Any) -> Iterator[tuple[Any, dict[str, Learner]]]:
+    """The data, and a learner for each way: what TrainConfig says with these options, less what a way says."""
+    with tempfile.TemporaryDirectory() as out:
+        config = TrainConfig(data, out=out, device="cpu", steps=1_000_000, warmup=100, ema=0.99, **options)
+        accelerator, found = make_accelerator(config), find_data.find(config)
+        tokens, made = found.train, {}
+        for name, way in ways.items():
+            own = resolve(
+                replace(config, **way), tokens=len(tokens) * tokens.length, length=tokens.length, device="cpu"
+            )
+            made[name] = Learner(own, own.network(tokens.vocab_size, tokens.length), accelerator)
+        yield found, made
+
+
 def training(data: str, minutes: float, **options: Any) -> dict[str, Any]:
     """The bound of each way over its own seconds of training: steps are taken in turns, none gets ahead of another."""
-    kinds: tuple[Objective, ...] = ("count", "two-stream")
-    with tempfile.TemporaryDirectory() as out:
-        config = TrainConfig(
-            data, out=out, attention="order", device="cpu", steps=1_000_000, warmup=100, ema=0.99, **options
-        )
-        accelerator, found = make_accelerator(config), find_data.find(config)
-        tokens, held_out = found.train, found.valid.sequences(torch.arange(min(64, len(found.valid))))
-        config = resolve(config, tokens=len(tokens) * tokens.length, length=tokens.length, device="cpu")
-        network = config.network(tokens.vocab_size, tokens.length)
-        learners = {kind: Learner(replace(config, objective=kind), network, accelerator) for kind in kinds}
+    kinds = ("count", "two-stream")
+    ways = {kind: {"attention": "order", "objective": kind} for kind in kinds}
+    with learners(data, ways, **options) as (found, made):
+        held_out = found.valid.sequences(torch.arange(min(64, len(found.valid))))
         spent = dict.fromkeys(kinds, 0.0)
         curve: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
         marks = [60 * minutes * k / 8 for k in range(1, 9)]
         while any(len(curve[kind]) < len(marks) for kind in kinds):
             kind = min(kinds, key=lambda kind: spent[kind])
-            started = time.perf_counter()
-            learners[kind].update(tokens, Path(out))
-            spent[kind] += time.perf_counter() - started
+            started = time.process_time()
+            made[kind].update(found.train, Path())
+            spent[kind] += time.process_time() - started
             while len(curve[kind]) < len(marks) and spent[kind] >= marks[len(curve[kind])]:
-                done = {"seconds": spent[kind], "steps": learners[kind].step}
-                curve[kind].append(done | _bound(learners[kind], held_out))
+                done = {"seconds": spent[kind], "steps": made[kind].step}
+                curve[kind].append(done | _bound(made[kind], held_out))
     return {"data": data, "options": options, "curves": curve}
+
+
+def step_costs(data: str, rounds: int, **options: Any) -> dict[str, Any]:
+    """CPU seconds of a training step of each kind of attention, in turns: medians, and medians of the ratios."""
+    ways: dict[str, dict[str, Any]] = {kind: {"attention": kind, "objective": "count"} for kind in MASKED}
+    ways |= {LEFT_TO_RIGHT: {"objective": LEFT_TO_RIGHT}}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    with learners(data, ways, **options) as (found, made):
+        for number in range(-1, rounds):
+            for name, learner in made.items():
+                started = time.process_time()
+                learner.update(found.train, Path())
+                if number >= 0:
+                    seconds[name].append(time.process_time() - started)
+    base = seconds["bidirectional"]
+    return {
+        name: {
+            "seconds": statistics.median(values),
+            "of_bidirectional": statistics.median(a / b for a, b in zip(values, base, strict=True)),
+        }
+        for name, values in seconds.items()
+    }
 
 
 def _bound(learner: Learner, held_out: Tensor) -> dict[str, float]:
@@ -184,14 +216,16 @@ def main() -> None:
     parser.add_argument("--preset", default="small")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--train", metavar="DATA")
+    parser.add_argument("--step-costs", metavar="DATA", help="CPU seconds of a training step of each kind")
     parser.add_argument("--minutes", type=float, default=10.0, help="of training for each way")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    sizes = {"preset": "tiny", "batch": 4} if arguments.quick else {"preset": "mini", "convolution": 3, "batch": 32}
+    sizes |= {"dropout": 0.0, "optimizer": "muon", "learning_rate": 3e-3}
     if arguments.train:
-        size = {"preset": "tiny", "batch": 4} if arguments.quick else {"preset": "mini", "convolution": 3, "batch": 32}
-        result = training(
-            arguments.train, arguments.minutes, dropout=0.0, optimizer="muon", learning_rate=3e-3, **size
-        )
+        result = training(arguments.train, arguments.minutes, **sizes)
+    elif arguments.step_costs:
+        result = step_costs(arguments.step_costs, 1 if arguments.quick else 7, **sizes)
     elif arguments.quick:
         result = sampling(Setting("tiny", 100, (32, 64), (0.2, 0.8), 3, 1))
     else:
