@@ -7,6 +7,7 @@ ordinary product of two rows takes as long as two products of one row; packed, t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
 
 LEAST = 1 << 20  # numbers of weights in all from which a step waits for the memory; smaller networks stay in the cache
 ROWS = 16  # that the layout is made for: it serves any number, and from 2 to about 32 better than the plain one
-
-
-def available(weight: Tensor) -> bool:
-    """Whether oneDNN can pack this weight here."""
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.float32
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    )
 
 
 class Packed(nn.Module):
@@ -49,6 +40,21 @@ class Packed(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # nothing in it changes
+
+
+@cache
+def works() -> bool:
+    """Whether this torch has oneDNN's kernels and they do what they should: they are not a public interface."""
+    weight, x = torch.eye(32), torch.arange(64.0).view(2, 32)
+    try:
+        return torch.equal(Packed(weight, torch.ones(32))(x), x + 1)
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+
+
+def available(weight: Tensor) -> bool:
+    """Whether this weight can be packed here."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and works()
 
 
 def pack(network: Transformer) -> None:
