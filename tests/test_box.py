@@ -31,7 +31,7 @@ def model(name: str) -> unmask.Model:
 
 def test_the_box_holds_what_was_measured() -> None:
     assert {path.name for path in BOX.iterdir() if path.is_dir()} == set(NAMES)
-    assert {"kjv", "kjv-ar", "kjv-anyorder", "molecules", "digits"} <= set(NAMES)
+    assert {"kjv", "kjv-ar", "kjv-anyorder", "kjv-sedd", "molecules", "digits"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
