@@ -198,16 +198,15 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "least": min(values), "largest": max(values)}
 
 
-def matmul_rate(width: int, length: int) -> float:
-    """float32 FLOP/s of one thread, in CPU time, on a product of the network's own sizes: the best of 20."""
-    a, b, seconds = torch.randn(length, width), torch.randn(4 * width, width), []
-    with torch.inference_mode():
-        for _ in range(20):
-            started = time.process_time()
-            for _ in range(max(1, 2**28 // (length * width * width))):
-                torch.nn.functional.linear(a, b)
-            seconds.append((time.process_time() - started) / max(1, 2**28 // (length * width * width)))
-    return 8.0 * length * width * width / min(seconds)
+def products(size: Size) -> Iterator[object]:
+    """As many operations as a step of ours has, all in products of the network's own sizes."""
+    a, b = torch.randn(size.length, size.width), torch.randn(4 * size.width, size.width)
+    count = max(1, round(size.flops() / (8.0 * size.length * size.width**2)))
+    while True:
+        with torch.inference_mode():
+            for _ in range(count):
+                made = torch.nn.functional.linear(a, b)
+        yield made
 
 
 def whole_sequence(size: Size, seconds: dict[str, float], steps: int, kind: str) -> float:
@@ -221,7 +220,7 @@ def whole_sequence(size: Size, seconds: dict[str, float], steps: int, kind: str)
 
 def steps(size: Size) -> dict[str, Any]:
     """Seconds of each kind of step, and of whole sequences: ratios to ours, round by round."""
-    run = steppers(size)
+    run = steppers(size) | {MATMUL: products(size)}
     found = in_turns(run, size.inner, size.rounds)
     del run
     gc.collect()
@@ -244,13 +243,15 @@ def steps(size: Size) -> dict[str, Any]:
                 kind: spread([a / b for a, b in zip(each[kind], each["ours"], strict=True)]) for kind in PRECISIONS
             },
         }
-    rate = matmul_rate(size.width, size.length)
-    one = result["seconds"]["ours, one row a call"]["median"]
-    result["matmul"] = {"flops_per_second": rate, "fraction": size.flops() / one / rate}
+    result["matmul"] = {
+        "flops_per_second": size.flops() / statistics.median(found[MATMUL]),
+        "fraction": spread([one[MATMUL] / one["ours, one row a call"] for one in rounds]),
+    }
     return result
 
 
 PRECISIONS = ("float32", "float64")
+MATMUL = "nothing but products"
 
 
 def parts(size: Size) -> dict[str, float]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -154,8 +155,11 @@ def whole(size: Size) -> dict[str, float]:
     network, made = size.network(), {}
     runs: dict[str, Callable[[], object]] = {
         "ours": lambda: unmask.sample(network, num=1, length=size.length, plan=plan.ancestral, steps=1000),
-        "float32": lambda: published.coupled_ancestral(Everywhere(network), num=1, length=size.length, steps=1000),
     }
+    for kind in sampling.PRECISIONS:
+        runs[kind] = partial(
+            published.coupled_ancestral, Everywhere(network), num=1, length=size.length, steps=1000, precision=kind
+        )
     for name, run in runs.items():
         started = time.process_time()
         run()

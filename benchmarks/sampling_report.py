@@ -50,7 +50,7 @@ def _steps(found: dict[str, Any], title: str) -> list[str]:
     )  # fmt: skip
     matmul = found["matmul"]
     rate = (
-        f"A step of ours runs at {matmul['fraction']:.2f} of the float32 matmul rate, "
+        f"A step of ours runs at {_ratio(matmul['fraction']).replace('x', '')} of the float32 matmul rate, "
         f"{matmul['flops_per_second'] / 1e9:.0f} GFLOP/s on one thread."
     )
     exponents = {kind: _exponent({int(n): at["seconds"][kind] for n, at in found["sequences"].items()})
@@ -66,9 +66,12 @@ def _exponent(seconds: dict[int, float]) -> float:
 
 
 def _whole(found: dict[str, float]) -> list[str]:
-    ratio = found["float32"] / found["ours"]
-    return [f"Whole runs at N = 1,000: ours {found['ours']:.1f} s, coupled float32 {found['float32']:.1f} s, "
-            f"{ratio:.2f}x."]  # fmt: skip
+    theirs = (
+        f"coupled {kind} {seconds:.1f} s, {seconds / found['ours']:.2f}x"
+        for kind, seconds in found.items()
+        if kind != "ours"
+    )
+    return [f"Whole runs at N = 1,000: ours {found['ours']:.1f} s, {'; '.join(theirs)}."]
 
 
 def _parts(found: dict[str, float]) -> list[str]:

@@ -16,6 +16,7 @@ Table = tuple[Tensor, Tensor]  # cosines and signed sines of the rotary angles, 
 
 FEW = 4  # rows up to which W x^T is read faster from memory than x W^T: a step of cached sampling has two
 FEW_OF_HEAD = 16  # the same for a matrix that no cache holds
+FEW_NUMBERS = 1 << 14  # up to which one operation costs less than several cheaper ones
 MLP_ROWS = 512  # rows of an MLP computed at once: their hidden numbers stay in the cache between its two products
 
 
@@ -41,7 +42,7 @@ class Gelu(nn.Module):
     """x (1 + tanh u) / 2, u = sqrt(2/pi) (x + 0.044715 x^3), which is x sigmoid(2u): torch's sigmoid costs half."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if plain(x):
+        if x.numel() <= FEW_NUMBERS or plain(x):
             return functional.gelu(x, approximate="tanh")
         twice = 2 * math.sqrt(2 / math.pi)
         gate = (x * x).mul_(0.044715 * twice).add_(twice).mul_(x).sigmoid_()
@@ -62,7 +63,7 @@ def rotate(x: Tensor, table: Table) -> Tensor:
     """Rotate each pair (x_k, x_{k + D/2}) of the last dimension by its position's angle."""
     cos, sin = table
     first, second = x.chunk(2, -1)
-    if plain(x):
+    if x.numel() <= FEW_NUMBERS or plain(x):
         return torch.addcmul(x * cos, torch.cat((second, first), -1), sin)
     out, half = x * cos, first.shape[-1]
     out[..., :half].addcmul_(second, sin[..., :half])

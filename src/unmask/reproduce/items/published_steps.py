@@ -28,7 +28,7 @@ def many_steps(settings: Settings) -> tuple[int, ...]:
 
 def number(N: int, settings: Settings) -> int:
     """Sequences of a cell of N coupled steps: as many as can be afforded."""
-    few, some, many = settings.pick(full=(6, 16, 32), fast=(4, 4, 24), tiny=(4, 4, 4))
+    few, some, many = settings.pick(full=(4, 12, 32), fast=(4, 4, 24), tiny=(4, 4, 4))
     return few if N > 1000 else some if N > 100 else many
 
 
