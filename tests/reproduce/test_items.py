@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from unmask import theory
-from unmask.reproduce import ITEMS, Settings, files, run
+from unmask.reproduce import ITEMS, Settings, cells, files, run
 from unmask.reproduce.items import module
 
 TINY = Settings("tiny", workers=2)
@@ -117,9 +117,10 @@ def test_every_version_is_in_the_table_of_precisions_with_the_papers_numbers():
 def test_the_fault_shows_at_very_many_steps():
     """At N = 1e8 and V = 300 float32 is as bad as at N = 50,000 and V = 50,257: lower by far more than the errors."""
     falls, below, _, same = result("published_steps").claims
-    assert falls.holds and below.holds and same.holds
+    assert falls.holds and below.holds
     lowers, alike, right = result("precisions").claims
-    assert lowers.holds and alike.holds and right.holds
+    assert lowers.holds and alike.holds
+    assert same.holds is None and right.holds is None  # real draws at N = 32, where there is no fault to see yet
 
 
 def test_generated_texts_are_those_of_every_sampler():
@@ -203,3 +204,9 @@ def test_the_float32_race_is_colder_at_the_papers_sizes():
     shifted = theory.shifted_probabilities(law, theory.maximum_gumbel("float32"))[:-1]
     assert shifted.sum() * 10_000 < 0.8
     assert theory.effective_temperature(mu, shifted / shifted.sum()) < 0.9
+
+
+def test_agreement_is_claimed_only_where_a_fault_would_have_been_seen() -> None:
+    assert cells.agree(0.1, 0.1, fault=0.5) is True
+    assert cells.agree(0.1, 0.2, fault=0.5) is None  # three errors are more than the fault
+    assert cells.agree(-0.4, 0.1, fault=0.5) is False

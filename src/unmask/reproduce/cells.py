@@ -177,6 +177,13 @@ def decided(gap: float, error: float, *, sigmas: float = 3.0) -> bool | None:
     return None if not abs(gap) > sigmas * error else gap > 0
 
 
+def agree(gap: float, error: float, fault: float, *, sigmas: float = 3.0) -> bool | None:
+    """Whether two laws agree: None where a difference as large as ``fault`` would not have been seen."""
+    if abs(gap) > sigmas * error:
+        return False
+    return True if sigmas * error < abs(fault) else None
+
+
 def _published(subject: Subject, how: How, steps: int, num: int, length: int, settings: Settings) -> list[Sample]:
     """Coupled steps cost N L V numbers for each sequence: sequences are sampled side by side, one thread each."""
     run = published.sedd_tweedie if how.kind == "sedd" else published.coupled_ancestral

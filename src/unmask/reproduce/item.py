@@ -15,7 +15,7 @@ T = TypeVar("T")
 class Settings:
     """How large everything is, and on what it runs."""
 
-    size: Size = "full"  # "fast": all items together in under 15 minutes on 2 cores; "tiny": for the tests
+    size: Size = "full"  # "fast": minutes for all items together; "tiny": for the tests
     seed: int = 0
     checkpoint: str | None = None  # the user's own model: a name, a folder or a hub id
     judge: str = "smollm2"  # who judges texts of models that are no oracle

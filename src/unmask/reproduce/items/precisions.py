@@ -78,7 +78,7 @@ def compared(by: dict[str, Cell], law: dict[str, list[Cell]], base: Cell) -> lis
             "126.11, 5.66",
             f"{double.perplexity}, {double.entropy}; {right:+.2f} +- {right_error:.2f} nats below {base.how.label}",
             drawn,
-            abs(right) < 3 * right_error,
+            cells.agree(right, right_error, cells.lower(law["float32"][0], base)[0]),
         ),
     ]
 
