@@ -169,7 +169,7 @@ def training(data: str, minutes: float, **options: Any) -> dict[str, Any]:
         while any(len(curve[kind]) < len(marks) for kind in kinds):
             kind = min(kinds, key=lambda kind: spent[kind])
             started = time.process_time()
-            made[kind].update(found.train, Path())
+            made[kind].update(found.train, Path(made[kind].config.out))
             spent[kind] += time.process_time() - started
             while len(curve[kind]) < len(marks) and spent[kind] >= marks[len(curve[kind])]:
                 done = {"seconds": spent[kind], "steps": made[kind].step}
@@ -186,7 +186,7 @@ def step_costs(data: str, rounds: int, **options: Any) -> dict[str, Any]:
         for number in range(-1, rounds):
             for name, learner in made.items():
                 started = time.process_time()
-                learner.update(found.train, Path())
+                learner.update(found.train, Path(learner.config.out))
                 if number >= 0:
                     seconds[name].append(time.process_time() - started)
     base = seconds["bidirectional"]
