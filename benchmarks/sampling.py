@@ -39,6 +39,20 @@ from unmask.models import kernels, layers
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.schedule import Linear
 
+PRECISIONS = ("float32", "float64")
+MATMUL = "nothing but products"
+VARIANTS = (
+    "ours, one row a call",
+    "ours, 16 rows a call",
+    "full head, one-row draw",
+    "full head, full-canvas float32 draw",
+    "full head, full-canvas float64 draw",
+    "coupled float32, call",
+    "coupled float32, cached",
+    "coupled float64, call",
+    "coupled float64, cached",
+    MATMUL,
+)
 STEPS = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 
 
@@ -106,13 +120,24 @@ def plain_kernels() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class InFloat32(published._Run):
-    """The published sampler as it is published: mu in float32 as well, not only the race."""
+    """The published sampler as it is published: mu in float32 as well, not only the race, and pass by pass."""
 
     def mean(self, x: Tensor, t: Tensor) -> Tensor:
-        """mu [B, L, V]; the mask is one of the V ids here."""
+        """mu [B, L, V]; the mask is one of the V ids here. MDLM makes log mu first, and visible tokens certain."""
         with torch.inference_mode():
-            mu: Tensor = torch.softmax(self.network(x, t.expand(len(x))), -1)
-        return mu
+            logits = self.network(x, t.expand(len(x)))
+            log_mu = logits - torch.logsumexp(logits, -1, keepdim=True)
+            visible = (x != self.mask_id).nonzero(as_tuple=True)
+            log_mu[visible] = -torch.inf
+            log_mu[(*visible, x[visible])] = 0.0
+            return log_mu.exp()
+
+
+def published_as_it_is(network: DDiT, precision: str) -> published._Run:
+    """The published ancestral sampler with its cache."""
+    kind = InFloat32 if precision == "float32" else published._Run
+    race = published.race(precision)
+    return kind(Everywhere(network), network.mask_id, published.ancestral_law, Linear(), race, True, "draw")
 
 
 def half(size: Size, batch: int = 1) -> Tensor:
@@ -146,10 +171,7 @@ def coupled(network: DDiT, canvas: Tensor, precision: str, empty: bool) -> Itera
 
     The grid is so fine that nothing is unmasked; a step's cost does not depend on that.
     """
-    kind = InFloat32 if precision == "float32" else published._Run
-    run = kind(
-        Everywhere(network), network.mask_id, published.ancestral_law, Linear(), published.race(precision), True, "draw"
-    )
+    run = published_as_it_is(network, precision)
     times = torch.linspace(0.5, 0.5 - 1e-9, 1000, dtype=torch.float64)
 
     def begun() -> Iterator[object]:
@@ -176,8 +198,9 @@ def steppers(size: Size, names: Sequence[str] = ()) -> dict[str, Iterator[object
         "coupled float32, cached": lambda: coupled(network, canvas, "float32", True),
         "coupled float64, call": lambda: coupled(network, canvas, "float64", False),
         "coupled float64, cached": lambda: coupled(network, canvas, "float64", True),
+        MATMUL: lambda: products(size),
     }
-    return {name: make[name]() for name in names or make}
+    return {name: make[name]() for name in names or VARIANTS}
 
 
 def in_turns(run: dict[str, Iterator[object]], inner: int, rounds: int) -> dict[str, list[float]]:
@@ -185,13 +208,18 @@ def in_turns(run: dict[str, Iterator[object]], inner: int, rounds: int) -> dict[
     found: dict[str, list[float]] = {name: [] for name in run}
     for number in range(-1 if inner > 1 else 0, rounds):
         for name, steps in run.items():
-            count = 1 if number < 0 else inner
-            started = time.process_time()
-            for _ in range(count):
-                next(steps)
+            seconds = of_a_step(steps, 1 if number < 0 else inner)
             if number >= 0:
-                found[name].append((time.process_time() - started) / count)
+                found[name].append(seconds)
     return found
+
+
+def of_a_step(steps: Iterator[object], count: int) -> float:
+    """CPU seconds of one of the next so many steps."""
+    started = time.process_time()
+    for _ in range(count):
+        next(steps)
+    return (time.process_time() - started) / count
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -220,10 +248,15 @@ def whole_sequence(size: Size, seconds: dict[str, float], steps: int, kind: str)
 
 def steps(size: Size) -> dict[str, Any]:
     """Seconds of each kind of step, and of whole sequences: ratios to ours, round by round."""
-    run = steppers(size) | {MATMUL: products(size)}
+    run = steppers(size)
     found = in_turns(run, size.inner, size.rounds)
     del run
     gc.collect()
+    return compared(size, found)
+
+
+def compared(size: Size, found: dict[str, list[float]]) -> dict[str, Any]:
+    """Seconds of each kind of step, by round, as ratios to ours and as whole sequences."""
     rounds = [{name: values[i] for name, values in found.items()} for i in range(size.rounds)]
     result: dict[str, Any] = {
         "seconds": {name: spread(values) for name, values in found.items()},
@@ -250,8 +283,6 @@ def steps(size: Size) -> dict[str, Any]:
     return result
 
 
-PRECISIONS = ("float32", "float64")
-MATMUL = "nothing but products"
 
 
 def parts(size: Size) -> dict[str, float]:
@@ -289,7 +320,9 @@ def exponent(seconds: dict[int, float]) -> float:
 def main() -> None:
     from benchmarks import sampling_more, sampling_report
 
-    every = ("steps", "whole", "parts", "memory", "tricks", "growth", "batches", "anyorder", "threads", "compile")
+    every = (
+        "steps", "alone", "whole", "parts", "memory", "tricks", "growth", "batches", "anyorder", "threads", "compile",
+    )  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="count operations and look at shapes; no clock")
     parser.add_argument("--part", action="append", choices=every, help="only these parts")
@@ -331,6 +364,8 @@ def _work(chosen: Any, networks: Any, more: Any) -> Iterator[tuple[str, str, Cal
                 yield name, part, lambda run=of_size[part], size=size: run(size)
             elif part == "memory":
                 yield name, part, lambda name=name: more.memory(name)
+            elif name == "tiny" and part == "alone":  # blocks of the small one's are never kept by the allocator
+                yield name, part, lambda name=name: more.alone(name)
             elif name == "tiny" and part in of_tiny:
                 yield name, part, lambda run=of_tiny[part], size=size: run(size)
             elif name == "tiny" and part == "threads":

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +25,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import unmask
 from benchmarks import anyorder, sampling
-from benchmarks.sampling import SIZES, Everywhere, Size, coupled, exponent, half, in_turns, ours, spread, steppers
+from benchmarks.sampling import (
+    SIZES,
+    VARIANTS,
+    Everywhere,
+    Size,
+    coupled,
+    exponent,
+    half,
+    in_turns,
+    of_a_step,
+    ours,
+    published_as_it_is,
+    spread,
+    steppers,
+)
 from benchmarks.train import _megabytes
 from unmask import plan, published
 from unmask.memory import M_TRIM_THRESHOLD
@@ -151,20 +164,55 @@ def compiled(size: Size) -> dict[str, Any]:
 
 
 def whole(size: Size) -> dict[str, float]:
-    """Whole runs at N = 1,000, once each: a check of what is multiplied up."""
-    network, made = size.network(), {}
-    runs: dict[str, Callable[[], object]] = {
-        "ours": lambda: unmask.sample(network, num=1, length=size.length, plan=plan.ancestral, steps=1000),
-    }
-    for kind in sampling.PRECISIONS:
-        runs[kind] = partial(
-            published.coupled_ancestral, Everywhere(network), num=1, length=size.length, steps=1000, precision=kind
-        )
-    for name, run in runs.items():
-        started = time.process_time()
-        run()
-        made[name] = time.process_time() - started
-    return made
+    """Whole runs at N = 1,000, each in a process of its own: a check of what is multiplied up."""
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        return {kind: pool.apply(whole_run, (size, kind, 1000)) for kind in ("ours", *sampling.PRECISIONS)}
+
+
+def whole_run(size: Size, kind: str, steps: int) -> float:
+    """CPU seconds of one sequence in N steps."""
+    torch.set_num_threads(1)
+    network, empty = size.network(), torch.full((1, size.length), size.vocab - 1)
+    started = time.process_time()
+    if kind == "ours":
+        unmask.sample(network, canvas=empty, plan=plan.ancestral, steps=steps)
+    else:
+        times = torch.arange(steps, -1, -1, dtype=torch.float64) / steps
+        for _ in published_as_it_is(network, kind).stream(empty, times, [torch.Generator().manual_seed(0)]):
+            pass
+    return time.process_time() - started
+
+
+def alone(name: str, size: Size | None = None) -> dict[str, Any]:
+    """The steps of ``sampling.steps`` once more, each variant in a process of its own, in turns as before.
+
+    What a step costs that makes and frees blocks of some MB depends on what the allocator has in hand, and in a process
+    with others that is theirs. A sampler has its process to itself.
+    """
+    size, context = size or SIZES[name], multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        ends = {}
+        for variant in VARIANTS:
+            ends[variant], other = context.Pipe()
+            child = context.Process(target=_answer, args=(size, variant, other), daemon=True)
+            child.start()
+            stack.callback(child.terminate)
+        found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+        for number in range(-1, size.rounds):
+            for variant, end in ends.items():
+                end.send(1 if number < 0 else size.inner)
+                seconds = end.recv()
+                if number >= 0:
+                    found[variant].append(seconds)
+    return sampling.compared(size, found)
+
+
+def _answer(size: Size, variant: str, other: Any) -> None:
+    """A child of ``alone``: so many steps when asked, and what one of them took."""
+    torch.set_num_threads(1)
+    steps = steppers(size, [variant])[variant]
+    while True:
+        other.send(of_a_step(steps, other.recv()))
 
 
 def step_memory(name: str, variant: str) -> float:

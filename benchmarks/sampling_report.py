@@ -13,8 +13,9 @@ def tables(result: dict[str, Any]) -> str:
     """Everything that is there, as Markdown."""
     made: list[str] = []
     for name, title in NETWORKS.items():
-        if name in result.get("steps", {}):
-            made += _steps(result["steps"][name], title)
+        for part in ("steps", "alone"):
+            if name in result.get(part, {}):
+                made += _steps(result[part][name], title, part)
     for part, make in (
         ("whole", _whole), ("parts", _parts), ("memory", _memory), ("tricks", _tricks), ("growth", _growth),
         ("batches", _batches), ("anyorder", _any_order), ("threads", _threads), ("compile", _compile),
@@ -33,7 +34,7 @@ def _ratio(found: dict[str, float]) -> str:
     return f"{found['median']:.2f}x ({found['least']:.2f} to {found['largest']:.2f})"
 
 
-def _steps(found: dict[str, Any], title: str) -> list[str]:
+def _steps(found: dict[str, Any], title: str, part: str) -> list[str]:
     seconds = _table(
         ("one step", "CPU ms", "least to largest"),
         ([name, f"{1e3 * at['median']:.1f}", f"{1e3 * at['least']:.1f} to {1e3 * at['largest']:.1f}"]
@@ -56,7 +57,7 @@ def _steps(found: dict[str, Any], title: str) -> list[str]:
     exponents = {kind: _exponent({int(n): at["seconds"][kind] for n, at in found["sequences"].items()})
                  for kind in ("ours", "float32", "float64")}  # fmt: skip
     grows = "Growth with N, 50 to 50,000, as an exponent: " + ", ".join(f"{k} {v:.2f}" for k, v in exponents.items())
-    return [f"### steps: {title}", "", *seconds, "", *against, "", rate, "", grows + ".", ""]
+    return [f"### {part}: {title}", "", *seconds, "", *against, "", rate, "", grows + ".", ""]
 
 
 def _exponent(seconds: dict[int, float]) -> float:

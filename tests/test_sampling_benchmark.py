@@ -68,6 +68,11 @@ def test_sequences_are_multiplied_up_from_steps() -> None:
     assert sampling.whole_sequence(size, seconds, 10, "float32") == pytest.approx(3.0 + 9 * 0.5)
 
 
+def test_whole_runs_finish_alone() -> None:
+    made = sampling_more.whole(SIZE)
+    assert set(made) == {"ours", "float32", "float64"} and min(made.values()) > 0
+
+
 def test_exponents_are_those_of_powers() -> None:
     assert sampling.exponent({n: 3.0 * n**1.5 for n in (2, 8, 100)}) == pytest.approx(1.5)
 
@@ -75,12 +80,13 @@ def test_exponents_are_those_of_powers() -> None:
 def test_a_measured_run_becomes_tables(tmp_path: Any) -> None:
     size = replace(SIZE, rounds=2)
     made: dict[str, Any] = {"steps": {"tiny": sampling.steps(size)}, "parts": {"tiny": sampling.parts(size)}}
+    made["alone"] = {"tiny": sampling_more.alone("smallest", replace(size, inner=2))}
     made |= {"tricks": {"tiny": sampling_more.tricks(size)}, "batches": {"tiny": sampling_more.batches(size)}}
     made = json.loads(json.dumps(made))
     shares = made["parts"]["tiny"]
     assert sum(shares[name] for name in ("body", "head", "draw", "rest")) == pytest.approx(1)
     text = sampling_report.tables(made)
     assert "N = 50,000, float64" in text and "of the float32 matmul rate" in text
-    assert "GELU by tanh" in text and "B = 16" in text
+    assert "### alone" in text and "GELU by tanh" in text and "B = 16" in text
     sampling_report.picture(made, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000

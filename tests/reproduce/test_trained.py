@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.small_models import folder
-from unmask.reproduce import Settings, run
+from unmask.reproduce import Settings, cells, run
+from unmask.reproduce.cells import How
 from unmask.reproduce.subjects import subjects
 from unmask.reproduce.trained import trained
 
@@ -38,6 +39,20 @@ def test_items_run_on_it(settings, name):
 def test_without_a_twin_there_is_no_left_to_right(settings, tmp_path):
     alone = trained(str(folder(tmp_path / "alone", length=8)), settings)
     assert alone.left_to_right is None and alone.sedd is None
+
+
+def test_a_network_trained_as_sedds_is_what_sedds_samplers_run(settings, tmp_path):
+    masked = folder(tmp_path / "both", length=8)
+    folder(tmp_path / "both-sedd", length=8, seed=2)
+    both = replace(settings, checkpoint=str(masked))
+    subject = trained(str(masked), both)
+    for kind in ("sedd", "sedd law"):
+        assert cells.network(subject, How(kind, "float32")) is subject.sedd is not subject.model
+    assert cells.network(subject, How("law", "float32")) is subject.model
+    result = run("published_steps", both)
+    label = "published (SEDD), float32, by its law"
+    assert result.tables["cells"].where(subject=str(masked), sampler=label).column("N") == [32, 100_000_000]
+    assert sum(claim.says == "and so it is for SEDD" for claim in result.claims) == 1  # the oracle has one network
 
 
 def test_what_cannot_be_loaded_is_left_out_and_said(settings):

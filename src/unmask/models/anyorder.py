@@ -188,6 +188,8 @@ class Slots:
 
     def resized(self, batch: int, capacity: int) -> None:
         """Lose the last sequences, or get room for more tokens."""
+        if len(self.keys) == batch and capacity <= self.keys.shape[2]:
+            return
         more = max(0, capacity - self.keys.shape[2])
         self.keys, self.values = self.keys[:batch], self.values[:batch]
         self.inputs = None if self.inputs is None else self.inputs[:batch]
@@ -257,7 +259,8 @@ class Cached(nn.Module):
         first, stop = int(kept.min()), int(kept.max()) + slots.shape[1]
         start = first if bool(real.all()) and first == int(kept.max()) else None
         seen = torch.arange(stop, device=fed.device)
-        mask = (seen <= level.unsqueeze(-1)) | (seen == slots.unsqueeze(-1))
+        hidden = (seen > level.unsqueeze(-1)) & (seen != slots.unsqueeze(-1))
+        mask = self.layers[0].keys.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)  # added to every layer's
         near, taps = None, self.network.config.convolution
         if taps:
             place = torch.where(tokens == self.mask_id, -1, self.slot)
@@ -303,7 +306,7 @@ class Cached(nn.Module):
         count = feed.sum(1, keepdim=True)
         # What was known comes first, in its old order; what has just become visible comes in the usual one.
         key = torch.where(same, self.slot, length + usual_order(length).to(tokens.device))
-        fed = torch.where(feed, key, 2 * length).argsort(1)[:, : int(count.max())]
+        fed = torch.where(feed, key, 2 * length).topk(int(count.max()), largest=False).indices
         return kept, count, fed
 
     def _remember(self, tokens: Tensor, fed: Tensor, real: Tensor, slots: Tensor) -> None:

@@ -23,18 +23,21 @@ ROWS = 16  # that the layout is made for: it serves any number, and from 2 to ab
 
 
 class Packed(nn.Module):
-    """x W^T + b for a packed W [out, in], which it does not keep in any other form; for inference alone."""
+    """x W^T + b for a packed W [out, in], which it does not keep in any other form; for inference alone.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    then: "gelu" for the tanh form of it in the same pass.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, then: str = "none") -> None:
         super().__init__()
-        self.bias = bias
+        self.bias, self.then, self.form = bias, then, "tanh" if then == "gelu" else ""
         with torch.inference_mode(False), torch.no_grad():  # a tensor of inference mode could not be used outside it
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), ROWS)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """``bias``: another one for this call."""
         made: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.weight, self.bias if bias is None else bias, "none", [], ""
+            x, self.weight, self.bias if bias is None else bias, self.then, [], self.form
         )
         return made
 
@@ -64,7 +67,10 @@ def pack(network: Transformer) -> None:
     if sum(weight.numel() for weight in weights) < LEAST or not all(map(available, weights)):
         return
     for parent, name, one in linears:
-        setattr(parent, name, Packed(one.weight, one.bias))
+        followed = isinstance(parent, nn.Sequential) and name == "0"  # an MLP's first map, by its GELU
+        setattr(parent, name, Packed(one.weight, one.bias, "gelu" if followed else "none"))
+        if followed:
+            parent[1] = nn.Identity()
     head = network.output_layer
     head.packed = Packed(head.weight(network.vocab_embed.embedding))
     head.linear.register_parameter("weight", None)

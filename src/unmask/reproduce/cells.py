@@ -20,6 +20,7 @@ from unmask.reproduce.subjects import Subject
 from unmask.sample import Sample
 
 PUBLISHED = ("coupled", "sedd")
+LAWS = ("law", "sedd law")  # Tweedie's step is the ancestral one: the same law, of a network trained otherwise
 PREDICTORS = {"first order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}
 DRAWS = {
     "exact": draw.inverse_cdf,
@@ -33,7 +34,7 @@ DRAWS = {
 class How:
     """A way to sample.
 
-    kind: "coupled" or "sedd", as published, in ``precision``, and "law", the same by the law of such steps;
+    kind: "coupled" or "sedd", as published, in ``precision``; "law" and "sedd law", the same by the law of such steps;
     "parallel" and "ancestral", unmask's own; "left to right"; "truth", exact draws of an oracle.
     """
 
@@ -46,11 +47,11 @@ class How:
 
     @property
     def label(self) -> str:
-        if self.kind in PUBLISHED:
-            name = {"coupled": "published (MDLM)", "sedd": "published (SEDD)"}[self.kind]
-            return f"{name}, {self.precision}" + ("" if self.cache or self.kind == "sedd" else ", no cache")
-        if self.kind == "law":
-            return f"published (MDLM), {self.precision}, by its law"
+        if self.kind in (*PUBLISHED, *LAWS):
+            name = f"published ({'SEDD' if self.kind.startswith('sedd') else 'MDLM'}), {self.precision}"
+            if self.kind in LAWS:
+                return f"{name}, by its law"
+            return name + ("" if self.cache or self.kind == "sedd" else ", no cache")
         name = {
             "parallel": "first-hitting",
             "ancestral": "ancestral",
@@ -184,10 +185,15 @@ def agree(gap: float, error: float, fault: float, *, sigmas: float = 3.0) -> boo
     return True if sigmas * error < abs(fault) else None
 
 
+def network(subject: Subject, how: How) -> Any:
+    """SEDD's samplers run the network that was trained as SEDD's, where there is one."""
+    return subject.sedd if how.kind.startswith("sedd") and subject.sedd is not None else subject.model
+
+
 def _published(subject: Subject, how: How, steps: int, num: int, length: int, settings: Settings) -> list[Sample]:
     """Coupled steps cost N L V numbers for each sequence: sequences are sampled side by side, one thread each."""
     run = published.sedd_tweedie if how.kind == "sedd" else published.coupled_ancestral
-    model = subject.sedd if how.kind == "sedd" and subject.sedd is not None else subject.model
+    model = network(subject, how)
     cache = True if subject.exact is not None and how.kind == "sedd" else how.cache  # an oracle does not read the time
 
     def one(i: int) -> Sample:
@@ -208,10 +214,10 @@ def _planned(subject: Subject, how: How, steps: int | None, num: int, length: in
         if subject.left_to_right is None:
             raise ValueError(f"{subject.name} has no left-to-right counterpart")
         return subject.left_to_right(num, length, settings.seed, **options)
-    if how.kind == "law":
+    if how.kind in LAWS:
         law: Law = "grid" if how.precision == "float32" else "truncated"
         options = {"num": num, "length": length, "law": law, "seed": settings.seed, "batch": 8}
-        return coupled_by_law(subject.model, steps=steps or length, **options)
+        return coupled_by_law(network(subject, how), steps=steps or length, **options)
     planner = plan.ancestral if how.kind == "ancestral" else plan.parallel
     return unmask.sample(
         subject.model,

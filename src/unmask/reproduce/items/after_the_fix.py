@@ -22,7 +22,7 @@ def run(settings: Settings) -> Result:
     pictures: dict[str, Drawing] = {}
     for subject in found:
         L = subject.length
-        many = settings.pick(full=(100, 2048), fast=(100, 1024), tiny=(4, 32))
+        many = settings.pick(full=(100, 2048), fast=(100, 512), tiny=(4, 32))
         few = sorted({max(1, L // k) for k in settings.pick(full=(16, 8, 4, 2, 1), fast=(8, 4, 2, 1), tiny=(2, 1))})
         num = settings.pick(full=64, fast=32, tiny=4)
         sweeps = {"published, float64": [coupled(subject, "float64", N, settings) for N in many]}

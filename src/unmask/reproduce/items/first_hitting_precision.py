@@ -21,7 +21,8 @@ def run(settings: Settings) -> Result:
     pictures: dict[str, Drawing] = {}
     for subject in found:
         L = subject.long
-        chosen = steps(L, settings)[:: settings.pick(full=1, fast=2, tiny=1)]
+        chosen = steps(L, settings)
+        chosen = chosen[1::2] if settings.size == "fast" else chosen
         sweeps = {
             (order, bits): [
                 cells.measure(subject, high_order(order, bits, N, L), N, number(settings), L, settings) for N in chosen

@@ -23,7 +23,7 @@ def run(settings: Settings) -> Result:
         ways: dict[str, tuple[How, int | None]] = {
             "published, float32, by its law": (How("law", "float32"), most),
             "published, float32": (How("coupled", "float32"), real),
-            "published, float64": (How("coupled", "float64"), settings.pick(full=2048, fast=1024, tiny=32)),
+            "published, float64": (How("coupled", "float64"), settings.pick(full=2048, fast=512, tiny=32)),
             "first-hitting": (How("parallel"), L),
             "first-hitting, corrected": (How("parallel", predict="correct"), L),
         }

@@ -17,7 +17,7 @@ PRINTED = {"float32": (31.24, 5.17), "float64": (126.11, 5.66), "float64-truncat
 
 def steps(settings: Settings) -> int:
     """N of the runs that draw every number; the paper's is 2,048."""
-    return settings.pick(full=2048, fast=1024, tiny=32)
+    return settings.pick(full=2048, fast=512, tiny=32)
 
 
 def run(settings: Settings) -> Result:
@@ -28,8 +28,8 @@ def run(settings: Settings) -> Result:
     for subject in found:
         by = {precision: cell(subject, precision, steps(settings), settings) for precision in PRINTED}
         base = reference(subject, settings)
-        more = settings.pick(full=(2048, 10_000, 50_000), fast=(1024, 10_000), tiny=(32, 100_000_000))
-        law = {p: [by_law(subject, N, settings, p) for N in more] for p in ("float32", "float64-truncated")}
+        more = settings.pick(full=(2048, 10_000, 50_000), fast=(512, 10_000), tiny=(32, 100_000_000))
+        law = {p: [by_law(subject, N, settings, How("law", p)) for N in more] for p in ("float32", "float64-truncated")}
         measured += [*by.values(), *law["float32"], *law["float64-truncated"], base]
         rows += [
             (subject.name, one.how.label, one.steps, *PRINTED[one.how.precision], str(one.perplexity), str(one.entropy))

@@ -22,11 +22,11 @@ M = maximum_gumbel("float32")
 
 def run(settings: Settings) -> Result:
     subject = oracle(settings.size, settings.seed)
-    mu = predictions(subject, settings.pick(full=64, fast=24, tiny=6), settings)
+    mu = predictions(subject, settings.pick(full=48, fast=24, tiny=6), settings)
     entropy = -torch.xlogy(mu, mu).sum(-1)
     mu, entropy = mu[entropy.argsort()], entropy.sort().values
     N = settings.pick(full=1000, fast=500, tiny=50)
-    draws = settings.pick(full=8000, fast=600, tiny=2000)  # of each position
+    draws = settings.pick(full=3000, fast=600, tiny=2000)  # of each position
     counted = {kind: unmasked(mu, N, kind, draws, settings.seed) for kind in ("float32", "float64-truncated")}
     laws = {"float32": grid(mu.numpy(), N), "float64-truncated": closed(mu.numpy(), N)}
     thirds = np.array_split(np.arange(len(mu)), 3)

@@ -24,7 +24,7 @@ PAPER = "Figure 12, the appendix on variance reduction and on low-discrepancy sa
 def run(settings: Settings) -> Result:
     length = settings.pick(full=64, fast=48, tiny=8)
     model, data = task(length, settings)
-    batches, batch = settings.pick(full=(400, 64), fast=(300, 32), tiny=(60, 8))
+    batches, batch = settings.pick(full=(400, 64), fast=(150, 32), tiny=(60, 8))
     adaptive = warmed(model, data, length, batch, settings)
     ways: dict[str, Callable[[torch.Generator], tuple[Tensor, Tensor]]] = {
         "independent": lambda g: uniform(timing.independent, batch, length, g),
