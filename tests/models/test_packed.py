@@ -41,7 +41,10 @@ def test_a_packed_product_is_the_plain_one(rows: int, with_bias: bool) -> None:
     x, weight, bias = torch.randn(2, rows, 48), torch.randn(70, 48) / 7, torch.randn(70) if with_bias else None
     with torch.inference_mode():
         made = packed.Packed(weight, bias)(x)
-    torch.testing.assert_close(made, functional.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
+        bent = packed.Packed(weight, bias, "gelu")(x)
+    straight = functional.linear(x, weight, bias)
+    torch.testing.assert_close(made, straight, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(bent, functional.gelu(straight, approximate="tanh"), atol=1e-5, rtol=1e-5)
 
 
 @needs_onednn

@@ -70,7 +70,7 @@ def pack(network: Transformer) -> None:
         followed = isinstance(parent, nn.Sequential) and name == "0"  # an MLP's first map, by its GELU
         setattr(parent, name, Packed(one.weight, one.bias, "gelu" if followed else "none"))
         if followed:
-            parent[1] = nn.Identity()
+            parent.add_module("1", nn.Identity())
     head = network.output_layer
     head.packed = Packed(head.weight(network.vocab_embed.embedding))
     head.linear.register_parameter("weight", None)
