@@ -120,13 +120,23 @@ def table(cells: list[Cell]) -> Table:
 
 @lru_cache(maxsize=256)
 def measure(subject: Subject, how: How, steps: int | None, num: int, length: int, settings: Settings) -> Cell:
-    """Sample and judge; a cell that two items ask for is measured once."""
+    """Sample and judge; a cell that two items ask for is measured once.
+
+    Sequences are sampled side by side, one thread each: networks this small do not gain from a second one.
+    """
     num = min(num, subject.most or num)
-    made = (
-        _published(subject, how, steps or length, num, length, settings)
-        if how.kind in PUBLISHED
-        else [_planned(subject, how, steps, num, length, settings)]
-    )
+    seeds = [settings.seed + i for i in range(num)]
+    # One by one where steps cost N L V numbers, in as many batches as there are workers where networks are called.
+    at_once = 1 if how.kind in PUBLISHED else -(-num // settings.workers)
+    parts = [seeds[start : start + at_once] for start in range(0, num, at_once)]
+    run = _published if how.kind in PUBLISHED else _planned
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // settings.workers))
+    try:
+        with ThreadPoolExecutor(settings.workers) as pool:
+            made = list(pool.map(lambda part: run(subject, how, steps, part, length, settings), parts))
+    finally:
+        torch.set_num_threads(threads)
     tokens = torch.cat([one.tokens for one in made])
     nfe = float(torch.cat([one.nfe for one in made]).double().mean())
     return judged(subject, how, steps, tokens, nfe, sum(one.seconds for one in made) / num)
@@ -190,43 +200,36 @@ def network(subject: Subject, how: How) -> Any:
     return subject.sedd if how.kind.startswith("sedd") and subject.sedd is not None else subject.model
 
 
-def _published(subject: Subject, how: How, steps: int, num: int, length: int, settings: Settings) -> list[Sample]:
-    """Coupled steps cost N L V numbers for each sequence: sequences are sampled side by side, one thread each."""
+def _published(
+    subject: Subject, how: How, steps: int | None, seeds: list[int], length: int, settings: Settings
+) -> Sample:
     run = published.sedd_tweedie if how.kind == "sedd" else published.coupled_ancestral
-    model = network(subject, how)
     cache = True if subject.exact is not None and how.kind == "sedd" else how.cache  # an oracle does not read the time
-
-    def one(i: int) -> Sample:
-        return run(model, steps=steps, length=length, precision=how.precision, cache=cache, seed=[settings.seed + i])
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads // settings.workers))
-    try:
-        with ThreadPoolExecutor(settings.workers) as pool:
-            return list(pool.map(one, range(num)))
-    finally:
-        torch.set_num_threads(threads)
+    options: dict[str, Any] = {"num": len(seeds), "precision": how.precision, "cache": cache, "seed": seeds}
+    return run(network(subject, how), steps=steps or length, length=length, **options)
 
 
-def _planned(subject: Subject, how: How, steps: int | None, num: int, length: int, settings: Settings) -> Sample:
+def _planned(
+    subject: Subject, how: How, steps: int | None, seeds: list[int], length: int, settings: Settings
+) -> Sample:
+    num, batch = len(seeds), settings.pick(full=8, fast=8, tiny=None)
     options: dict[str, Any] = {"draw": DRAWS[how.draw], "temperature": how.temperature}
     if how.kind == "left to right":
         if subject.left_to_right is None:
             raise ValueError(f"{subject.name} has no left-to-right counterpart")
-        return subject.left_to_right(num, length, settings.seed, **options)
+        return subject.left_to_right(num, length, seeds, **options)
     if how.kind in LAWS:
         law: Law = "grid" if how.precision == "float32" else "truncated"
-        options = {"num": num, "length": length, "law": law, "seed": settings.seed, "batch": 8}
+        options = {"num": num, "length": length, "law": law, "seed": seeds, "batch": batch}
         return coupled_by_law(network(subject, how), steps=steps or length, **options)
-    planner = plan.ancestral if how.kind == "ancestral" else plan.parallel
     return unmask.sample(
         subject.model,
         num=num,
         length=length,
-        plan=planner,
+        plan=plan.ancestral if how.kind == "ancestral" else plan.parallel,
         steps=steps or length,
         predict=PREDICTORS[how.predict],
-        seed=settings.seed,
-        batch=settings.pick(full=8, fast=8, tiny=None),
+        seed=seeds,
+        batch=batch,
         **options,
     )

@@ -6,7 +6,7 @@ exact, so a sample is judged by the truth itself, and nothing but the draw can b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -78,7 +78,7 @@ def oracle(size: str, seed: int) -> Subject:
         )
         length, long = {"full": (32, 256), "fast": (24, 64)}[size]
 
-    def left_to_right(num: int, length: int, seed: int, **options: Any) -> Sample:
+    def left_to_right(num: int, length: int, seed: int | Sequence[int], **options: Any) -> Sample:
         return unmask.sample(model, num=num, length=length, plan=in_order, seed=seed, **options)
 
     def exact(num: int, length: int, seed: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +27,7 @@ def trained(name: str, settings: Settings) -> Subject:
     twin, sedd = _beside(name, TWIN), _beside(name, SEDD)
     length = model.length or 128
 
-    def left_to_right(num: int, length: int, seed: int, **options: Any) -> Sample:
+    def left_to_right(num: int, length: int, seed: int | Sequence[int], **options: Any) -> Sample:
         made: Sample = twin.sample(num, length=length, seed=seed, batch=8, **options)
         return made
 

@@ -23,7 +23,7 @@ def steps(length: int, settings: Settings) -> list[int]:
 
 
 def number(settings: Settings) -> int:
-    return settings.pick(full=32, fast=12, tiny=4)
+    return settings.pick(full=32, fast=8, tiny=4)
 
 
 def run(settings: Settings) -> Result:
