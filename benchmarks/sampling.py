@@ -354,7 +354,7 @@ def _work(chosen: Any, networks: Any, more: Any) -> Iterator[tuple[str, str, Cal
     of_size: dict[str, Callable[[Size], Any]] = {
         "steps": steps, "parts": parts, "tricks": more.tricks, "batches": more.batches, "compile": more.compiled,
     }  # fmt: skip
-    of_tiny: dict[str, Callable[[Size], Any]] = {"whole": more.whole, "growth": more.growth}
+    of_tiny: dict[str, Callable[[Size], Any]] = {"alone": more.alone, "whole": more.whole, "growth": more.growth}
     for part in chosen:
         for name in networks:
             size = SIZES[name]
@@ -364,8 +364,6 @@ def _work(chosen: Any, networks: Any, more: Any) -> Iterator[tuple[str, str, Cal
                 yield name, part, lambda run=of_size[part], size=size: run(size)
             elif part == "memory":
                 yield name, part, lambda name=name: more.memory(name)
-            elif name == "tiny" and part == "alone":  # blocks of the small one's are never kept by the allocator
-                yield name, part, lambda name=name: more.alone(name)
             elif name == "tiny" and part in of_tiny:
                 yield name, part, lambda run=of_tiny[part], size=size: run(size)
             elif name == "tiny" and part == "threads":

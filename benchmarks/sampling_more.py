@@ -183,19 +183,20 @@ def whole_run(size: Size, kind: str, steps: int) -> float:
     return time.process_time() - started
 
 
-def alone(name: str, size: Size | None = None) -> dict[str, Any]:
+def alone(size: Size) -> dict[str, Any]:
     """The steps of ``sampling.steps`` once more, each variant in a process of its own, in turns as before.
 
     What a step costs that makes and frees blocks of some MB depends on what the allocator has in hand, and in a process
     with others that is theirs. A sampler has its process to itself.
     """
-    size, context = size or SIZES[name], multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         ends = {}
         for variant in VARIANTS:
             ends[variant], other = context.Pipe()
             child = context.Process(target=_answer, args=(size, variant, other), daemon=True)
             child.start()
+            other.close()  # so that a child that fails is noticed
             stack.callback(child.terminate)
         found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
         for number in range(-1, size.rounds):

@@ -80,7 +80,7 @@ def test_exponents_are_those_of_powers() -> None:
 def test_a_measured_run_becomes_tables(tmp_path: Any) -> None:
     size = replace(SIZE, rounds=2)
     made: dict[str, Any] = {"steps": {"tiny": sampling.steps(size)}, "parts": {"tiny": sampling.parts(size)}}
-    made["alone"] = {"tiny": sampling_more.alone("smallest", replace(size, inner=2))}
+    made["alone"] = {"tiny": sampling_more.alone(replace(size, inner=2))}
     made |= {"tricks": {"tiny": sampling_more.tricks(size)}, "batches": {"tiny": sampling_more.batches(size)}}
     made = json.loads(json.dumps(made))
     shares = made["parts"]["tiny"]
