@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
 from unmask.theory import BetaMixture
 
 TITLE = "The Beta densities of the time given n masked tokens"
@@ -66,11 +66,14 @@ def run(settings: Settings) -> Result:
         ("alpha", *(f"n = {n}" for n in SHOWN)),
         tuple(zip(alpha.tolist(), *(d.tolist() for d in densities.values()), strict=True)),
     )
+    return Result({"moments": moments}, claims, {"": drawing(alpha, densities)}, data={"densities": curves})
 
+
+def drawing(alpha: Any, densities: dict[int, Any]) -> Drawing:
     def draw(sheet: Any) -> None:
         axes = sheet.subplots()
-        for n in SHOWN:
-            axes.plot(alpha, densities[n], label=f"n = {n}")
+        for n, density in densities.items():
+            axes.plot(alpha, density, label=f"n = {n}")
         axes.set(
             xlabel="alpha",
             ylabel="density of Beta(L - n + 1, n)",
@@ -80,4 +83,4 @@ def run(settings: Settings) -> Result:
         )
         axes.legend(loc="upper center", ncols=2)
 
-    return Result({"moments": moments}, claims, {"": draw}, data={"densities": curves})
+    return draw

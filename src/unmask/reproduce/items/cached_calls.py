@@ -9,7 +9,7 @@ import torch
 
 import unmask
 from unmask import plan, published
-from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
 from unmask.sample import generators
 from unmask.theory import expected_nfe
 
@@ -64,10 +64,15 @@ def run(settings: Settings) -> Result:
     notes = (
         "Rows of a batch have their own plans in unmask.sample: its calls are the longest row's, at most L for any B.",
     )
+    return Result({"calls": Table(columns, tuple(rows))}, claims, {"": drawing(rows, length)}, notes)
+
+
+def drawing(rows: list[tuple[Any, ...]], length: int) -> Drawing:
+    batches = sorted({row[0] for row in rows})
 
     def draw(sheet: Any) -> None:
         axes = sheet.subplots()
-        grid = np.unique(np.logspace(np.log10(steps[0]), np.log10(steps[-1]), 60).astype(int))
+        grid = np.unique(np.logspace(np.log10(rows[0][1]), np.log10(rows[-1][1]), 60).astype(int))
         for i, B in enumerate(batches):
             axes.loglog(grid, [expected_nfe(int(N), length, B) for N in grid], color=f"C{i}", label=f"B = {B}")
             cells = [row for row in rows if row[0] == B]
@@ -83,7 +88,7 @@ def run(settings: Settings) -> Result:
         )
         axes.legend()
 
-    return Result({"calls": Table(columns, tuple(rows))}, claims, {"": draw}, notes)
+    return draw
 
 
 def simulated(length: int, batch: int, steps: int, runs: int, seed: int) -> tuple[Any, Any]:

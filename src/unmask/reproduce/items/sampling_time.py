@@ -12,7 +12,7 @@ from torch import Tensor
 import unmask
 from unmask import plan, published
 from unmask.models.ddit import DDiT, preset
-from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
 from unmask.sample import Sample
 
 TITLE = "Sampling time of one sequence against N under the cache"
@@ -81,12 +81,15 @@ def run(settings: Settings) -> Result:
             None,
         ),
     )
+    return Result({"seconds": table}, claims, {"": drawing(by, f"L = {length}, V = {vocabulary:,}, batch of 1")})
 
+
+def drawing(by: dict[str, Table], title: str) -> Drawing:
     def draw(sheet: Any) -> None:
         left, right = sheet.subplots(1, 2)
         for i, (name, part) in enumerate(by.items()):
             left.loglog(part.column("N"), part.column("seconds"), "o-", color=f"C{i}", label=name)
-        left.set(xlabel="steps N", ylabel="seconds per sequence", title=f"L = {length}, V = {vocabulary:,}, batch of 1")
+        left.set(xlabel="steps N", ylabel="seconds per sequence", title=title)
         left.legend()
         part = by["published, float32"]
         right.stackplot(
@@ -99,4 +102,4 @@ def run(settings: Settings) -> Result:
         right.set(xlabel="steps N", ylabel="seconds", title="where the published float32 sampler spends it")
         right.legend(loc="upper left")
 
-    return Result({"seconds": table}, claims, {"": draw})
+    return draw

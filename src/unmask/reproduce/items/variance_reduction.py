@@ -12,7 +12,7 @@ from torch import Tensor
 
 import unmask
 from unmask import objective, timing
-from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
 from unmask.reproduce.subjects import oracle
 from unmask.streams import generator
 
@@ -51,11 +51,18 @@ def run(settings: Settings) -> Result:
         tuple((*row[:4], row[3] / reference, row[4] * 2**0.5) for row in rows),
     )
     weights = adaptive.probabilities() * length
+    curve = Table(("n", "p_n L"), tuple((n + 1, float(w)) for n, w in enumerate(weights)))
+    on = f"an oracle at L = {length}, batches of {batch}, {batches} of each"
+    pictures = {"": drawing(table, curve, f"batches of {batch}, L = {length}")}
+    return Result({"variance": table}, compared(table, on), pictures, data={"importance weights": curve})
+
+
+def compared(table: Table, on: str) -> tuple[Claim, ...]:
     relative = dict(zip(table.column("counts n"), table.column("relative to independent"), strict=True))
     noise = table.column("relative error")[0]
-    biases = [abs(row[1] - rows[0][1]) / (row[2] ** 2 + rows[0][2] ** 2) ** 0.5 for row in rows[1:]]
-    on = f"an oracle at L = {length}, batches of {batch}, {batches} of each"
-    claims = (
+    first, *others = table.rows
+    biases = [abs(row[1] - first[1]) / (row[2] ** 2 + first[2] ** 2) ** 0.5 for row in others]
+    return (
         Claim(
             "the low-discrepancy sampler notably reduces the variance of the loss",
             "-",
@@ -78,15 +85,16 @@ def run(settings: Settings) -> Result:
             None if max(biases) < 4 else True,
         ),
     )
-    curve = Table(("n", "p_n L"), tuple((n + 1, float(w)) for n, w in enumerate(weights)))
 
+
+def drawing(table: Table, curve: Table, title: str) -> Drawing:
     def draw(sheet: Any) -> None:
         left, right = sheet.subplots(1, 2)
-        left.barh(range(len(rows)), table.column("relative to independent"), color="C0", height=0.6)
+        left.barh(range(len(table.rows)), table.column("relative to independent"), color="C0", height=0.6)
         left.set(
-            yticks=range(len(rows)), xlabel="variance of the loss, relative", title=f"batches of {batch}, L = {length}"
+            yticks=range(len(table.rows)), xlabel="variance of the loss, relative", title=title
         )
-        left.set_yticklabels([row[0] for row in rows])
+        left.set_yticklabels(table.column("counts n"))
         left.invert_yaxis()
         left.grid(axis="y", visible=False)
         right.plot(curve.column("n"), curve.column("p_n L"), color="C1")
@@ -96,7 +104,7 @@ def run(settings: Settings) -> Result:
         )
         right.legend()
 
-    return Result({"variance": table}, claims, {"": draw}, data={"importance weights": curve})
+    return draw
 
 
 def task(length: int, settings: Settings) -> tuple[Any, Tensor]:
