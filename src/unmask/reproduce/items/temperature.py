@@ -39,7 +39,7 @@ def run(settings: Settings) -> Result:
         ours = curves["first-hitting, L steps, corrected, T from 0.8 to 1"]
         cold, warm = ours[0], ours[-1]
         drop, error = cells.lower(cold, warm)
-        on = f"{subject.name}: {num} sequences of {L} tokens"
+        on = f"{subject.name}: {len(warm.tokens)} sequences of {L} tokens"
         claims += [
             Claim(
                 "a lower temperature trades entropy for perplexity",
@@ -62,10 +62,12 @@ def matched(curve: list[Cell], faults: list[Cell], drawn: Cell, on: str) -> list
     if not reached:
         return []
     fault = reached[-1]
-    T, H = (
-        float(np.interp(fault.perplexity.value, p, values))
-        for values in ([cell.how.temperature for cell in by], [cell.entropy.value for cell in by])
-    )
+
+    def there(values: list[float]) -> float:
+        return float(np.interp(fault.perplexity.value, p, values))
+
+    T = there([cell.how.temperature for cell in by])
+    H, low, high = (there([getattr(cell.entropy, side) for cell in by]) for side in ("value", "low", "high"))
     e = fault.entropy
     return [
         Claim(
@@ -79,9 +81,9 @@ def matched(curve: list[Cell], faults: list[Cell], drawn: Cell, on: str) -> list
         Claim(
             "and its trade-off is slightly better",
             "higher entropy at the same perplexity",
-            f"entropy {H:.3f} at T = {T:.2f}, {e} in float32 at N = {fault.steps:,}",
+            f"entropy {H:.3f} [{low:.3f}, {high:.3f}] at T = {T:.2f}, {e} in float32 at N = {fault.steps:,}",
             on,
-            True if e.high < H else (False if e.low > H else None),
+            True if e.high < low else (False if e.low > high else None),
         ),
     ]
 
