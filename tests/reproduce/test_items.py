@@ -10,7 +10,9 @@ import torch
 
 from unmask import theory
 from unmask.reproduce import ITEMS, Settings, cells, files, run
+from unmask.reproduce.cells import How
 from unmask.reproduce.items import module
+from unmask.reproduce.subjects import oracle
 
 TINY = Settings("tiny", workers=2)
 
@@ -210,3 +212,11 @@ def test_agreement_is_claimed_only_where_a_fault_would_have_been_seen() -> None:
     assert cells.agree(0.1, 0.1, fault=0.5) is True
     assert cells.agree(0.1, 0.2, fault=0.5) is None  # three errors are more than the fault
     assert cells.agree(-0.4, 0.1, fault=0.5) is False
+
+
+@pytest.mark.parametrize("how", [How("coupled", "float32"), How("law", "float32"), How("parallel")])
+def test_another_seed_shares_no_sequence(how):
+    """Sequence i + 1 of one seed is not sequence i of the next: a figure can be made again independently."""
+    subject = oracle("tiny", 0)
+    here, there = (cells.measure(subject, how, 8, 6, 8, Settings("tiny", seed=seed)).tokens for seed in (0, 1))
+    assert not bool((here.unsqueeze(0) == there.unsqueeze(1)).all(-1).any())

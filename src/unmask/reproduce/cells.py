@@ -21,6 +21,7 @@ from unmask.sample import Sample
 
 PUBLISHED = ("coupled", "sedd")
 LAWS = ("law", "sedd law")  # Tweedie's step is the ancestral one: the same law, of a network trained otherwise
+APART = 10**6  # between the sequences of one seed and those of the next: another seed shares none of them
 PREDICTORS = {"first order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}
 DRAWS = {
     "exact": draw.inverse_cdf,
@@ -125,7 +126,7 @@ def measure(subject: Subject, how: How, steps: int | None, num: int, length: int
     Sequences are sampled side by side, one thread each: networks this small do not gain from a second one.
     """
     num = min(num, subject.most or num)
-    seeds = [settings.seed + i for i in range(num)]
+    seeds = [settings.seed * APART + i for i in range(num)]
     # One by one where steps cost N L V numbers, in as many batches as there are workers where networks are called.
     at_once = 1 if how.kind in PUBLISHED else -(-num // settings.workers)
     parts = [seeds[start : start + at_once] for start in range(0, num, at_once)]
