@@ -283,8 +283,6 @@ def compared(size: Size, found: dict[str, list[float]]) -> dict[str, Any]:
     return result
 
 
-
-
 def parts(size: Size) -> dict[str, float]:
     """Shares of a first-hitting run's time: the body, the head, the draw, and the loop around them."""
     network: Any = size.network().for_sampling()
