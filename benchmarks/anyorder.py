@@ -5,10 +5,10 @@
     python -m benchmarks.anyorder --train kjv --minutes 10
     python -m benchmarks.anyorder --step-costs kjv       a training step under each rule of attention
 
-Sampling is token by token, in float32, one sequence, through ``unmask.sample`` and ``Causal``'s generation, plan and
-draw included. A run is not made to its end: it is begun at several numbers of visible tokens, and a sequence costs L
-times the mean of what a token costs there. The networks take turns, so that whatever else the machine does falls on
-all. The weights are random, which changes no cost.
+Sampling is token by token, in float32, one sequence or a batch, through ``unmask.sample`` and ``Causal``'s generation,
+plan and draw included. A run is not made to its end: it is begun at several numbers of visible tokens, and a
+sequence costs L times the mean of what a token costs there. The networks take turns, so that whatever else the machine
+does falls on all. The weights are random, which changes no cost.
 
 Training compares, at equal CPU seconds of training in turns, Eq. 7 with one pass of length L against the two streams of
 length 2L, by the bound along random orders of held-out sequences.
@@ -56,6 +56,7 @@ class Setting:
     levels: tuple[float, ...] = (0.05, 0.275, 0.5, 0.725, 0.95)  # the parts of a sequence that are visible
     tokens: int = 6  # measured at each level and length
     rounds: int = 3
+    batch: int = 1  # sequences side by side; what is found is per sequence
 
 
 class _Enough(Exception):
@@ -83,18 +84,19 @@ def network(kind: str, setting: Setting, length: int) -> DDiT | Causal:
     return DDiT(preset(setting.preset, setting.vocab, length, attention=kind)).eval()
 
 
-def begun(made: DDiT | Causal, length: int, known: int) -> Callable[[Callable[[Step], None]], object]:
-    """A run of sampling that begins with so many visible tokens: the first ones, or a random set of them."""
+def begun(made: DDiT | Causal, length: int, known: int, batch: int) -> Callable[[Callable[[Step], None]], object]:
+    """A run of sampling that begins with so many visible tokens: the first ones, or each sequence's own random set."""
     random = torch.Generator().manual_seed(known)
-    tokens = torch.randint(made.vocab_size, (length,), generator=random)
+    tokens = torch.randint(made.vocab_size, (batch, length), generator=random)
     if isinstance(made, Causal):
-        return lambda note: generate(made, 1, length, prompt=tokens[:known], callback=note)
-    canvas = torch.where(torch.randperm(length, generator=random) < known, tokens, made.mask_id).unsqueeze(0)
+        return lambda note: generate(made, batch, length, prompt=tokens[0, :known], callback=note)
+    ranks = torch.rand(batch, length, generator=random).argsort(1)
+    canvas = torch.where(ranks < known, tokens, made.mask_id)
     return lambda note: unmask.sample(made, canvas=canvas, callback=note)
 
 
 def seconds_per_token(setting: Setting, length: int) -> dict[str, dict[float, float]]:
-    """Of each network at each level, the least over the rounds of the median over a run's tokens."""
+    """Of each network at each level, for one of the batch: the least over the rounds of the median over tokens."""
     networks = {kind: network(kind, setting, length) for kind in (*MASKED, LEFT_TO_RIGHT)}
     found: dict[str, dict[float, float]] = {kind: {} for kind in networks}
     for round_ in range(setting.rounds):
@@ -105,8 +107,8 @@ def seconds_per_token(setting: Setting, length: int) -> dict[str, dict[float, fl
                     continue
                 count = min(setting.tokens, 2) if kind in ("bidirectional", "visible") else setting.tokens
                 known = min(round(level * length), length - count - 1)
-                pace = statistics.median(paces(begun(made, length, known), count))
-                found[kind][level] = min(pace, found[kind].get(level, math.inf))
+                pace = statistics.median(paces(begun(made, length, known, setting.batch), count))
+                found[kind][level] = min(pace / setting.batch, found[kind].get(level, math.inf))
     return found
 
 
@@ -117,7 +119,9 @@ def cache_bytes(setting: Setting, length: int) -> int:
 
 
 def sampling(setting: Setting) -> dict[str, Any]:
-    result: dict[str, Any] = {"threads": torch.get_num_threads(), "preset": setting.preset, "lengths": {}}
+    result: dict[str, Any] = {
+        "threads": torch.get_num_threads(), "preset": setting.preset, "batch": setting.batch, "lengths": {},
+    }  # fmt: skip
     for length in setting.lengths:
         per_token = {kind: statistics.mean(at.values()) for kind, at in seconds_per_token(setting, length).items()}
         whole = {kind: pace * length for kind, pace in per_token.items()}

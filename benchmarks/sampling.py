@@ -1,6 +1,6 @@
 """What sampling costs, as ratios measured in one run: our samplers against the published ones, on two networks.
 
-    python -m benchmarks.sampling                        all parts, some 12 minutes on a quiet machine
+    python -m benchmarks.sampling                        all parts, some 15 minutes on a quiet machine
     python -m benchmarks.sampling --part steps --part parts --network tiny
     python -m benchmarks.sampling --quick                counts of operations and shapes, without a clock
     python -m benchmarks.sampling --report FILE          tables and a picture of what an earlier run saved
@@ -9,8 +9,8 @@ One process, one thread, CPU time; the variants take turns in five rounds (the t
 median of the rounds' own ratios, with the least and the largest. Weights are random, which changes no cost. A step is
 measured from the middle of a run; a whole sequence is multiplied up from it, and the tables say so (the tiny network's
 whole runs are made as well, once, as a check). The published samplers are those of ``unmask.published``, given the
-network in its plain form: torch's own kernels, nothing folded, the head everywhere. In float32 they keep their
-probabilities in float32 too, as published, which ``unmask.published`` does not.
+network in its plain form: torch's own kernels, nothing folded, the head everywhere, and probabilities made in the
+passes and precisions of the published codebases (``WAYS``), which ``unmask.published`` makes in float64 always.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ from unmask.models import kernels, layers
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.schedule import Linear
 
-PRECISIONS = ("float32", "float64")
+WAYS = {  # the precisions of the probabilities that are kept, and of the race that draws from them
+    "float32": ("float32", "float32"),  # as MDLM published it
+    "float64": ("float64", "float64"),  # as ReMDM and BD3-LM repaired it
+    "float64, cast": ("float32", "float64"),  # as others did, in the draw alone
+}
 MATMUL = "nothing but products"
 VARIANTS = (
     "ours, one row a call",
@@ -47,10 +51,7 @@ VARIANTS = (
     "full head, one-row draw",
     "full head, full-canvas float32 draw",
     "full head, full-canvas float64 draw",
-    "coupled float32, call",
-    "coupled float32, cached",
-    "coupled float64, call",
-    "coupled float64, cached",
+    *(f"coupled {way}, {step}" for way in WAYS for step in ("call", "cached")),
     MATMUL,
 )
 STEPS = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
@@ -119,8 +120,10 @@ def plain_kernels() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class InFloat32(published._Run):
-    """The published sampler as it is published: mu in float32 as well, not only the race, and pass by pass."""
+class AsPublished(published._Run):
+    """The published sampler pass by pass, in the published precisions."""
+
+    kept: torch.dtype = torch.float32
 
     def mean(self, x: Tensor, t: Tensor) -> Tensor:
         """mu [B, L, V]; the mask is one of the V ids here. MDLM makes log mu first, and visible tokens certain."""
@@ -130,14 +133,14 @@ class InFloat32(published._Run):
             visible = (x != self.mask_id).nonzero(as_tuple=True)
             log_mu[visible] = -torch.inf
             log_mu[(*visible, x[visible])] = 0.0
-            return log_mu.exp()
+            return log_mu.to(self.kept).exp()
 
 
-def published_as_it_is(network: DDiT, precision: str) -> published._Run:
+def published_as_it_is(network: DDiT, way: str) -> published._Run:
     """The published ancestral sampler with its cache."""
-    kind = InFloat32 if precision == "float32" else published._Run
-    race = published.race(precision)
-    return kind(Everywhere(network), network.mask_id, published.ancestral_law, Linear(), race, True, "draw")
+    kept, drawn = WAYS[way]
+    given = (Everywhere(network), network.mask_id, published.ancestral_law, Linear(), published.race(drawn))
+    return AsPublished(*given, cache=True, denoise="draw", kept=published.PRECISIONS[kept])
 
 
 def half(size: Size, batch: int = 1) -> Tensor:
@@ -166,12 +169,12 @@ def full_canvas(model: Everywhere, canvas: Tensor, precision: str) -> Iterator[o
         yield x
 
 
-def coupled(network: DDiT, canvas: Tensor, precision: str, empty: bool) -> Iterator[object]:
+def coupled(network: DDiT, canvas: Tensor, way: str, empty: bool) -> Iterator[object]:
     """Steps of the published ancestral sampler with its cache: ones that call the network, or ones that need not.
 
     The grid is so fine that nothing is unmasked; a step's cost does not depend on that.
     """
-    run = published_as_it_is(network, precision)
+    run = published_as_it_is(network, way)
     times = torch.linspace(0.5, 0.5 - 1e-9, 1000, dtype=torch.float64)
 
     def begun() -> Iterator[object]:
@@ -194,12 +197,11 @@ def steppers(size: Size, names: Sequence[str] = ()) -> dict[str, Iterator[object
         "full head, one-row draw": lambda: ours(Everywhere(network), canvas),
         "full head, full-canvas float32 draw": lambda: full_canvas(Everywhere(network), canvas, "float32"),
         "full head, full-canvas float64 draw": lambda: full_canvas(Everywhere(network), canvas, "float64"),
-        "coupled float32, call": lambda: coupled(network, canvas, "float32", False),
-        "coupled float32, cached": lambda: coupled(network, canvas, "float32", True),
-        "coupled float64, call": lambda: coupled(network, canvas, "float64", False),
-        "coupled float64, cached": lambda: coupled(network, canvas, "float64", True),
         MATMUL: lambda: products(size),
     }
+    for way in WAYS:
+        make[f"coupled {way}, call"] = lambda way=way: coupled(network, canvas, way, False)  # type: ignore[misc]
+        make[f"coupled {way}, cached"] = lambda way=way: coupled(network, canvas, way, True)  # type: ignore[misc]
     return {name: make[name]() for name in names or VARIANTS}
 
 
@@ -268,13 +270,11 @@ def compared(size: Size, found: dict[str, list[float]]) -> dict[str, Any]:
         "sequences": {},
     }
     for count in STEPS:
-        each = {kind: [whole_sequence(size, one, count, kind) for one in rounds] for kind in ("ours", *PRECISIONS)}
+        each = {kind: [whole_sequence(size, one, count, kind) for one in rounds] for kind in ("ours", *WAYS)}
         result["sequences"][count] = {
             "calls": unmask.theory.expected_nfe(count, size.length),
             "seconds": {kind: statistics.median(values) for kind, values in each.items()},
-            "ratio": {
-                kind: spread([a / b for a, b in zip(each[kind], each["ours"], strict=True)]) for kind in PRECISIONS
-            },
+            "ratio": {kind: spread([a / b for a, b in zip(each[kind], each["ours"], strict=True)]) for kind in WAYS},
         }
     result["matmul"] = {
         "flops_per_second": size.flops() / statistics.median(found[MATMUL]),

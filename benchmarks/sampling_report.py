@@ -45,7 +45,7 @@ def _steps(found: dict[str, Any], title: str, part: str) -> list[str]:
         [
             [f"coupled ancestral with the cache, N = {int(steps):,}, {kind}", f"{at['calls']:.0f}",
              f"{at['seconds']['ours']:,.1f}", f"{at['seconds'][kind]:,.1f}", _ratio(at["ratio"][kind])]
-            for steps, at in found["sequences"].items() for kind in ("float32", "float64")
+            for steps, at in found["sequences"].items() for kind in at["ratio"]
         ]
         + [[f"first-hitting, {name}", "L", "", "", _ratio(at)] for name, at in found["first-hitting"].items()],
     )  # fmt: skip
@@ -55,7 +55,7 @@ def _steps(found: dict[str, Any], title: str, part: str) -> list[str]:
         f"{matmul['flops_per_second'] / 1e9:.0f} GFLOP/s on one thread."
     )
     exponents = {kind: _exponent({int(n): at["seconds"][kind] for n, at in found["sequences"].items()})
-                 for kind in ("ours", "float32", "float64")}  # fmt: skip
+                 for kind in next(iter(found["sequences"].values()))["seconds"]}  # fmt: skip
     grows = "Growth with N, 50 to 50,000, as an exponent: " + ", ".join(f"{k} {v:.2f}" for k, v in exponents.items())
     return [f"### {part}: {title}", "", *seconds, "", *against, "", rate, "", grows + ".", ""]
 
@@ -103,13 +103,15 @@ def _batches(found: dict[str, Any]) -> list[str]:
 
 
 def _any_order(found: dict[str, Any]) -> list[str]:
+    each = [(1, length, at) for length, at in found["lengths"].items()]
+    each += [(batch, max(found["lengths"], key=int), at) for batch, at in found.get("batches", {}).items()]
     rows = [
-        [f"{int(length):,}", *(f"{at['milliseconds_per_token'][kind]:.1f}" for kind in
+        [str(batch), f"{int(length):,}", *(f"{at['milliseconds_per_token'][kind]:.1f}" for kind in
                                ("bidirectional", "visible", "order", "left-to-right")),
          f"{at['bidirectional_to_order']:.1f}x", f"{at['order_to_left_to_right']:.2f}x", f"{at['cache_megabytes']:.1f}"]
-        for length, at in found["lengths"].items()
+        for batch, length, at in each
     ]  # fmt: skip
-    head = ("L", "bidirectional, ms a token", "visible", "any order, cached", "left to right, cached",
+    head = ("B", "L", "bidirectional, ms a token", "visible", "any order, cached", "left to right, cached",
             "any order against bidirectional", "against left to right", "cache, MB")  # fmt: skip
     grows = ", ".join(f"{kind} {ratio:.2f}x" for kind, ratio in found["growth"].items())
     return [*_table(head, rows), "", f"Cost of a token from the least L to the largest: {grows}."]

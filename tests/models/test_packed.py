@@ -11,8 +11,10 @@ from torch.nn import functional
 import unmask
 from unmask.models import packed
 from unmask.models.anyorder import Cached
+from unmask.models.causal import Causal
 from unmask.models.config import DDiTConfig
 from unmask.models.ddit import DDiT
+from unmask.models.layers import Past
 
 needs_onednn = pytest.mark.skipif(not packed.available(torch.zeros(1)), reason="this torch has no oneDNN")
 
@@ -91,3 +93,31 @@ def test_samples_do_not_depend_on_packing(monkeypatch: pytest.MonkeyPatch) -> No
     fast = unmask.sample(made, num=3, seed=7).tokens
     monkeypatch.setattr(packed, "available", lambda weight: False)
     assert torch.equal(unmask.sample(made, num=3, seed=7).tokens, fast)
+
+
+@needs_onednn
+def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packed, "LEAST", 0)
+    plain = network(attention="bidirectional", adaln=False)
+    made = Causal(plain.config)
+    made.load_state_dict(plain.state_dict())
+    made.eval()
+    steps: list[tuple[Causal, torch.Tensor, torch.Tensor]] = []
+    step = Causal.step
+
+    def noted(self: Causal, inputs: torch.Tensor, past: list[Past]) -> torch.Tensor:
+        logits = step(self, inputs, past)
+        steps.append((self, inputs, logits))
+        return logits
+
+    monkeypatch.setattr(Causal, "step", noted)
+    tokens = made.generate(3, prompt=torch.arange(4))
+    assert all(run is not made and run.output_layer.packed is not None for run, *_ in steps)
+    assert made.output_layer.packed is None  # and what was asked has its weights as they were
+    expected = made(tokens)[:, 4:]
+    torch.testing.assert_close(torch.stack([logits for *_, logits in steps], 1), expected, atol=1e-5, rtol=1e-5)
+    del steps[:]
+    assert torch.equal(made.generate(1, prompt=torch.arange(4)), tokens[:1])  # a row alone gains nothing
+    assert all(run is made for run, *_ in steps)

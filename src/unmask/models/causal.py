@@ -19,6 +19,7 @@ from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
 from unmask.models.ddit import DDiTConfig, Transformer
 from unmask.models.kernels import Table
 from unmask.models.layers import Past
+from unmask.models.packed import packed
 from unmask.models.pretrained import Pretrained
 from unmask.models.protocol import inference
 
@@ -109,6 +110,8 @@ class Causal(Transformer, Pretrained):
         tokens, known = self._begun(num, length, prompt)
         network = cast("Causal", self.for_sampling())
         past = network.empty_past(num, length)
+        if num > 1:
+            network = packed(network)
         inputs = self._start(tokens[:, :known])
         for position in range(known, length if num else 0):
             with inference(network):

@@ -45,8 +45,8 @@ class Gelu(nn.Module):
         if x.numel() <= FEW_NUMBERS or plain(x):
             return functional.gelu(x, approximate="tanh")
         twice = 2 * math.sqrt(2 / math.pi)
-        gate = (x * x).mul_(0.044715 * twice).add_(twice).mul_(x).sigmoid_()
-        return gate.mul_(x)
+        gate = torch.addcmul(x.new_tensor(twice), x, x, value=0.044715 * twice)
+        return gate.mul_(x).sigmoid_().mul_(x)
 
 
 def by_parts(layer: nn.Module, x: Tensor) -> Tensor:

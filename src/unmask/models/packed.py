@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from unmask.models.layers import Linear
 
 if TYPE_CHECKING:
     from unmask.models.ddit import Transformer
+
+T = TypeVar("T", bound="Transformer")
 
 LEAST = 1 << 20  # numbers of weights in all from which a step waits for the memory; smaller networks stay in the cache
 ROWS = 16  # that the layout is made for: it serves any number, and from 2 to about 32 better than the plain one
@@ -74,6 +76,13 @@ def pack(network: Transformer) -> None:
     head = network.output_layer
     head.packed = Packed(head.weight(network.vocab_embed.embedding))
     head.linear.register_parameter("weight", None)
+
+
+def packed(network: T) -> T:
+    """A network that shares all but its matrices with this one, and has those packed; itself where none would be."""
+    made = network.built(network.config, network.state_dict())
+    pack(made)
+    return made if made.output_layer.packed is not None else network
 
 
 def _linears(network: Transformer) -> Iterator[tuple[nn.Module, str, Linear]]:
