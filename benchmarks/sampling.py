@@ -206,11 +206,16 @@ def steppers(size: Size, names: Sequence[str] = ()) -> dict[str, Iterator[object
 
 
 def in_turns(run: dict[str, Iterator[object]], inner: int, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of a step, of each variant in each round; where steps are short, a round before does not count."""
+    """CPU seconds of a step, of each variant in each round; where steps are short, a round before does not count.
+
+    Each round begins with another variant: what one leaves behind in the caches does not always fall on the same.
+    """
     found: dict[str, list[float]] = {name: [] for name in run}
+    names = list(run)
     for number in range(-1 if inner > 1 else 0, rounds):
-        for name, steps in run.items():
-            seconds = of_a_step(steps, 1 if number < 0 else inner)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seconds = of_a_step(run[name], 1 if number < 0 else inner)
             if number >= 0:
                 found[name].append(seconds)
     return found

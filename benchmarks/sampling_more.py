@@ -125,7 +125,7 @@ def tricks(size: Size) -> dict[str, Any]:
         "rotation with a copy": (fast, lambda: patch.object(layers, "rotate", _rotated)),
     }  # fmt: skip
     run = {name: without(model, change) for name, (model, change) in changes.items()}
-    found = in_turns(run, size.inner, size.rounds if size.inner > 1 else 3)
+    found = in_turns(run, size.inner, size.rounds)
     best = found["with all"]
     return {
         name: {"seconds": statistics.median(values)}
