@@ -16,17 +16,45 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
-from unmask.models.ddit import DDiTConfig, Transformer
+from unmask.models.config import DDiTConfig
 from unmask.models.kernels import Table
-from unmask.models.layers import Past
+from unmask.models.layers import Block, Convolution
 from unmask.models.packed import packed
 from unmask.models.pretrained import Pretrained
 from unmask.models.protocol import inference
+from unmask.models.transformer import Transformer
 
 
 def twin(config: DDiTConfig) -> DDiTConfig:
     """The left-to-right baseline of the same size: no conditioning, no adaLN, as MDLM's."""
     return replace(config, conditioning="none", self_conditioning=False, adaln=False)
+
+
+class Past:
+    """What a causal block has seen: keys and values at most ``length`` long, and the convolution's last inputs."""
+
+    def __init__(self, batch: int, length: int, block: Block) -> None:
+        weight = block.attn_qkv.weight
+        shape = (batch, block.heads, length, weight.shape[1] // block.heads)
+        self.keys, self.values = weight.new_empty(shape), weight.new_empty(shape)
+        self.tail: Tensor | None = None
+        if block.convolution is not None:
+            self.tail = weight.new_zeros(batch, block.convolution.left, weight.shape[1])
+        self.used = 0
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of the next positions; give back all that there are."""
+        start, self.used = self.used, self.used + k.shape[2]
+        self.keys[:, :, start : self.used] = k
+        self.values[:, :, start : self.used] = v
+        return self.keys[:, :, : self.used], self.values[:, :, : self.used]
+
+    def convolved(self, convolution: Convolution, h: Tensor) -> Tensor:
+        """The convolution of what comes next, given what came before it."""
+        before = self.tail
+        assert before is not None
+        self.tail = torch.cat((before, h), 1)[:, -convolution.left :]
+        return convolution(h, before)  # type: ignore[no-any-return]
 
 
 class Causal(Transformer, Pretrained):

@@ -133,33 +133,6 @@ class Sight(NamedTuple):
     neighbours: Tensor | None = None  # int64 [B, M, taps]: the convolution's; 0 for none, i + 1 for row i
 
 
-class Past:
-    """What a causal block has seen: keys and values at most ``length`` long, and the convolution's last inputs."""
-
-    def __init__(self, batch: int, length: int, block: Block) -> None:
-        weight = block.attn_qkv.weight
-        shape = (batch, block.heads, length, weight.shape[1] // block.heads)
-        self.keys, self.values = weight.new_empty(shape), weight.new_empty(shape)
-        self.tail: Tensor | None = None
-        if block.convolution is not None:
-            self.tail = weight.new_zeros(batch, block.convolution.left, weight.shape[1])
-        self.used = 0
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of the next positions; give back all that there are."""
-        start, self.used = self.used, self.used + k.shape[2]
-        self.keys[:, :, start : self.used] = k
-        self.values[:, :, start : self.used] = v
-        return self.keys[:, :, : self.used], self.values[:, :, : self.used]
-
-    def convolved(self, convolution: Convolution, h: Tensor) -> Tensor:
-        """The convolution of what comes next, given what came before it."""
-        before = self.tail
-        assert before is not None
-        self.tail = torch.cat((before, h), 1)[:, -convolution.left :]
-        return convolution(h, before)  # type: ignore[no-any-return]
-
-
 class Memory(Protocol):
     """What a block was shown before, and may be shown now."""
 

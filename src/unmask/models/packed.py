@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from unmask.models.layers import Linear
 
 if TYPE_CHECKING:
-    from unmask.models.ddit import Transformer
+    from unmask.models.transformer import Transformer
 
 T = TypeVar("T", bound="Transformer")
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from unmask.models.anyorder import Cached, Slots, Where
 from unmask.models.causal import Causal
-from unmask.models.ddit import DDiT, Transformer
+from unmask.models.ddit import DDiT
 from unmask.models.layers import at_positions
 from unmask.models.protocol import logits_at
+from unmask.models.transformer import Transformer
 
 
 class Seats:

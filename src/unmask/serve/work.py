@@ -15,8 +15,8 @@ from unmask import plan as plans
 from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
 from unmask.models.anyorder import Cached
 from unmask.models.causal import Causal
-from unmask.models.ddit import Transformer
 from unmask.models.protocol import device_of, for_sampling
+from unmask.models.transformer import Transformer
 from unmask.order import Remasking
 from unmask.plan import Plan
 from unmask.predict import Prediction, Predictor, first_order

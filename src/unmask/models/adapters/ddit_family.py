@@ -15,8 +15,9 @@ from unmask.data import tokenizer as make
 from unmask.data.fetch import FetchError
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.adapters.found import Found
-from unmask.models.ddit import DDiTConfig, Transformer
+from unmask.models.ddit import DDiTConfig
 from unmask.models.layers import Rotary
+from unmask.models.transformer import Transformer
 
 EMBEDDING, LEVEL, HEAD = "vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.linear.weight"
 FREQUENCIES = "rotary_emb.inv_freq"

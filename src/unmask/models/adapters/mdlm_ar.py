@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unmask.models.causal import Causal
+from unmask.models.causal import Causal, Past
 from unmask.models.ddit import DDiTConfig
-from unmask.models.layers import Past
 
 
 class Given(Causal):
