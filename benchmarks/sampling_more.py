@@ -44,6 +44,7 @@ from benchmarks.train import _megabytes
 from unmask import plan, published
 from unmask.memory import M_TRIM_THRESHOLD
 from unmask.models import kernels, layers
+from unmask.sample import generators
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 
@@ -164,23 +165,25 @@ def compiled(size: Size) -> dict[str, Any]:
 
 
 def whole(size: Size) -> dict[str, float]:
-    """Whole runs at N = 1,000, each in a process of its own: a check of what is multiplied up."""
+    """Whole runs at N = 1,000, each in a process of its own: a check of what is multiplied up, also for a batch."""
+    runs = {kind: (size, kind, 1000, 1) for kind in ("ours", *sampling.WAYS)}
+    runs |= {f"{kind}, B = 4": (size, kind, 1000, 4) for kind in ("ours", "float32")}
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        return {kind: pool.apply(whole_run, (size, kind, 1000)) for kind in ("ours", *sampling.WAYS)}
+        return {name: pool.apply(whole_run, run) for name, run in runs.items()}
 
 
-def whole_run(size: Size, kind: str, steps: int) -> float:
-    """CPU seconds of one sequence in N steps."""
+def whole_run(size: Size, kind: str, steps: int, batch: int) -> float:
+    """CPU seconds of a sequence in N steps, of so many side by side."""
     torch.set_num_threads(1)
-    network, empty = size.network(), torch.full((1, size.length), size.vocab - 1)
+    network, empty = size.network(), torch.full((batch, size.length), size.vocab - 1)
     started = time.process_time()
     if kind == "ours":
         unmask.sample(network, canvas=empty, plan=plan.ancestral, steps=steps)
     else:
         times = torch.arange(steps, -1, -1, dtype=torch.float64) / steps
-        for _ in published_as_it_is(network, kind).stream(empty, times, [torch.Generator().manual_seed(0)]):
+        for _ in published_as_it_is(network, kind).stream(empty, times, generators(0, batch)):
             pass
-    return time.process_time() - started
+    return (time.process_time() - started) / batch
 
 
 def alone(size: Size) -> dict[str, Any]:

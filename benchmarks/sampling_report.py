@@ -16,6 +16,7 @@ def tables(result: dict[str, Any]) -> str:
         for part in ("steps", "alone"):
             if name in result.get(part, {}):
                 made += _steps(result[part][name], title, part)
+                made += _beside(result[part][name], result["sizes"][name])
     for part, make in (
         ("whole", _whole), ("parts", _parts), ("memory", _memory), ("tricks", _tricks), ("growth", _growth),
         ("batches", _batches), ("anyorder", _any_order), ("threads", _threads), ("compile", _compile),
@@ -60,6 +61,24 @@ def _steps(found: dict[str, Any], title: str, part: str) -> list[str]:
     return [f"### {part}: {title}", "", *seconds, "", *against, "", rate, "", grows + ".", ""]
 
 
+def _beside(found: dict[str, Any], size: dict[str, Any]) -> list[str]:
+    """Sequences in batches, from the medians of the steps, whose cost is proportional to B."""
+    from benchmarks.sampling import Size, whole_sequence
+
+    seconds = {name: at["median"] for name, at in found["seconds"].items()}
+    of = Size(**size)
+
+    def ratio(steps: int, kind: str, batch: int) -> float:
+        return whole_sequence(of, seconds, steps, kind, batch) / whole_sequence(of, seconds, steps, "ours", batch)
+
+    kinds = next(iter(found["sequences"].values()))["ratio"]
+    rows = [
+        [f"N = {steps:,}, {kind}", *(f"{ratio(steps, kind, batch):.1f}x" for batch in (1, 4, 16))]
+        for steps in (1000, 10_000, 50_000) for kind in kinds
+    ]  # fmt: skip
+    return [*_table(("of a batch (multiplied), against coupled", "B = 1", "B = 4", "B = 16"), rows), ""]
+
+
 def _exponent(seconds: dict[int, float]) -> float:
     from benchmarks.sampling import exponent
 
@@ -67,12 +86,12 @@ def _exponent(seconds: dict[int, float]) -> float:
 
 
 def _whole(found: dict[str, float]) -> list[str]:
-    theirs = (
-        f"coupled {kind} {seconds:.1f} s, {seconds / found['ours']:.2f}x"
-        for kind, seconds in found.items()
-        if kind != "ours"
-    )
-    return [f"Whole runs at N = 1,000: ours {found['ours']:.1f} s, {'; '.join(theirs)}."]
+    """Each against ours of the same batch."""
+    said = []
+    for kind, seconds in found.items():
+        ours = found["ours, B = 4" if kind.endswith("B = 4") else "ours"]
+        said.append(f"{kind} {seconds:.1f} s" + ("" if seconds == ours else f", {seconds / ours:.2f}x"))
+    return [f"CPU seconds of a sequence in whole runs at N = 1,000: {'; '.join(said)}."]
 
 
 def _parts(found: dict[str, float]) -> list[str]:

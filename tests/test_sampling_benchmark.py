@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -66,11 +66,15 @@ def test_sequences_are_multiplied_up_from_steps() -> None:
     size = Size(2, 4, 2, length=1, vocab=5)  # one token: one call, whatever N is
     assert sampling.whole_sequence(size, seconds, 10, "ours") == pytest.approx(2.0)
     assert sampling.whole_sequence(size, seconds, 10, "float32") == pytest.approx(3.0 + 9 * 0.5)
+    calls = 10 * (1 - 0.9**2)  # steps in which one of two sequences changes: both need the call
+    assert sampling.whole_sequence(size, seconds, 10, "ours", batch=2) == pytest.approx(2.0)
+    assert sampling.whole_sequence(size, seconds, 10, "float32", batch=2) == pytest.approx(3 * calls + (10 - calls) / 2)
 
 
 def test_whole_runs_finish_alone() -> None:
     made = sampling_more.whole(SIZE)
-    assert set(made) == {"ours", *sampling.WAYS} and min(made.values()) > 0
+    assert set(made) == {"ours", *sampling.WAYS, "ours, B = 4", "float32, B = 4"} and min(made.values()) > 0
+    assert "B = 4" in sampling_report.tables({"whole": {"tiny": made}})
 
 
 def test_exponents_are_those_of_powers() -> None:
@@ -80,6 +84,7 @@ def test_exponents_are_those_of_powers() -> None:
 def test_a_measured_run_becomes_tables(tmp_path: Any) -> None:
     size = replace(SIZE, rounds=2)
     made: dict[str, Any] = {"steps": {"tiny": sampling.steps(size)}, "parts": {"tiny": sampling.parts(size)}}
+    made["sizes"] = {"tiny": asdict(size)}
     made["alone"] = {"tiny": sampling_more.alone(replace(size, inner=2))}
     made |= {"tricks": {"tiny": sampling_more.tricks(size)}, "batches": {"tiny": sampling_more.batches(size)}}
     made = json.loads(json.dumps(made))
