@@ -1,6 +1,6 @@
 """What sampling costs, as ratios measured in one run: our samplers against the published ones, on two networks.
 
-    python -m benchmarks.sampling                        all parts, some 15 minutes on a quiet machine
+    python -m benchmarks.sampling                        all parts, about half an hour on a quiet machine
     python -m benchmarks.sampling --part steps --part parts --network tiny
     python -m benchmarks.sampling --quick                counts of operations and shapes, without a clock
     python -m benchmarks.sampling --report FILE          tables and a picture of what an earlier run saved
