@@ -135,7 +135,7 @@ class TestClientsThatGo:
             made.gate.set()
             until(lambda: engine.live == 0 and not engine._lanes)
             assert len(made.batches) == 1
-            assert httpx.post(f"{address}/v1/unmask", json={"steps": 2}, timeout=300).status_code == 200
+            assert httpx.post(f"{address}/v1/unmask", json={"steps": 2, "seed": 0}, timeout=300).status_code == 200
 
     def test_a_hundred_of_them_leave_nothing_behind(self):
         with listening(SERVED, Limits(max_batch=4, max_queue=200)) as (address, app):
@@ -170,7 +170,7 @@ def test_a_model_that_raises_is_a_500_and_the_next_one_has_its_answer(counting, 
         assert "cannot bear" not in answer.text
         streamed = client.post("/v1/unmask", json={**poisoned, "stream": True}, timeout=300)
         assert streamed.status_code == 200 and "event: error" in streamed.text
-        assert client.post("/v1/unmask", json={"length": 6}, timeout=300).status_code == 200
+        assert client.post("/v1/unmask", json={"length": 6, "seed": 2}, timeout=300).status_code == 200
     assert "RuntimeError" in caplog.text and "cannot bear" not in caplog.text
 
 
