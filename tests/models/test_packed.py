@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import unmask
 from unmask.models import packed
+from unmask.models.adapters.mdlm_ar import Given
 from unmask.models.anyorder import Cached
 from unmask.models.causal import Causal, Past
 from unmask.models.config import DDiTConfig
@@ -120,3 +121,15 @@ def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_al
     del steps[:]
     assert torch.equal(made.generate(1, prompt=torch.arange(4)), tokens[:1])  # a row alone gains nothing
     assert all(run is made for run, *_ in steps)
+
+
+@needs_onednn
+def test_packing_keeps_what_a_network_has_beside_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "LEAST", 0)
+    plain = network(attention="bidirectional", adaln=False)
+    made = Given(plain.config, first=23)
+    made.load_state_dict(plain.state_dict())
+    assert made.eval().generate(3)[:, 0].tolist() == [23] * 3
+    assert made.output_layer.packed is None
+    several = packed.packed(made)
+    assert several is not made and several.first == 23 and several.vocab_embed.embedding is made.vocab_embed.embedding

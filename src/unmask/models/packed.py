@@ -6,6 +6,7 @@ ordinary product of two rows takes as long as two products of one row; packed, t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -80,7 +81,8 @@ def pack(network: Transformer) -> None:
 
 def packed(network: T) -> T:
     """A network that shares all but its matrices with this one, and has those packed; itself where none would be."""
-    made = network.built(network.config, network.state_dict())
+    shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
+    made = copy.deepcopy(network, shared)
     pack(made)
     return made if made.output_layer.packed is not None else network
 
