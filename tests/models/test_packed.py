@@ -124,9 +124,10 @@ def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_al
 
 
 @needs_onednn
-def test_packing_keeps_what_a_network_has_beside_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("adaln", [False, True])  # with it a run has a folded copy
+def test_packing_keeps_what_a_network_has_beside_its_weights(monkeypatch: pytest.MonkeyPatch, adaln: bool) -> None:
     monkeypatch.setattr(packed, "LEAST", 0)
-    plain = network(attention="bidirectional", adaln=False)
+    plain = network(attention="bidirectional", adaln=adaln)
     made = Given(plain.config, first=23)
     made.load_state_dict(plain.state_dict())
     assert made.eval().generate(3)[:, 0].tolist() == [23] * 3

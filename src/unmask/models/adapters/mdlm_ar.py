@@ -5,8 +5,10 @@ Its output at position l predicts token l + 1, and the first token, <|endoftext|
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.models.causal import Causal, Past
 from unmask.models.ddit import DDiTConfig
@@ -25,6 +27,12 @@ class Given(Causal):
             rows = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
         logits = self.next_logits(tokens, (rows - 1).clamp(min=0))
         return torch.where((rows == 0).unsqueeze(-1), self._begins(logits), logits)
+
+    def for_sampling(self) -> nn.Module:
+        """As in ``Causal``; a folded copy begins as this one does."""
+        network = cast("Given", super().for_sampling())
+        network.first = self.first
+        return network
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
