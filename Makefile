@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python -m unmask.demo
+	@$(BIN)/python -m unmask.cli.demo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

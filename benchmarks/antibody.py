@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import unmask
-from unmask import order, plan
+from unmask import plan
+from unmask import samplers as order
 
 # Heavy-chain variable domains of licensed antibodies, as public collections have them.
 CHAINS = {

@@ -33,11 +33,11 @@ import torch
 from torch import Tensor
 
 import unmask
-from unmask.evaluate.anyorder import along_orders, importance_weighted, random_orders
+from unmask.evaluate.likelihood.anyorder import along_orders, importance_weighted, random_orders
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
-from unmask.sample import Step
-from unmask.text.left_to_right import generate
+from unmask.samplers.autoregressive import generate
+from unmask.sampling import Step
 from unmask.train import data as find_data
 from unmask.train.config import TrainConfig, resolve
 from unmask.train.learner import Learner

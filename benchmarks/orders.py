@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 import unmask
-from unmask import order, plan
+from unmask import plan
+from unmask import samplers as order
 
 ROWS, LENGTH = 10_000, 6
 INITIAL = torch.tensor([0.7, 0.3], dtype=torch.float64)

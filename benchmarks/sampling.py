@@ -8,9 +8,9 @@
 One process, one thread, CPU time; the variants take turns in five rounds (the tiny network's in 25), and a ratio is the
 median of the rounds' own ratios, with the least and the largest. Weights are random, which changes no cost. A step is
 measured from the middle of a run; a whole sequence is multiplied up from it, and the tables say so (the tiny network's
-whole runs are made as well, once, as a check). The published samplers are those of ``unmask.published``, given the
+whole runs are made as well, once, as a check). The published samplers are those of ``unmask.samplers.published``, given the
 network in its plain form: torch's own kernels, nothing folded, the head everywhere, and probabilities made in the
-passes and precisions of the published codebases (``WAYS``), which ``unmask.published`` makes in float64 always.
+passes and precisions of the published codebases (``WAYS``), which ``unmask.samplers.published`` makes in float64 always.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ import torch
 from torch import Tensor
 
 import unmask
-from unmask import plan, published
+from unmask import plan
 from unmask.draw import inverse_cdf
 from unmask.models import kernels, layers
 from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.samplers import published
 from unmask.schedule import Linear
 
 WAYS = {  # the precisions of the probabilities that are kept, and of the race that draws from them

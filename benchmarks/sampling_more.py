@@ -41,10 +41,11 @@ from benchmarks.sampling import (
     steppers,
 )
 from benchmarks.train import _megabytes
-from unmask import plan, published
-from unmask.memory import M_TRIM_THRESHOLD
+from unmask import plan
+from unmask.cli.memory import M_TRIM_THRESHOLD
 from unmask.models import kernels, layers
-from unmask.sample import generators
+from unmask.samplers import published
+from unmask.sampling import generators
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 

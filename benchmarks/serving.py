@@ -32,16 +32,16 @@ from typing import Any
 import torch
 
 from unmask import Model
-from unmask.data import tokenizer as tokenizers
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig
-from unmask.models.protocol import inference
-from unmask.serve.engine import Engine
-from unmask.serve.job import Done, Failed, Filled, Job, Refused
-from unmask.serve.limits import Limits
-from unmask.serve.request import unmask_work
-from unmask.serve.schemas import UnmaskRequest
-from unmask.serve.work import Served
+from unmask.protocol import inference
+from unmask.serve.engine.engine import Engine
+from unmask.serve.engine.job import Done, Failed, Filled, Job, Refused
+from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.work import Served
+from unmask.serve.http.request import unmask_work
+from unmask.serve.http.schemas import UnmaskRequest
+from unmask.text import tokenizer as tokenizers
 
 CLIENTS = 16
 ANY_ORDER = "any-order, cached"

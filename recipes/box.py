@@ -17,9 +17,9 @@ import torch
 
 import unmask
 from unmask.data import corpora
-from unmask.data.files import sha256_of
 from unmask.data.tokens import TokenFile
 from unmask.models import pretrained
+from unmask.models.files import sha256_of
 from unmask.text.model import Model
 from unmask.train.config import read_toml
 

@@ -12,7 +12,7 @@ from itertools import islice
 
 import unmask
 from unmask.data import corpora
-from unmask.evaluate.molecules import PROPERTIES, Molecules, canonical, judged
+from unmask.evaluate.judge.molecules import PROPERTIES, Molecules, canonical, judged
 
 NUM, HELD_OUT = 1_000, 10_000
 SETTINGS: tuple[dict[str, float], ...] = (

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from unmask.models.oracle import EnumeratedOracle
+from unmask.models.oracles.enumerated import EnumeratedOracle
 
 FALSE_ALARM = 1e-6
 """The rate at which a statistical test with a fixed seed was allowed to fail when that seed was first drawn."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from unmask.data import tokenizer as make
-from unmask.data.tokenizer import Tokenizer
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.pretrained import Card, save
+from unmask.text import tokenizer as make
+from unmask.text.tokenizer import Tokenizer
 
 TEXT = "In the beginning God created the heaven and the earth. And the earth was without form, and void; é ü 神.\n" * 4
 LENGTH = 24

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import unmask
-from unmask.data.files import sha256_of
 from unmask.models import pretrained
+from unmask.models.files import sha256_of
 from unmask.text.find import BOX
 
 CHECKS = Path(__file__).parent / "box"

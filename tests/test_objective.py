@@ -6,7 +6,7 @@ from scipy import stats
 
 from tests.helpers import generator, joint, oracle
 from unmask import objective, timing
-from unmask.models.oracle import EnumeratedOracle, MarkovOracle, TimeDependent
+from unmask.models.oracles.enumerated import EnumeratedOracle, MarkovOracle, TimeDependent
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(1e-8, 40.0), LogLinear(1e-9)]

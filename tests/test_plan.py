@@ -7,7 +7,7 @@ from scipy import stats
 
 from tests.helpers import FALSE_ALARM, chi_square, generator
 from unmask import plan as plans
-from unmask.sample import generators
+from unmask.sampling import generators
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 MASK = 7

@@ -4,9 +4,9 @@ from scipy import stats
 
 from tests.helpers import FALSE_ALARM, frequencies, generator, oracle, total_variation
 from unmask import plan, predict, sample
-from unmask.models.oracle import MarkovOracle, TimeDependent
+from unmask.models.oracles.enumerated import MarkovOracle, TimeDependent
 from unmask.predict import Prediction, lagrange, log_mean
-from unmask.sample import generators
+from unmask.sampling import generators
 from unmask.schedule import Linear
 
 MASK = 3

@@ -12,13 +12,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from unmask import theory
 
 if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works without it
-    from unmask import draw, forward, objective, order, plan, predict, schedule, timing
+    from unmask import draw, forward, objective, plan, predict, schedule, timing
+    from unmask import samplers as order
     from unmask.audit import AuditReport, audit
-    from unmask.evaluate.likelihood import Bound, nelbo
-    from unmask.models.oracle import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
-    from unmask.models.protocol import Denoiser
+    from unmask.likelihood import Bound, nelbo
+    from unmask.models.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
     from unmask.plan import Plan
-    from unmask.sample import Sample, Step, apply, sample, stream
+    from unmask.protocol import Denoiser
+    from unmask.sampling import Sample, Step, apply, sample, stream
     from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
     from unmask.text.find import load
     from unmask.text.model import Model

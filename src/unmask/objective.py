@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from unmask.forward import mask_by_count, mask_by_time
 from unmask.models.anyorder import usual_order
-from unmask.models.protocol import Denoiser, logits_where, suppress_mask
+from unmask.protocol import Denoiser, logits_where, suppress_mask
 from unmask.schedule import Linear, Schedule
 
 LOGITS = 1 << 24  # at a time, where there may be as many as L V for each sequence

@@ -19,7 +19,6 @@ import unmask
 from tests.helpers import FALSE_ALARM
 from unmask import audit, draw, theory
 from unmask.audit import probes as audit_probes
-from unmask.audit.command import main
 from unmask.audit.law import (
     Count,
     binomial_tails,
@@ -35,6 +34,7 @@ from unmask.audit.law import (
 )
 from unmask.audit.normalisation import audit_normalisation
 from unmask.audit.subjects import BUILTIN, builtin, subject
+from unmask.cli.audit import main
 
 QUICK = 1e7
 

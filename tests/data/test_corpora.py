@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from unmask.data import corpora
-from unmask.data.fetch import FetchError
-from unmask.data.molecules import to_smiles
 from unmask.data.tokens import TokenFile
+from unmask.text.fetch import FetchError
+from unmask.text.molecules import to_smiles
 
 
 @contextmanager

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.data import tokenizer as make
 from unmask.data.prepare import prepare
-from unmask.data.tokenizer import Tokenizer
 from unmask.data.tokens import TokenFile
+from unmask.text import tokenizer as make
+from unmask.text.tokenizer import Tokenizer
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "cow", "jumped", "moon", "café"]
 

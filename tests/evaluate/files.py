@@ -11,10 +11,10 @@ import torch
 
 from tests.helpers import generator
 from tests.train.runs import PROCESSES, free_port
-from unmask.data.tokenizer import characters
 from unmask.data.tokens import TokenFile, TokenWriter
-from unmask.models.oracle import MarkovOracle
+from unmask.models.oracles.enumerated import MarkovOracle
 from unmask.text.model import Model
+from unmask.text.tokenizer import characters
 
 LETTERS = "abcd"
 TOKENIZER = characters(LETTERS, eos=False)

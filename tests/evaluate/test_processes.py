@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from tests.evaluate.files import LENGTH, TOKENIZER, in_two_processes, oracle_model, read, write
-from tests.evaluate.test_tokenfiles import Killed, killed_after
+from tests.evaluate.likelihood.test_tokenfiles import Killed, killed_after
 from tests.small_models import network
+from unmask.cli.evaluate import main
 from unmask.evaluate import processes
-from unmask.evaluate.command import main
-from unmask.evaluate.tokenfiles import evaluate
+from unmask.evaluate.likelihood.tokenfiles import evaluate
 from unmask.models.pretrained import save
 from unmask.text.find import load
 

@@ -15,7 +15,7 @@ from tests.models.test_ddit import BATCH, LENGTH, TOLERANCE, V, canvas, network,
 from unmask import objective, plan, predict, sample
 from unmask.models.anyorder import Cached, usual_order
 from unmask.models.ddit import DDiT
-from unmask.published import coupled_ancestral
+from unmask.samplers.published import coupled_ancestral
 
 PLANS = {"first_hitting": plan.first_hitting, "parallel": plan.parallel, "ancestral": plan.ancestral}
 PREDICTORS = {"first_order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}

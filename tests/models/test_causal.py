@@ -15,8 +15,8 @@ from tests.helpers import FALSE_ALARM, chi_square, frequencies
 from unmask import draw
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig, preset
-from unmask.models.protocol import check, logits_at
-from unmask.sample import generators
+from unmask.protocol import check, logits_at
+from unmask.sampling import generators
 
 V, LENGTH = 7, 10
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import unmask
 from unmask.models.ddit import PRESETS, DDiT, DDiTConfig, preset
-from unmask.models.protocol import check, logits_at, logits_where
 from unmask.models.self_conditioned import SelfConditioned
+from unmask.protocol import check, logits_at, logits_where
 
 V, LENGTH, BATCH = 11, 9, 3
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}

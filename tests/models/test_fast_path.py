@@ -19,7 +19,7 @@ from unmask import plan, predict
 from unmask.draw import Faults, refuse
 from unmask.models import kernels, layers
 from unmask.models.ddit import DDiT
-from unmask.models.protocol import logits_at, logits_of, suppress_mask
+from unmask.protocol import logits_at, logits_of, suppress_mask
 
 V, LENGTH = 11, 9
 SHAPES = [{}, {"convolution": 3, "mask_id": 4}, {"tie_embeddings": True, "adaln": False}, {"layers": 1}]

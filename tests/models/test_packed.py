@@ -10,11 +10,11 @@ from torch.nn import functional
 
 import unmask
 from unmask.models import packed
-from unmask.models.adapters.mdlm_ar import Given
 from unmask.models.anyorder import Cached
 from unmask.models.causal import Causal, Past
 from unmask.models.config import DDiTConfig
 from unmask.models.ddit import DDiT
+from unmask.text.adapters.mdlm_ar import Given
 
 needs_onednn = pytest.mark.skipif(not packed.available(torch.zeros(1)), reason="this torch has no oneDNN")
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from tests.train.runs import metrics, run, settings, start, write_tokens
-from unmask.data import files
+from unmask.models import files
 from unmask.train import checkpoint, learner, validate
 from unmask.train.checkpoint import CheckpointError, listed, newest, read, verify, write
 from unmask.train.config import TrainConfig, resolve
@@ -291,7 +291,7 @@ def test_a_second_signal_leaves_at_once(before: Callable[[], None], code: int, l
 def test_the_commands_exit_code_is_the_signals(letters: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [
-        sys.executable, "-m", "unmask.train.command", str(letters), "--out", str(out), "--preset", "tiny",
+        sys.executable, "-m", "unmask.cli.train", str(letters), "--out", str(out), "--preset", "tiny",
         "--steps", "100000", "--no-preview", "--no-tensorboard", "--validate-every", "100000", "--threads", "1",
     ]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -189,7 +189,7 @@ class TestPrioritisedUnmasking:
 def test_left_to_right_over_an_oracle_is_its_chain_rule():
     """The plan goes through the positions in order, around what is visible, one per call."""
     from unmask.reproduce.subjects import in_order
-    from unmask.sample import generators
+    from unmask.sampling import generators
 
     tokens = torch.tensor([[9, 1, 9, 9], [9, 9, 9, 9]])
     planned = in_order(tokens, mask_id=9, generators=generators(0, 2))

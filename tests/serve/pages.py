@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.serve.browser import PATIENCE, Page
-from unmask.models.protocol import logits_at
-from unmask.terminal import trace
+from unmask.cli import trace
+from unmask.protocol import logits_at
 
 SCRIPT = "<script>window.hacked = 1</script>"
 IMAGE = "<img src=x onerror='window.hacked = 1'>"

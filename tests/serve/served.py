@@ -16,13 +16,13 @@ import uvicorn
 
 from tests.small_models import TOKENIZERS, network
 from unmask import Model
-from unmask.serve.app import create_app
-from unmask.serve.engine import Engine
-from unmask.serve.job import Done, Failed, Filled, Job
-from unmask.serve.limits import Limits
-from unmask.serve.request import unmask_work
-from unmask.serve.schemas import UnmaskRequest
-from unmask.serve.work import Served
+from unmask.serve.engine.engine import Engine
+from unmask.serve.engine.job import Done, Failed, Filled, Job
+from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.work import Served
+from unmask.serve.http.app import create_app
+from unmask.serve.http.request import unmask_work
+from unmask.serve.http.schemas import UnmaskRequest
 
 
 def lively(made: Any, layers: int = 1) -> Any:

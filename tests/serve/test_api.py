@@ -13,16 +13,16 @@ from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 
 from tests.serve.served import LIMITS, MODELS, SERVED, library, listening, model, until
-from unmask.evaluate.diversity import sequence_entropy
-from unmask.serve.app import create_app
-from unmask.serve.job import Done
-from unmask.serve.lane import Entry
-from unmask.serve.limits import Limits
-from unmask.serve.openai import Completion, first_stop, held_back
-from unmask.serve.request import completion_works
-from unmask.serve.schemas import CompletionRequest
-from unmask.serve.transcript import Transcript
-from unmask.serve.work import Served
+from unmask.evaluate.judge.diversity import sequence_entropy
+from unmask.serve.engine.job import Done
+from unmask.serve.engine.lane import Entry
+from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.transcript import Transcript
+from unmask.serve.engine.work import Served
+from unmask.serve.http.app import create_app
+from unmask.serve.http.openai import Completion, first_stop, held_back
+from unmask.serve.http.request import completion_works
+from unmask.serve.http.schemas import CompletionRequest
 
 
 @pytest.fixture(scope="module")

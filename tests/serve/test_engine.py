@@ -13,17 +13,17 @@ from tests.serve.served import MODELS, SERVED, Asked, library, lively, model, ru
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
 from unmask.models.causal import Causal
-from unmask.models.protocol import inference
 from unmask.plan import first_hitting
-from unmask.sample import generators
-from unmask.serve.aside import Aside
-from unmask.serve.engine import Engine
-from unmask.serve.forecast import begins
-from unmask.serve.job import Job, Refused
-from unmask.serve.lane import Lane, together
-from unmask.serve.limits import Limits
-from unmask.serve.seats import AnyOrderSeats, LeftToRightSeats, Seats
-from unmask.serve.work import Filling, Served, left_to_right
+from unmask.protocol import inference
+from unmask.sampling import generators
+from unmask.serve.engine.aside import Aside
+from unmask.serve.engine.engine import Engine
+from unmask.serve.engine.forecast import begins
+from unmask.serve.engine.job import Job, Refused
+from unmask.serve.engine.lane import Lane, together
+from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.seats import AnyOrderSeats, LeftToRightSeats, Seats
+from unmask.serve.engine.work import Filling, Served, left_to_right
 
 WAYS = {
     "first_hitting": {"number": 2, "length": 10},

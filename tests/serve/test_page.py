@@ -10,7 +10,8 @@ import pytest
 
 from tests.serve.browser import Page
 from tests.serve.pages import IMAGE, KEYS, SCRIPT, choose, downloaded
-from unmask import plan, published_law
+from unmask import plan
+from unmask.samplers import law as published_law
 
 TEXT = "In the ____________ God created ________ earth."
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import unmask
-from unmask.terminal import trace
+from unmask.cli import trace
 
 WEB = Path(unmask.__file__).parent / "serve" / "web"
 NODE = shutil.which("node")

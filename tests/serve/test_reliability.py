@@ -24,13 +24,13 @@ from tests.serve.test_engine import Counting
 from tests.small_models import TOKENIZERS, folder, network
 from unmask import Model
 from unmask.cli import main
-from unmask.serve import metrics
-from unmask.serve.app import Server, create_app
-from unmask.serve.command import Options
-from unmask.serve.job import Refused
-from unmask.serve.limits import Limits
-from unmask.serve.session import EventStream, Session, sse
-from unmask.serve.work import Served
+from unmask.cli.serve import Options
+from unmask.serve.engine.job import Refused
+from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.session import EventStream, Session, sse
+from unmask.serve.engine.work import Served
+from unmask.serve.http import metrics
+from unmask.serve.http.app import Server, create_app
 
 SMALL = Limits(
     max_batch=2, max_queue=2, max_length=16, max_number=3, max_steps=8, max_body_bytes=600,

@@ -10,7 +10,7 @@ from scipy import stats
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, joint, oracle, total_variation
 from unmask import plan, predict, sample
 from unmask.forward import reversal
-from unmask.models.oracle import EnumeratedOracle, TimeDependent
+from unmask.models.oracles.enumerated import EnumeratedOracle, TimeDependent
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(), LogLinear()]

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from unmask import Model
-from unmask.models.adapters.framed import Framed
 from unmask.text import foreign
+from unmask.text.adapters.framed import Framed
 from unmask.text.foreign import Foreign
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

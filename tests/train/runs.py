@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.data.tokenizer import characters
 from unmask.data.tokens import TokenWriter
+from unmask.text.tokenizer import characters
 from unmask.train.config import TrainConfig
 from unmask.train.loop import train
 from unmask.train.signals import Interrupted

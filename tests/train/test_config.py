@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.train.command import parse
+from unmask.cli.train import parse
 from unmask.train.config import SIZES, TrainConfig, differences, explained, read_toml, resolve, to_toml
 
 

@@ -86,7 +86,7 @@ def test_accelerate_launch_runs_the_command(letters: Path, tmp_path: Path) -> No
     command = [
         sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
         "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1", "-m",
-        "unmask.train.command", str(letters), "--out", str(tmp_path / "run"), "--preset", "tiny", "--steps", "4",
+        "unmask.cli.train", str(letters), "--out", str(tmp_path / "run"), "--preset", "tiny", "--steps", "4",
         "--batch", "4", "--no-tensorboard",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

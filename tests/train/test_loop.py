@@ -11,10 +11,10 @@ import unmask
 from tests.train.runs import LENGTH, metrics, settings, write_tokens
 from unmask import objective, timing
 from unmask.data import corpora, text8
-from unmask.data.fetch import FetchError
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
 from unmask.models.pretrained import load
+from unmask.text.fetch import FetchError
 from unmask.train import events
 from unmask.train.checkpoint import listed, newest, read
 from unmask.train.loop import train

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask import draw, theory
-from unmask.published import race
+from unmask.samplers.published import race
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

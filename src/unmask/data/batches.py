@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask import streams
+from unmask import noise as streams
 
 
 def global_batch(num_sequences: int, batch_size: int, seed: int, step: int) -> Tensor:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data import text8
-from unmask.data import tokenizer as make
-from unmask.data.fetch import Carrier, FetchError, cache_folder, package_file, package_files
-from unmask.data.files import new_folder, sha256_of
-from unmask.data.molecules import to_selfies
 from unmask.data.prepare import Progress, known_tokenizer, prepare
 from unmask.data.source import Reader, Source
-from unmask.data.tokenizer import Tokenizer
 from unmask.data.tokens import TokenFile
+from unmask.models.files import new_folder, sha256_of
+from unmask.text import tokenizer as make
+from unmask.text.fetch import Carrier, FetchError, cache_folder, package_file, package_files
+from unmask.text.molecules import to_selfies
+from unmask.text.tokenizer import Tokenizer
 
 NAMES = ("kjv", "enwik8", "text8", "moses", "moses-selfies", "sotu", "digits")
 

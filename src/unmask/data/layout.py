@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from unmask.data.source import Chunk
-from unmask.data.tokenizer import Ids, Tokenizer
 from unmask.data.tokens import TokenWriter
+from unmask.text.tokenizer import Ids, Tokenizer
 
 Encoded = list[tuple[Chunk, Ids]]
 

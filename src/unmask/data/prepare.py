@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from unmask.data import tokenizer as make
-from unmask.data.files import new_folder
 from unmask.data.layout import encoded, write_rows, write_wrapped
 from unmask.data.source import Chunk, Reader, Source, last_space, open_dataset
-from unmask.data.tokenizer import KINDS, ROWS, Tokenizer
 from unmask.data.tokens import LAYOUTS, TokenFile, TokenWriter, check_dtype
+from unmask.models.files import new_folder
+from unmask.text import tokenizer as make
+from unmask.text.tokenizer import KINDS, ROWS, Tokenizer
 
 # Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
 # done and total are characters of wrapped text, or rows; total is None while nobody knows it.

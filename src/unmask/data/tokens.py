@@ -28,8 +28,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from unmask.data.files import sync
-from unmask.data.tokenizer import Tokenizer
+from unmask.models.files import sync
+from unmask.text.tokenizer import Tokenizer
 
 MAGIC = b"unmaskTK"
 VERSION = 1

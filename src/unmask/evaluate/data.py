@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from unmask.data import corpora
-from unmask.data.fetch import cache_folder
 from unmask.data.prepare import Progress, prepare
-from unmask.data.tokenizer import Tokenizer
 from unmask.data.tokens import TokenFile
+from unmask.text.fetch import cache_folder
 from unmask.text.model import Model
+from unmask.text.tokenizer import Tokenizer
 
 
 @contextmanager

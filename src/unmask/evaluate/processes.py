@@ -1,7 +1,7 @@
 """Evaluation on several processes, started by ``accelerate launch``, with the numbers of one.
 
 Work is numbered, and each process takes every world-th piece of it. What is random is a function of a sequence's index
-(``unmask.streams.generator(index, seed, ...)``), never of a batch or a process. A network's result may differ in its
+(``unmask.noise.generator(index, seed, ...)``), never of a batch or a process. A network's result may differ in its
 last bits with the shape of its batch: share whole batches rather than sequences, and the bits are the same, too.
 
     with processes.joined():

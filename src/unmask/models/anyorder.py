@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.models.layers import Sight, at_positions, take
-from unmask.streams import generator
+from unmask.noise import generator
 
 if TYPE_CHECKING:
     from unmask.models.ddit import DDiT

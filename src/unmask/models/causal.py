@@ -21,8 +21,8 @@ from unmask.models.kernels import Table
 from unmask.models.layers import Block, Convolution
 from unmask.models.packed import packed
 from unmask.models.pretrained import Pretrained
-from unmask.models.protocol import inference
 from unmask.models.transformer import Transformer
+from unmask.protocol import inference
 
 
 def twin(config: DDiTConfig) -> DDiTConfig:
@@ -126,7 +126,7 @@ class Causal(Transformer, Pretrained):
 
         generators: one per sequence; without them, those that ``seed`` gives to ``unmask.sample``.
         """
-        from unmask.sample import generators as seeded
+        from unmask.sampling import generators as seeded
 
         length = self.length if length is None else length
         if num < 0 or length < 0:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import unmask
 from unmask import draw, objective, theory, timing
+from unmask.noise import generator
 from unmask.reproduce.item import Settings
-from unmask.streams import generator
 
 Outcome = tuple[str, float, float]
 """What was compared, the error, and the error that is allowed: rounding, or 5 standard errors where drawn."""

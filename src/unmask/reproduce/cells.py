@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 import unmask
-from unmask import draw, plan, predict, published, theory
-from unmask.evaluate.interval import Interval
-from unmask.evaluate.judge import Samples, judge
-from unmask.published_law import Law, coupled_by_law
+from unmask import draw, plan, predict, theory
+from unmask.evaluate.judge.interval import Interval
+from unmask.evaluate.judge.judge import Samples, judge
 from unmask.reproduce.item import Settings, Table
 from unmask.reproduce.subjects import Subject
-from unmask.sample import Sample
+from unmask.samplers import published
+from unmask.samplers.law import Law, coupled_by_law
+from unmask.sampling import Sample
 
 PUBLISHED = ("coupled", "sedd")
 LAWS = ("law", "sedd law")  # Tweedie's step is the ancestral one: the same law, of a network trained otherwise

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from unmask.data.files import write_whole
+from unmask.models.files import write_whole
 from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
 
 VERDICT = {True: "yes", False: "no", None: "not decided"}

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 import unmask
-from unmask.evaluate.judges.oracle import OracleJudge
+from unmask.evaluate.judge.oracle import OracleJudge
+from unmask.noise import generator
 from unmask.plan import Plan, hitting_times
 from unmask.reproduce.item import Settings
-from unmask.sample import Sample
-from unmask.streams import generator
+from unmask.sampling import Sample
 
 BOX = ("kjv",)
 SMOOTHING = 1e-3  # on every expected count: no token is impossible

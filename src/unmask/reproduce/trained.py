@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from unmask.evaluate.judge import load_judge
+from unmask.evaluate.judge.judge import load_judge
 from unmask.reproduce.item import Settings
 from unmask.reproduce.subjects import Subject
-from unmask.sample import Sample
+from unmask.sampling import Sample
 from unmask.text.find import load
 
 TWIN, SEDD = (

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.data.tokenizer import Tokenizer
-from unmask.models.protocol import logits_at
+from unmask.protocol import logits_at
 from unmask.text.foreign import Foreign
+from unmask.text.tokenizer import Tokenizer
 
 BLANK = "_"
 BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # a word's space belongs to the word's own first token

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import torch
 
-from unmask.data.fetch import cache_folder
-from unmask.data.tokenizer import ROWS, Tokenizer
-from unmask.data.weights import NAMED, fetch
+from unmask.text.fetch import cache_folder
 from unmask.text.model import Model
+from unmask.text.tokenizer import ROWS, Tokenizer
+from unmask.text.weights import NAMED, fetch
 
 BOX = Path(__file__).parents[1] / "box"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -71,7 +71,7 @@ def _load_ours(
 def _load_theirs(
     name: str | os.PathLike[str], path: Path, device: str | torch.device | None, override: dict[str, Any]
 ) -> Model:
-    from unmask.models import adapters
+    from unmask.text import adapters
 
     found = adapters.look(path)
     loaded = adapters.recognise(found).load(found, **override)
@@ -95,7 +95,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
 def find(name: str | os.PathLike[str]) -> Path | None:
     """The folder or file of a model, or None if the name can only be the hub's."""
-    from unmask.models.adapters.found import INDEX, SUFFIXES
+    from unmask.text.adapters.found import INDEX, SUFFIXES
 
     path = Path(name).expanduser()
     if path.is_file():
@@ -151,7 +151,7 @@ def describe(found: Found) -> dict[str, Any]:
 
 
 def _describe_theirs(folder: Path) -> dict[str, Any]:
-    from unmask.models import adapters
+    from unmask.text import adapters
 
     there = adapters.look(folder)
     said = adapters.recognise(there).about(there)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.data.tokenizer import Ids, byte_spelling, import_tokenizers
+from unmask.text.tokenizer import Ids, byte_spelling, import_tokenizers
 
 Kind = Literal["characters", "bpe", "wordpiece", "metaspace"]
 Frame = tuple[tuple[int, ...], tuple[int, ...]]

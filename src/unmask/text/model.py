@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 from unmask import plan as plans
-from unmask.data.molecules import to_selfies, to_smiles
-from unmask.data.tokenizer import Tokenizer
+from unmask.bound import Bound, per_text
 from unmask.data.tokens import LAYOUTS, Layout
 from unmask.draw import Draw
-from unmask.evaluate.bound import Bound, per_text
-from unmask.evaluate.likelihood import By, drawn_seed, for_bound, nelbo
-from unmask.models.protocol import check, device_of
+from unmask.likelihood import By, drawn_seed, for_bound, nelbo
 from unmask.plan import Planner
 from unmask.predict import Predictor
-from unmask.sample import Sample, Step
-from unmask.sample import sample as sample_tokens
+from unmask.protocol import check, device_of
+from unmask.samplers.autoregressive import generate
+from unmask.sampling import Sample, Step
+from unmask.sampling import sample as sample_tokens
 from unmask.schedule import Linear, Schedule
 from unmask.text.blanks import BPE, Blanks, Constrained, join, spaces, split, with_mask_token
 from unmask.text.foreign import Foreign
-from unmask.text.left_to_right import generate
+from unmask.text.molecules import to_selfies, to_smiles
+from unmask.text.tokenizer import Tokenizer
 
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
 
@@ -116,7 +116,7 @@ class Model:
 
         options are those of ``unmask.sample``, with one difference: without ``plan`` it is plan.parallel if ``steps``
         are given and plan.first_hitting if not. ``sampler`` is run in place of ``unmask.sample``, for example one of
-        unmask.published. A left-to-right model takes no plan, steps, predict or canvas: it draws one token per call,
+        unmask.samplers.published. A left-to-right model takes no plan, steps, predict or canvas: it draws one token per call,
         and its trace has one Step per token with tau = 1 - l/L, the part that is still to come.
         """
         blanks = self.prompted(prompt, length) if prompt else None

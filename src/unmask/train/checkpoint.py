@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.data.files import new_folder, sha256_of
+from unmask.models.files import new_folder, sha256_of
 
 Tensors = dict[str, Tensor]
 SUMS, STATE, SUFFIX = "SHA256SUMS", "state.json", ".safetensors"

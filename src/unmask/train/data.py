@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data import corpora
-from unmask.data.files import sha256_of, write_whole
 from unmask.data.prepare import Progress, prepare
 from unmask.data.tokens import TokenFile
+from unmask.models.files import sha256_of, write_whole
 from unmask.train.config import TrainConfig
 
 TRAIN, VALID = "train.tokens", "valid.tokens"

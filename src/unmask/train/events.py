@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.evaluate.bound import Bound
+from unmask.bound import Bound
 from unmask.train.config import TrainConfig
 
 

@@ -6,9 +6,9 @@ import math
 import shutil
 from pathlib import Path
 
-from unmask.data.files import new_folder
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
+from unmask.models.files import new_folder
 from unmask.models.pretrained import Card, save
 from unmask.train.config import TrainConfig
 from unmask.train.data import Data

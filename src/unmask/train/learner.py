@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from unmask.data.batches import generator, global_batch, share
-from unmask.data.files import write_whole
 from unmask.data.tokens import TokenFile
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.models.files import write_whole
 from unmask.models.pretrained import load
 from unmask.timing import AdaptiveCount
 from unmask.train import optimizer

@@ -15,7 +15,7 @@ import torch
 from unmask import plan
 from unmask.data.prepare import Progress
 from unmask.models.causal import Causal
-from unmask.sample import sample
+from unmask.sampling import sample
 from unmask.train import checkpoint as checkpoints
 from unmask.train import curve
 from unmask.train import data as find_data

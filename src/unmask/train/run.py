@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from unmask.data.files import sync, write_whole
 from unmask.models.ddit import DDiTConfig
+from unmask.models.files import sync, write_whole
 from unmask.train.config import TrainConfig, differences, read_toml, to_toml
 from unmask.train.data import SOURCE, Data
 

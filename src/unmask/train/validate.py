@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
-from unmask.evaluate.bound import Bound
 from unmask.schedule import Schedule
 from unmask.train.masking import Losses, Masking, for_validation
 

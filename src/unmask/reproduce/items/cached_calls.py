@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 import unmask
-from unmask import plan, published
+from unmask import plan
 from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
-from unmask.sample import generators
+from unmask.samplers import published
+from unmask.sampling import generators
 from unmask.theory import expected_nfe
 
 TITLE = "Network calls under the cache against N, for several batch sizes"

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from unmask import draw, published
+from unmask import draw
 from unmask.models.ddit import DDiT, preset
-from unmask.models.protocol import inference
+from unmask.protocol import inference
 from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.samplers import published
 from unmask.theory import DIFFSOUND, PAPER_CASE, PAPER_CASE_2048, expected_nfe, speedup
 
 TITLE = "What first-hitting sampling gains: the cost model, worked and measured"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask import published
+from unmask.noise import generator
 from unmask.predict import log_mean
 from unmask.reproduce.item import Claim, Result, Settings, Table
 from unmask.reproduce.subjects import Subject, oracle
-from unmask.streams import generator
+from unmask.samplers import published
 from unmask.theory import effective_temperature, maximum_gumbel, shifted_probabilities, unmasking_probability
 
 TITLE = "Prioritised unmasking: how often a coupled float32 step unmasks a position, by its entropy"

@@ -13,13 +13,13 @@ from torch import Tensor
 
 import unmask
 from unmask import draw, forward, objective, plan, theory
-from unmask.models.oracle import TimeDependent
+from unmask.models.oracles.enumerated import TimeDependent
+from unmask.noise import generator
 from unmask.predict import log_mean
 from unmask.reproduce import appendix
 from unmask.reproduce.appendix import Outcome, joint, kolmogorov
 from unmask.reproduce.item import Claim, Result, Settings, Table
-from unmask.sample import generators
-from unmask.streams import generator
+from unmask.sampling import generators
 
 TITLE = "Every proposition and appendix equality, checked numerically"
 PAPER = "Sec. 2 to 5 and the appendices"

@@ -75,7 +75,7 @@ def run(settings: Settings) -> Result:
     notes.append(
         "By its law: exact sampling in which a drawn token is refused with probability 1 - c/(e^c - 1), c = e^-M / p "
         "for odds p against the mask. That is what coupled float32 steps do, without drawing N L V numbers "
-        "(unmask.published_law)."
+        "(unmask.samplers.law)."
     )
     return Result({"cells": cells.table(measured)}, tuple(claims), pictures, tuple(notes))
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 import unmask
-from unmask import plan, published
+from unmask import plan
 from unmask.models.ddit import DDiT, preset
 from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
-from unmask.sample import Sample
+from unmask.samplers import published
+from unmask.sampling import Sample
 
 TITLE = "Sampling time of one sequence against N under the cache"
 PAPER = "Figure 3a"

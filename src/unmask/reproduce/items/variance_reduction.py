@@ -12,9 +12,9 @@ from torch import Tensor
 
 import unmask
 from unmask import objective, timing
+from unmask.noise import generator
 from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
 from unmask.reproduce.subjects import oracle
-from unmask.streams import generator
 
 TITLE = "Variance of the loss: independent, low-discrepancy and importance-sampled counts"
 VDM, WEIGHTED = "VDM's comb", "importance sampling"

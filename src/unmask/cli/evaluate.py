@@ -1,0 +1,213 @@
+"""``unmask evaluate``: the likelihood of data under a model, as a table, JSON and a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from unmask.cli.options import MODEL_HELP, parsed, use_threads
+from unmask.evaluate import processes
+from unmask.evaluate.data import found
+from unmask.evaluate.likelihood.tokenfiles import Evaluation, Progress, evaluate
+from unmask.models.files import write_whole
+from unmask.text.find import load
+
+SECONDS_BETWEEN_LINES = 10.0
+DATA_HELP = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, a .tokens file, or a text"
+OF_ESTIMATE = "of the estimate for these sequences; more passes make it smaller"
+OVER_SEQUENCES = "over the sequences, for the text they were taken from; more sequences make it smaller"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The likelihood of data under a model: nats per token, perplexity, bits per token and per character.
+
+    For a masked model an upper bound on -log p, estimated, with its errors; for a left-to-right model exact. Under
+    accelerate launch several processes share the work, with the same numbers.
+    """
+
+    model: str
+    data: str
+    by: Literal["count", "time", "order"] = "count"
+    """How the bound is estimated: Eq. 7, Eq. 6, or the chain rule along random orders, one call for each token."""
+    passes: int = 16
+    """Masks of each sequence, stratified over the counts or times."""
+    until: float | None = None
+    """Make so many passes again until the error of the estimate is below this, in nats per token."""
+    sequences: int | None = None
+    """So many, evenly spaced. By default all."""
+    split: Literal["train", "valid"] = "valid"
+    """Which part of a corpus or of prepared data."""
+    batch: int | None = None
+    """Rows of one network call. By default as many as fit into half a gigabyte of logits, at most 64."""
+    seed: int = 0
+    """Pass k of sequence i of a seed has always the same mask."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
+    threads: int | None = None
+    """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
+    json: bool = False
+    """The result as JSON on stdout, instead of the table."""
+    output: str | None = None
+    """Write the result there as JSON, with every sequence's. A run that was cut off is continued by the same command,
+    from OUTPUT.partial."""
+    resume: bool = True
+    """Begin anew instead of continuing."""
+    picture: str | None = None
+    """Draw it there: where in the process the nats are, and how they are spread over the sequences."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask evaluate``. 0; 1 with one line for what went wrong; 130 after Ctrl-C."""
+    chosen = parsed(Options, arguments, "evaluate", model=MODEL_HELP, data=DATA_HELP)
+    alone = True
+    try:
+        _check(chosen)
+        with processes.joined():
+            alone = processes.main()
+            made = _evaluated(chosen)
+            if alone:
+                _write(chosen, made)
+        return 0
+    except KeyboardInterrupt:
+        kept = chosen.output is not None and _partial(chosen.output).exists()
+        if alone:
+            print(f"stopped{'; the same command goes on from here' if kept else ''}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError, ImportError) as error:
+        if alone:
+            print(f"unmask evaluate: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+def _evaluated(chosen: Options) -> Evaluation:
+    use_threads(chosen.threads)
+    model = load(chosen.model, device=processes.device(chosen.device))
+    partial = _partial(chosen.output) if chosen.output is not None else None
+    if partial is not None and not chosen.resume and processes.main():
+        partial.unlink(missing_ok=True)
+    with found(chosen.data, model, split=chosen.split, progress=_preparing) as tokens, _display(sys.stderr) as progress:
+        if model.length not in (None, tokens.length) and processes.main():
+            note = f"note: sequences of {tokens.length} tokens; the model was trained on {model.length} at a time"
+            print(note, file=sys.stderr)
+        return evaluate(
+            model, tokens, by=chosen.by, passes=chosen.passes, until=chosen.until, sequences=chosen.sequences,
+            batch=chosen.batch, seed=chosen.seed, partial=partial, progress=progress,
+        )  # fmt: skip
+
+
+def _write(chosen: Options, made: Evaluation) -> None:
+    if chosen.output is not None:
+        write_whole(Path(chosen.output), (json.dumps(_named(chosen, made.to_dict()), indent=1) + "\n").encode())
+        _partial(chosen.output).unlink(missing_ok=True)
+    if chosen.picture is not None:
+        from unmask.evaluate.likelihood.picture import draw
+
+        draw(made, Path(chosen.picture))
+    if chosen.json:
+        print(json.dumps(_named(chosen, made.to_dict(sequences=False))))
+    else:
+        _table(made, chosen, sys.stdout)
+
+
+def _named(chosen: Options, made: dict[str, Any]) -> dict[str, Any]:
+    """With the data as they were asked for: a text's token file is gone by now."""
+    return made | {"data": chosen.data}
+
+
+def _table(made: Evaluation, chosen: Options, stream: TextIO) -> None:
+    """Every unit with both errors; of an exact likelihood there is one."""
+    bound = made.bound
+    of = "" if bound.sequences == made.about["of_sequences"] else f" of {made.about['of_sequences']:,}"
+    passes = "" if bound.exact else f", {made.passes} {'pass' if made.passes == 1 else 'passes'}, seed {chosen.seed}"
+    print(f"{chosen.model} on {chosen.data}: {made.how}{passes}", file=stream)
+    print(f"{bound.sequences:,}{of} sequences of {made.about['length']} tokens", file=stream)
+    header = ["", "value", *([] if bound.exact else ["± estimate"]), "± sequences"]
+    rows = [
+        [unit, f"{value:.6g}", *([] if bound.exact else [_error(estimate)]), _error(over)]
+        for unit, (value, estimate, over) in bound.units().items()
+    ]
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        for row in (header, *rows):
+            print("  ".join(f"{cell:>18}" for cell in row), file=stream)
+    else:
+        table = Table(*header)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for row in rows:
+            table.add_row(*row)
+        Console(file=stream, highlight=False).print(table)
+    lines = ["± are standard errors"] + ([] if bound.exact else [f"estimate: {OF_ESTIMATE}"])
+    print("\n".join([*lines, f"sequences: {OVER_SEQUENCES}"]), file=stream)
+
+
+def _error(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else "unknown"
+
+
+@contextmanager
+def _display(stream: TextIO) -> Iterator[Progress | None]:
+    """rich's progress bar where the stream is a terminal, otherwise a plain line now and then."""
+    if not processes.main():
+        yield None
+        return
+    last = time.monotonic()
+
+    def line(done: int, total: int, nats: float) -> None:
+        nonlocal last
+        if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            print(f"{done:,} of {total:,} rows, {nats:.3f} nats per token so far", file=stream, flush=True)
+
+    try:
+        from rich import progress as rich
+        from rich.console import Console
+    except ImportError:
+        yield line
+        return
+    if not stream.isatty():
+        yield line
+        return
+    columns: tuple[Any, ...] = rich.TextColumn("{task.completed:,.0f}/{task.total:,.0f} rows"), rich.BarColumn()
+    columns += rich.TimeRemainingColumn(compact=True), rich.TextColumn("{task.fields[shown]}")
+    with rich.Progress(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task("", total=None, shown="")
+
+        def update(done: int, total: int, nats: float) -> None:
+            bar.update(task, completed=done, total=total, shown=f"{nats:.3f} nats per token so far")
+
+        yield update
+
+
+def _preparing(stage: str, done: int, total: int | None) -> None:
+    """Text is prepared in seconds; what is fetched for a corpus is said."""
+    if stage == "fetch" and done == 0 and processes.main():
+        print("fetching and preparing the corpus", file=sys.stderr, flush=True)
+
+
+def _partial(output: str) -> Path:
+    return Path(f"{output}.partial")
+
+
+def _check(chosen: Options) -> None:
+    """What would otherwise be found out after minutes of work."""
+    for name in ("output", "picture"):
+        value = getattr(chosen, name)
+        if value is not None and (Path(value).is_dir() or not Path(value).absolute().parent.is_dir()):
+            raise ValueError(f"--{name} {value}: {'it is' if Path(value).is_dir() else 'it is in no'} folder")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,247 @@
+"""``unmask frontier``: models and samplers against each other, as a table, a recommendation and a picture."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, make_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO
+
+from unmask.cli.options import MODEL_HELP
+from unmask.evaluate import processes
+from unmask.evaluate.data import found
+from unmask.evaluate.frontier.advice import TOLERANCE, advice
+from unmask.evaluate.frontier.points import Kept, Point
+from unmask.evaluate.frontier.sweep import SAMPLERS, Conditions, Setting, Subject, reference, settings, sweep
+from unmask.evaluate.judge.judge import Judge, load_judge
+from unmask.models.files import write_whole
+from unmask.text.find import find, load
+
+POINTS, PICTURE, REPORT = "points.jsonl", "frontier.png", "frontier.txt"
+DEFAULT_SAMPLERS = "first-hitting,parallel,parallel-extrapolate,parallel-correct,ancestral"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Compare models and samplers: perplexity under a judge against entropy, network calls and seconds.
+
+    Masked models, SEDD's and left-to-right ones; every point has both perplexities and the entropy with intervals. A
+    run that was stopped is continued by the same command. Under accelerate launch several processes share the work,
+    with the same samples.
+    """
+
+    models: tuple[str, ...]
+    out: str
+    """A folder for points.jsonl (one line per point, as they come), frontier.png and frontier.txt."""
+    judge: str = "smollm2"
+    """As in unmask judge: smollm2, stories15m, a left-to-right model of unmask, a causal model of transformers."""
+    num: int = 64
+    """Sequences per point."""
+    samplers: str = DEFAULT_SAMPLERS
+    """Of first-hitting, parallel, parallel-extrapolate, parallel-correct, ancestral, and, for comparison and never
+    recommended, published-ancestral, published-euler, published-tweedie. A left-to-right model has its own."""
+    steps: str = "8,16,32,64"
+    """For the samplers that take steps."""
+    temperatures: str = "1.0"
+    """Below 1 entropy is traded for perplexity; the published samplers know 1 alone."""
+    draw: Literal["inverse-cdf", "exponential-race", "gumbel-float64", "gumbel-float32", "truncated"] = "inverse-cdf"
+    """How tokens are drawn. The last two have the float32 fault, to be studied."""
+    data: str | None = None
+    """Real sequences as the point of reference: a corpus, prepared data, a .tokens file or a text."""
+    split: Literal["train", "valid"] = "valid"
+    """Which part of a corpus or of prepared data."""
+    tolerance: float = TOLERANCE
+    """A sampler is recommended if its entropy is at most so many nats below that of data, or, without data, of the
+    exact sampler."""
+    calls: float | None = None
+    """Recommend for this budget of network calls per sequence. By default for every one."""
+    seconds: float | None = None
+    """Recommend for this budget of seconds per sequence. By default for every one."""
+    length: int | None = None
+    """Tokens per sequence. By default that of each model's training sequences."""
+    batch: int = 16
+    """Sequences per network call."""
+    judge_batch: int = 1
+    """Texts per call of the judge; more pay on a GPU."""
+    level: float = 0.95
+    """Of the intervals, by the bootstrap over sequences."""
+    seed: int = 0
+    """Sequence i of a seed has the same random numbers in every point."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
+    json: bool = False
+    """The points as JSON lines on stdout, instead of the table and the recommendation."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask frontier``. 0; 1 with one line for what went wrong; 130 after Ctrl-C."""
+    chosen = _parsed(arguments)
+    alone = True
+    try:
+        with processes.joined():
+            alone = processes.main()
+            points = _measured(chosen)
+            if alone:
+                _write(chosen, points)
+        return 0
+    except KeyboardInterrupt:
+        if alone:
+            print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError) as error:
+        if alone:
+            print(f"unmask frontier: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+def _measured(chosen: Options) -> list[Point]:
+    """The points, those of the data first."""
+    samplers, steps = _names(chosen.samplers), _numbers("steps", chosen.steps, int)
+    temperatures = _numbers("temperatures", chosen.temperatures, float)
+    conditions = Conditions(
+        num=chosen.num, length=chosen.length, seed=chosen.seed, batch=chosen.batch, level=chosen.level
+    )
+    folder = Path(chosen.out)
+    if processes.main():
+        folder.mkdir(parents=True, exist_ok=True)
+    device = processes.device(chosen.device)
+    subjects = [Subject(name, load(name, device=device), kind_of(name)) for name in chosen.models]
+    # Tokens of one tokenizer can be compared as they are; of several, the judge's own are.
+    same = all(subject.model.tokenizer == subjects[0].model.tokenizer for subject in subjects)
+    conditions = replace(conditions, own_tokens=same)
+    plan: list[tuple[Subject, Setting]] = []
+    for subject in subjects:
+        length = conditions.length_of(subject)
+        own = settings(subject, samplers, steps, temperatures, length=length, draw=chosen.draw)
+        plan += [(subject, setting) for setting in own]
+    judged_by = load_judge(chosen.judge, device=device, batch=chosen.judge_batch)
+    kept = Kept(folder / POINTS)
+    real = [] if chosen.data is None else [_reference(chosen, subjects[0], judged_by, conditions, kept)]
+    return real + sweep(plan, judged_by, conditions, kept=kept, progress=_progress(len(plan)))
+
+
+def _reference(chosen: Options, subject: Subject, judged_by: Judge, conditions: Conditions, kept: Kept) -> Point:
+    """``num`` sequences of the data, evenly spaced, as the first model reads them."""
+    assert chosen.data is not None
+    with found(chosen.data, subject.model, split=chosen.split) as tokens:
+        if len(tokens) < conditions.num and processes.main():
+            print(f"note: {chosen.data} has no more than {len(tokens)} sequences", file=sys.stderr)
+        num = min(conditions.num, len(tokens))
+        rows = tokens.sequences([i * len(tokens) // num for i in range(num)])
+        texts = [subject.model.decode(row) for row in rows.tolist()]
+        identity = f"{tokens.header.sha256} {num} of {len(tokens)}"
+        return reference(chosen.data, identity, rows, texts, judged_by, conditions, kept)
+
+
+def kind_of(name: str) -> str:
+    """masked, score (a network trained with SEDD's score entropy) or left-to-right, from what the model's files say."""
+    from unmask.models.pretrained import read_config
+
+    folder = find(name)
+    if folder is None:
+        return "masked"
+    _, header = read_config(folder)
+    if header["architecture"] == "causal":
+        return "left-to-right"
+    return "score" if (header.get("extra") or {}).get("objective") == "score-entropy" else "masked"
+
+
+def _progress(total: int) -> Callable[[Point, bool], None]:
+    done = 0
+
+    def say(point: Point, new: bool) -> None:
+        nonlocal done
+        done += 1
+        found = f"perplexity {point.perplexity}, entropy {point.entropy}, {point.calls:.4g} calls"
+        was = "" if new else " (was there)"
+        print(f"{done}/{total} {point.model}: {point.label}: {found}{was}", file=sys.stderr, flush=True)
+
+    return say
+
+
+def _write(chosen: Options, points: list[Point]) -> None:
+    """The table and the recommendation to stdout and into the folder, and the picture there."""
+    told = advice(points, tolerance=chosen.tolerance, calls=chosen.calls, seconds=chosen.seconds)
+    report = f"{table(points)}\n\n{told}\n"
+    write_whole(Path(chosen.out) / REPORT, report.encode())
+    if chosen.json:
+        _lines(points, sys.stdout)
+    else:
+        sys.stdout.write(report)
+    try:
+        from unmask.evaluate.frontier.picture import draw
+
+        draw(points, Path(chosen.out) / PICTURE)
+    except ImportError as error:
+        print(f"note: {error}", file=sys.stderr)
+
+
+def _lines(points: Sequence[Point], stream: TextIO) -> None:
+    for point in points:
+        print(json.dumps(point.to_dict()), file=stream)
+
+
+def table(points: Sequence[Point]) -> str:
+    """Every point with all that it takes to read it."""
+    header = ("model", "kind", "sampler", "steps", "T", "draw", "samples", "perplexity (corpus)", "(mean of sequences)",
+              "entropy, nats", "calls", "seconds", "CPU seconds")  # fmt: skip
+    rows = [header] + [
+        (point.model, point.kind, point.sampler, "" if point.steps is None else str(point.steps),
+         f"{point.temperature:g}", point.draw if point.dtype == "none" else f"{point.draw}, {point.dtype}",
+         f"{point.num} x {point.length}", str(point.perplexity), str(point.mean_perplexity), str(point.entropy),
+         f"{point.calls:.4g}", f"{point.seconds:.3g}", f"{point.cpu_seconds:.3g}")
+        for point in points
+    ]  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if not points:
+        return lines[0]
+    of = "the samples' own" if points[0].own_tokens else "the judge's"
+    notes = [
+        f"judge: {points[0].judge}; {points[0].conventions}",
+        f"intervals: {points[0].level:.0%}, bootstrap over sequences; entropy of {of} tokens; no sample is dropped; "
+        f"calls and seconds are per sequence, {points[0].batch} sequences per network call",
+    ]
+    return "\n".join([*lines, *notes])
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in SAMPLERS:
+            raise ValueError(f"--samplers {text}: {name!r} is not one of {', '.join(SAMPLERS)}")
+    if not names:
+        raise ValueError("--samplers must name at least one")
+    return list(dict.fromkeys(names))
+
+
+def _numbers(option: str, text: str, kind: type[Any]) -> list[Any]:
+    with suppress(ValueError):
+        values = [kind(part) for part in text.split(",") if part.strip()]
+        if values and all(value >= 0 for value in values) and (kind is float or min(values) >= 1):
+            return list(dict.fromkeys(values))
+    what = "whole numbers from 1" if kind is int else "numbers from 0"
+    raise ValueError(f"--{option} must be {what} with commas between them, got {text!r}")
+
+
+def _parsed(arguments: Sequence[str]) -> Options:
+    """The options from the command line. tyro leaves with 2 where they are wrong, and with 0 after --help."""
+    try:
+        import tyro
+    except ImportError as error:
+        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
+    about = tyro.conf.arg(help=f"One or more of: {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}", metavar="MODEL...")
+    fields: list[Any] = [("models", Annotated[tuple[str, ...], tyro.conf.Positional, about], field())]
+    Parsed: Any = make_dataclass("Parsed", fields, bases=(Options,), frozen=True, kw_only=True)
+    chosen: Options = tyro.cli(
+        Parsed, args=list(arguments), prog="unmask frontier", description=inspect.cleandoc(Options.__doc__ or ""),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )  # fmt: skip
+    if not chosen.models:
+        print("unmask frontier: name at least one model; --help says everything", file=sys.stderr)
+        raise SystemExit(2)
+    return chosen

@@ -1,0 +1,204 @@
+"""``unmask judge``: generative perplexity, with all that it takes to read it, as a table, JSON and a picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unmask.cli.options import parsed
+from unmask.data.tokens import TokenFile
+from unmask.evaluate import processes
+from unmask.evaluate.judge import diversity
+from unmask.evaluate.judge.causal import CausalJudge
+from unmask.evaluate.judge.judge import Judgement, Samples, judge, load_judge
+from unmask.models.files import write_whole
+from unmask.text.tokenizer import Tokenizer
+
+SECONDS_BETWEEN_LINES = 10.0
+SAMPLES_HELP = "What unmask sample wrote, best with --json; or any texts, one per line or paragraph; - reads stdin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The perplexity of samples under another model, never without their entropy, the draw, its dtype and intervals.
+
+    Both definitions in use are given: the corpus perplexity after retokenising, and the mean of the sequences' own
+    perplexities. No sample is dropped. Under accelerate launch several processes share the work, with the same numbers.
+    """
+
+    samples: str
+    judge: str = "smollm2"
+    """smollm2 or stories15m, fetched once; a left-to-right model of unmask by name or folder; a causal model of
+    transformers by folder, .gguf file or name on the hub (gpt2-large is the paper's); a llama2.c .bin file."""
+    first: Literal["given", "judged"] | None = None
+    """For a model of transformers: whether the first token is only given, as in the paper's code and by default, or
+    judged after bos. The others judge it after their start token."""
+    window: int | None = None
+    """Tokens the judge reads at a time. By default what it was made for, at most 1024 for a model of transformers."""
+    separation: Literal["auto", "lines", "paragraphs"] = "auto"
+    """Where a text file's samples end; auto means at empty lines if there are any."""
+    draw: str | None = None
+    """How the samples' tokens were drawn, where their file does not say."""
+    dtype: str | None = None
+    """In which precision."""
+    rejection: str | None = None
+    """The rule by which samples were dropped before they came here, if they were: it is printed."""
+    data: str | None = None
+    """The training data, a .tokens file or prepared data, for the KL of the samples' unigrams to theirs."""
+    mauve: str | None = None
+    """Reference texts, in a file like SAMPLES, for MAUVE with the judge's features."""
+    molecules: str | None = None
+    """The samples are SMILES: also how many are valid, unique and new, as MOSES counts. The value says to what they
+    should be new: moses, or a file of canonical SMILES, one per line."""
+    level: float = 0.95
+    """Of the confidence intervals, by the bootstrap over sequences."""
+    seed: int = 0
+    """Of the bootstrap."""
+    batch: int = 1
+    """Texts per network call; more pay on a GPU."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
+    json: bool = False
+    """The result as JSON on stdout, instead of the table."""
+    output: str | None = None
+    """Write the result there as JSON, with every sequence's."""
+    picture: str | None = None
+    """Draw it there, as PNG: each sequence's perplexity over its entropy."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask judge``. 0; 1 with one line for what went wrong; 130 after Ctrl-C."""
+    chosen = parsed(Options, arguments, "judge", samples=SAMPLES_HELP)
+    alone = True
+    try:
+        _check(chosen)
+        with processes.joined():
+            alone = processes.main()
+            made = _judged(chosen)
+            if alone:
+                _write(chosen, made)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except (ValueError, OSError, ImportError) as error:
+        if alone:
+            print(f"unmask judge: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+def _judged(chosen: Options) -> Judgement:
+    samples = _samples(chosen)
+    counts = None if chosen.data is None else _counts(chosen.data, samples)
+    references = None if chosen.mauve is None else Samples.read(chosen.mauve, separation=chosen.separation)
+    device = processes.device(chosen.device)
+    counted = chosen.molecules is not None and processes.main()
+    measured = _molecules(samples, str(chosen.molecules)) if counted else {}
+    known = load_judge(chosen.judge, device=device, batch=chosen.batch, window=chosen.window, first=chosen.first)
+    made = judge(samples, known, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
+    if references is not None:
+        measured |= _mauve(samples, references, known, chosen)
+    return replace(made, diversity=made.diversity | measured)
+
+
+def _samples(chosen: Options) -> Samples:
+    if chosen.samples == "-":
+        content = processes.broadcast(sys.stdin.read() if processes.main() else "")
+        samples = Samples.parse(content, name="stdin", separation=chosen.separation)
+    else:
+        samples = Samples.read(chosen.samples, separation=chosen.separation)
+    asked = {name: getattr(chosen, name) for name in ("draw", "dtype", "rejection")}
+    told = {name: value for name, value in asked.items() if value is not None}
+    for name, value in told.items():
+        if samples.about.get(name) not in (None, value):
+            raise ValueError(f"--{name} {value}: {chosen.samples} itself says {samples.about[name]!r}")
+    return replace(samples, about=samples.about | told)
+
+
+def _counts(data: str, samples: Samples) -> Tensor:
+    """How often each id stands in the training data, which must have the samples' tokenizer as far as that is known."""
+    from unmask.text.find import tokenizer_of
+
+    if samples.tokens is None:
+        raise ValueError("--data needs samples with tokens: those of unmask sample --json")
+    tokenizer = None
+    if samples.about.get("model"):
+        with suppress(ValueError, OSError):  # a model that is not here cannot tell its tokenizer
+            tokenizer = tokenizer_of(str(samples.about["model"]))
+    own = tokenizer if isinstance(tokenizer, Tokenizer) else None
+    file = TokenFile.open(Path(data) / "train.tokens" if Path(data).is_dir() else data, tokenizer=own)
+    counts = torch.zeros(file.vocab_size, dtype=torch.int64)
+    for part in torch.split(torch.arange(len(file)), max(1, (1 << 22) // file.length)):
+        counts += torch.bincount(file.sequences(part).flatten(), minlength=file.vocab_size)
+    return counts
+
+
+def _molecules(samples: Samples, training: str) -> dict[str, float]:
+    from unmask.data import corpora
+    from unmask.evaluate.judge.molecules import judged
+
+    if not samples.texts:
+        raise ValueError("--molecules needs samples with texts")
+    known = corpora.load("moses").texts() if training == "moses" else Path(training).read_text("utf-8").splitlines()
+    found = judged(samples.texts, training=frozenset(known))
+    assert found.novelty is not None
+    return {
+        "valid molecules": found.validity, "unique, of the valid": found.uniqueness,
+        f"not in {training}, of the unique": found.novelty,
+    }  # fmt: skip
+
+
+def _mauve(samples: Samples, references: Samples, known: CausalJudge, chosen: Options) -> dict[str, float]:
+    if not processes.main():
+        return {}
+    found = diversity.mauve(known.features(samples), known.features(references), seed=chosen.seed)
+    return {f"MAUVE to {len(references):,} references by {known.name}": found}
+
+
+def _write(chosen: Options, made: Judgement) -> None:
+    if chosen.output is not None:
+        write_whole(Path(chosen.output), (json.dumps(made.to_dict(), indent=1) + "\n").encode())
+    if chosen.picture is not None:
+        from unmask.evaluate.judge.picture import draw
+
+        draw(made, Path(chosen.picture))
+    print(json.dumps(made.to_dict(sequences=False)) if chosen.json else made)
+
+
+def _progress() -> Callable[[int, int], None] | None:
+    """A line that is written over where stderr is a terminal, otherwise a line now and then."""
+    if not processes.main():
+        return None
+    last, terminal = time.monotonic(), sys.stderr.isatty()
+
+    def line(done: int, total: int) -> None:
+        nonlocal last
+        if terminal:
+            print(f"\r{done:,} of {total:,} judged", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        elif time.monotonic() - last > SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            print(f"{done:,} of {total:,} judged", file=sys.stderr, flush=True)
+
+    return line
+
+
+def _check(chosen: Any) -> None:
+    """What would otherwise be found out after minutes of work."""
+    if not 0 < chosen.level < 1:
+        raise ValueError(f"--level must be between 0 and 1, got {chosen.level}")
+    for name in ("output", "picture"):
+        value = getattr(chosen, name)
+        if value is not None and (Path(value).is_dir() or not Path(value).absolute().parent.is_dir()):
+            raise ValueError(f"--{name} {value}: {'it is' if Path(value).is_dir() else 'it is in no'} folder")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,194 @@
+"""``unmask serve``: models behind OpenAI's API and a page, on this machine alone unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import inspect
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from unmask.cli.options import MODEL_HELP, use_threads
+from unmask.cli.sample import _default, _device, _guarded
+from unmask.serve.engine.limits import Limits
+from unmask.text.find import Found, available, describe, load, locate
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from unmask.serve.engine.work import Served
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+TOKEN = "UNMASK_TOKEN"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Serve models: OpenAI's /v1/completions and /v1/models, our own /v1/unmask, and a page at /.
+
+    The environment variable UNMASK_TOKEN, or the file --token-file, holds a bearer token that clients must send. Ctrl-C
+    and SIGTERM let what is running finish; a second one ends at once.
+    """
+
+    host: str = "127.0.0.1"
+    """The address to listen on. By default this machine alone can reach it; 0.0.0.0 is everybody."""
+    port: int = 8000
+    """0 takes a free one, and says which."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
+    threads: int | None = None
+    """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
+    token_file: str | None = None
+    """A file whose first line is the token that clients must send."""
+    limits: Limits = field(default_factory=Limits)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask serve``. 0 after SIGTERM or Ctrl-C; 1 with one line for what went wrong."""
+    return _guarded("serve", lambda: _serve(*_parsed(arguments)))
+
+
+def served(name: str, device: str) -> Served:
+    """A model by its name, with its card."""
+    from unmask.serve.engine.work import Served
+
+    about = describe(Found(name, "cache", locate(name)))
+    return Served(load(name, device=_device(device)), about.get("card") or {})
+
+
+def _boxed() -> list[str]:
+    """What `unmask sample` would take, and then the rest of the box."""
+    first = _default()
+    return [first, *(found.name for found in available() if found.where == "box" and found.name != first)]
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[Options, tuple[str, ...]]:
+    try:
+        import tyro
+    except ImportError as error:
+        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
+
+    told = f"{MODEL_HELP}; several if you like. Default: every model in the box"
+    about = tyro.conf.arg(help=told, metavar="[MODEL ...]")
+    names: Any = Annotated[tuple[str, ...], tyro.conf.Positional, about]
+    fields: list[Any] = [("models", names, field(default=()))]
+    Parsed: Any = make_dataclass("Parsed", fields, bases=(Options,), frozen=True, kw_only=True)
+    parsed = tyro.cli(
+        Parsed, args=list(arguments), prog="unmask serve", description=inspect.cleandoc(Options.__doc__ or ""),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+    )  # fmt: skip
+    return parsed, parsed.models
+
+
+def _serve(options: Options, names: tuple[str, ...]) -> None:
+    try:
+        import uvicorn
+
+        from unmask.serve.http.app import create_app
+    except ImportError as error:
+        raise ImportError(f"serving needs {error.name}: pip install 'unmask[serve]'") from error
+    use_threads(options.threads)
+    token = _token(options)
+    loopback = options.host == "localhost" or _is_loopback(options.host)
+    if not loopback and token is None:
+        print(f"note: whoever reaches {options.host} can use this server; {TOKEN} sets a token", file=sys.stderr)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    with _listening(options) as listening:  # before the models are read, which may take a while
+        models = [served(name, options.device) for name in names or _boxed()]
+        app = create_app(models, options.limits, token=token, hosts=(*LOOPBACK, options.host) if loopback else ())
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False,
+            timeout_graceful_shutdown=max(1, round(options.limits.grace_seconds)),
+        )  # fmt: skip
+        _server(config, app, models, token).run(sockets=[listening])
+
+
+def _listening(options: Options) -> socket.socket:
+    if not 0 <= options.port < 2**16:
+        raise ValueError(f"--port must be in 0..65535, got {options.port}")
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        return socket.create_server((options.host, options.port), family=family)
+    except OSError as error:
+        what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {error.strerror}"
+        raise ValueError(f"{options.host}:{options.port} {what}; --port 0 takes a free port") from error
+
+
+def hello(address: str, models: Sequence[Served], token: str | None) -> str:
+    """What to open, and what to type."""
+    model = models[0].model
+    path, asked = "v1/unmask", f'{{"model": "{model.name}"}}'
+    if model.layout == "wrapped":
+        path, asked = "v1/completions", f'{{"model": "{model.name}", "prompt": "In the ", "max_tokens": 24}}'
+    headers = "-H 'Content-Type: application/json'"
+    if token is not None:
+        headers += f" -H \"Authorization: Bearer ${TOKEN}\""
+    return f"""serving {", ".join(one.model.name for one in models)} at {address}
+open it in a browser, or type
+  curl {address}/{path} {headers} -d '{asked}'"""
+
+
+def _server(config: Any, app: FastAPI, models: Sequence[Served], token: str | None) -> Any:
+    """uvicorn's server, which says where it listens, and for which being asked to end is no failure."""
+    import uvicorn
+
+    from unmask.serve.engine.job import Refused
+
+    engine = app.state.server.engine
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            before = {number: signal.signal(number, self._asked) for number in (signal.SIGTERM, signal.SIGINT)}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+        def _asked(self, number: int, frame: Any) -> None:
+            if self.should_exit:
+                os._exit(128 + number)
+            engine.close()
+            self.should_exit = True
+            if count := len(app.state.server.open):
+                what = "1 request" if count == 1 else f"{count} requests"
+                print(f"finishing {what}; a second signal ends at once", file=sys.stderr, flush=True)
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if not self.started:
+                return
+            with suppress(Refused):  # it was asked to end already
+                for one in models:
+                    await asyncio.to_thread(engine.warm, one)
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
+            print(hello(f"http://{host}:{port}", models, token), file=sys.stderr, flush=True)
+
+    return Server(config)
+
+
+def _token(options: Options) -> str | None:
+    if options.token_file is not None:
+        token = Path(options.token_file).read_text(encoding="utf-8").split("\n")[0].strip()
+        if not token:
+            raise ValueError(f"--token-file {options.token_file}: its first line is empty")
+        return token
+    return os.environ.get(TOKEN) or None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

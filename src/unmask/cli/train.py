@@ -1,0 +1,112 @@
+"""``unmask train``: the command line, the display, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from unmask.cli.train_display import display
+from unmask.data.prepare import Progress
+from unmask.train.config import TrainConfig, read_toml
+from unmask.train.events import Event
+from unmask.train.learner import NotFinite
+from unmask.train.loop import train
+from unmask.train.run import stored_config
+from unmask.train.signals import Interrupted
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask train`` with these arguments. 0; 143 or 130 after a signal; 1 with one line for what went wrong."""
+    try:
+        config = parse(arguments)
+        main_process = int(os.environ.get("RANK", 0)) == 0
+        with display() if main_process else nullcontext(_silent) as report, _short_warnings():
+            train(config, report=report, progress=preparing(sys.stderr))
+        return 0
+    except Interrupted as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except (ValueError, ImportError, OSError, NotFinite) as error:
+        print(f"unmask train: {error}", file=sys.stderr)
+        return 1
+
+
+def parse(arguments: Sequence[str]) -> TrainConfig:
+    """Flags over --config FILE over the stored configuration of a run that is resumed over the defaults."""
+    try:
+        import tyro
+    except ImportError as error:
+        raise ImportError("the command line needs tyro: pip install 'unmask[cli]'") from error
+
+    help_text = "A corpus (kjv, text8, moses, digits, ...), prepared data, or text to be prepared on the way."
+    positional = Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=help_text, metavar="DATA")]
+    Arguments: Any = make_dataclass("Arguments", [("data", positional)], bases=(TrainConfig,), frozen=True)
+    rest, file = _taken(list(arguments), "--config")
+    settings: dict[str, Any] = read_toml(file) if file else {}
+    _, out = _taken(list(arguments), "--out")
+    if any(argument.startswith("--resume") for argument in rest):
+        stored = stored_config(out or settings.get("out", TrainConfig.out))
+        if stored is not None:
+            settings = {field.name: getattr(stored, field.name) for field in fields(stored)} | settings
+    default: Any = tyro.MISSING_NONPROP
+    if settings:
+        default = Arguments(**({"data": tyro.MISSING} | settings))
+    parsed = tyro.cli(
+        Arguments, args=rest, default=default, prog="unmask train",
+        description=f"{TrainConfig.__doc__} --config FILE.toml reads settings from a file; flags come before it.",
+    )  # fmt: skip
+    return TrainConfig(**{field.name: getattr(parsed, field.name) for field in fields(TrainConfig)})
+
+
+def preparing(stream: Any) -> Progress:
+    """Say once per stage that text is being prepared."""
+    told = set()
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if stage not in told:
+            told.add(stage)
+            print(f"preparing the data: {stage}", file=stream, flush=True)
+
+    return progress
+
+
+def _taken(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
+    """The arguments without ``flag VALUE`` or ``flag=VALUE``, and the value."""
+    for i, argument in enumerate(arguments):
+        if argument == flag and i + 1 < len(arguments):
+            return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
+        if argument.startswith(f"{flag}="):
+            return arguments[:i] + arguments[i + 1 :], argument.removeprefix(f"{flag}=")
+    if flag in arguments:
+        raise ValueError(f"{flag} needs a value")
+    return arguments, None
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Warnings of this package as one line each, without the source line; those of other packages not at all."""
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any) -> None:
+        if Path(filename).is_relative_to(Path(__file__).parents[1]):
+            print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():  # which puts showwarning back, too
+        warnings.simplefilter("default")
+        warnings.showwarning = show
+        yield
+
+
+def _silent(event: Event) -> None:
+    """The report of every process but the first."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,239 @@
+"""What a person sees of sampling: the canvas as it fills in, and a bar that knows where it ends.
+
+Everything is drawn from Steps. The canvas is cut where the terminal's lines end, as the finished text will be, so that
+a line moves only when a token in it turns out longer or shorter than its blank.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import time as clock
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from torch import Tensor
+
+from unmask.sampling import Step, apply
+from unmask.text.foreign import Foreign
+from unmask.text.tokenizer import Tokenizer
+
+FOG = "░"  # a blank, as wide as a token is on average
+END = "¶"  # eos and padding
+SHADES = " ░▒▓█"  # grey levels, from black to white
+NEW, RECENT, OLD, GIVEN, BLANK = "bold black on green", "green", "", "bold", "dim"
+REFRESHES_PER_SECOND = 10
+MOST_FOG = 6
+
+Span = tuple[str, str]  # text and its style
+
+
+@contextmanager
+def view(
+    tokenizer: Tokenizer | Foreign,
+    canvas: Tensor,
+    mask_id: int,
+    *,
+    stream: TextIO,
+    with_canvas: bool = True,
+    width: float = 1.0,
+) -> Iterator[Callable[[Step], None]]:
+    """A callback that shows sequence 0 of the canvas [B, L] and the bar on a terminal, and nothing anywhere else.
+
+    width: characters per token on average. with_canvas=False shows the bar alone. It is all gone in the end.
+    """
+    console = _console(stream)
+    if console is None:
+        yield lambda step: None
+        return
+    from rich.live import Live
+
+    shown = View(tokenizer, canvas, mask_id, with_canvas=with_canvas, width=width)
+    with Live(
+        get_renderable=lambda: shown.render(console.size.width, console.size.height),
+        console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True, redirect_stdout=False,
+        redirect_stderr=False, vertical_overflow="crop",
+    ):  # fmt: skip
+        yield shown
+
+
+class View:
+    """The state behind the picture: the canvas, and the call that filled each position of sequence 0."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | Foreign,
+        canvas: Tensor,
+        mask_id: int,
+        *,
+        with_canvas: bool = True,
+        width: float = 1.0,
+    ) -> None:
+        self.tokenizer, self.tokens, self.mask_id = tokenizer, canvas.cpu().clone(), mask_id
+        self.with_canvas, self.fog = with_canvas, FOG * min(max(round(width), 1), MOST_FOG)
+        self.filled_at: dict[int, int] = {}
+        self.calls = self.planned = self.own_calls = 0
+        self.tau = 1.0
+        self.started = clock.monotonic()
+
+    def __call__(self, step: Step) -> None:
+        apply(step, self.tokens, self.mask_id)
+        self.calls, self.planned = step.calls, step.planned
+        for row in (step.sequences == 0).nonzero().flatten().tolist():
+            self.own_calls += 1
+            self.filled_at |= {p: self.own_calls for p in step.positions[row].tolist() if p >= 0}
+        real = step.positions >= 0
+        self.tau = float(step.tau[real].min()) if bool(real.any()) else self.tau
+
+    def render(self, width: int, height: int) -> Any:
+        """As much of the canvas as fits, and the bar."""
+        from rich.console import Group
+        from rich.text import Text
+
+        bar = self._bar()
+        if not self.with_canvas:
+            return bar
+        note = self._note()
+        room = max(height - 4, 1)
+        lines, cut = _lines(self.spans(), width - 1, room)
+        notes = [*([f"the first {room} lines of {self.tokens.shape[1]:,} tokens"] if cut else []), *note]
+        shown = [Text.assemble(*line, no_wrap=True, overflow="crop") for line in lines]
+        last = [Text("; ".join(notes), style="dim", no_wrap=True, overflow="ellipsis")] if notes else []
+        return Group(*shown, Text(""), bar, *last)
+
+    def spans(self) -> Iterable[Span]:
+        """The canvas of sequence 0 in pieces of one style."""
+        ids = self.tokens[0].tolist() if len(self.tokens) else []
+        styles = (self._style(position, i) for position, i in enumerate(ids))
+        side = square(len(ids)) if self.tokenizer.kind == "levels" else None
+        if side is not None:
+            return _picture(ids, styles, side, self.tokenizer.vocab_size)
+        return _text(ids, styles, self.tokenizer, self.fog, self.mask_id)
+
+    def _style(self, position: int, i: int) -> str:
+        if i == self.mask_id:
+            return BLANK
+        if position not in self.filled_at:
+            return GIVEN
+        age = self.own_calls - self.filled_at[position]
+        return NEW if age == 0 else RECENT if age <= 4 else OLD
+
+    def _bar(self) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        elapsed = clock.monotonic() - self.started
+        left = duration(elapsed / self.calls * (self.planned - self.calls)) if self.calls else "?"
+        planned = f"{self.planned:,}" if self.planned else "?"
+        row = Table.grid(padding=(0, 1), expand=True)
+        row.add_column(no_wrap=True)
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True)
+        row.add_row(
+            f"call {self.calls:,}/{planned}",
+            ProgressBar(total=self.planned or 1, completed=self.calls),
+            f"tau {self.tau:.3f}  {duration(elapsed)} elapsed, {left} left",
+        )
+        return row
+
+    def _note(self) -> list[str]:
+        if len(self.tokens) < 2:
+            return []
+        done = int((self.tokens != self.mask_id).all(1).sum())
+        return [f"sequence 1 of {len(self.tokens):,}; {done:,} done"]
+
+
+def square(length: int) -> int | None:
+    """The side of a square image of so many pixels."""
+    side = math.isqrt(length)
+    return side if side > 1 and side * side == length else None
+
+
+def shade(level: int, levels: int) -> str:
+    """A pixel, two characters wide because characters are tall."""
+    return SHADES[min(level * len(SHADES) // max(levels, 1), len(SHADES) - 1)] * 2
+
+
+def picture(ids: Sequence[int], levels: int) -> str | None:
+    """A square image in shaded blocks, or None if it is not square."""
+    side = square(len(ids))
+    if side is None:
+        return None
+    rows = (ids[start : start + side] for start in range(0, len(ids), side))
+    return "\n".join("".join(shade(i, levels) for i in row).rstrip() for row in rows)
+
+
+def printable(text: str) -> str:
+    """Text that does nothing to a terminal but appear on it."""
+    text = text.replace("\t", "    ")
+    return "".join("\ufffd" if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160) else c for c in text)
+
+
+def duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(max(seconds, 0) + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _text(
+    ids: Sequence[int], styles: Iterable[str], tokenizer: Tokenizer | Foreign, fog: str, mask_id: int
+) -> Iterator[Span]:
+    """Characters appear when the last of their bytes is there, in the style of the token that brought it."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    separator = b" " if tokenizer.kind == "levels" else b""
+    for i, style in zip(ids, styles, strict=True):
+        if i == mask_id:
+            yield decoder.decode(b"", final=True), OLD
+            decoder.reset()
+            yield fog + separator.decode(), style
+        else:
+            special = i in (tokenizer.eos_id, tokenizer.pad_id)
+            piece = END.encode() if special else tokenizer.pieces([i])[0]
+            yield printable(decoder.decode(piece + separator)), BLANK if special and style == OLD else style
+    yield decoder.decode(b"", final=True), OLD
+
+
+def _picture(ids: Sequence[int], styles: Iterable[str], side: int, levels: int) -> Iterator[Span]:
+    for position, (i, style) in enumerate(zip(ids, styles, strict=True)):
+        if position and position % side == 0:
+            yield "\n", OLD
+        yield ("··" if i >= levels else shade(i, levels)), style
+
+
+def _lines(spans: Iterable[Span], width: int, room: int) -> tuple[list[list[Span]], bool]:
+    """Spans cut into lines of at most ``width`` cells, at most ``room`` of them, and whether there are more."""
+    from rich.cells import cell_len
+
+    lines: list[list[Span]] = [[]]
+    used = 0
+    for text, style in spans:
+        for character in text:
+            newline = character == "\n"
+            cells = 0 if newline else cell_len(character)
+            if newline or used + cells > width:
+                if len(lines) == room:
+                    return lines, True
+                lines.append([])
+                used = 0
+            line = lines[-1]
+            used += cells
+            if newline:
+                continue
+            if line and line[-1][1] == style:
+                line[-1] = (line[-1][0] + character, style)
+            else:
+                line.append((character, style))
+    return lines, False
+
+
+def _console(stream: TextIO) -> Any:
+    """rich's console for a terminal that can move its cursor, or None."""
+    if not stream.isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    console = Console(file=stream, highlight=False)
+    return None if console.is_dumb_terminal or not console.is_terminal else console

@@ -1,0 +1,264 @@
+"""The fair comparison of Sec. 6: models and samplers by perplexity, entropy, network calls and time, with intervals.
+
+A Setting says how sequences are made, and ``measure`` makes and judges them: one Point. ``sweep`` measures many, and
+keeps every Point in a file as it comes, so that it can be stopped and continued. Sequence i of a seed is made from the
+same stream of random numbers in every Setting and on any number of processes.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from unmask import plan as plans
+from unmask import predict as predictors
+from unmask.cli.options import DRAWS
+from unmask.evaluate import processes
+from unmask.evaluate.frontier.points import DATA, EXACT, LEFT_TO_RIGHT, Kept, Point
+from unmask.evaluate.judge.interval import Interval
+from unmask.evaluate.judge.judge import Judge, judge
+from unmask.evaluate.judge.samples import DTYPES, Samples
+from unmask.evaluate.likelihood.partial import fingerprint
+from unmask.noise import word
+from unmask.protocol import device_of, inference, logits_at
+from unmask.samplers import published
+from unmask.samplers.autoregressive import generate
+from unmask.sampling import Sample
+from unmask.sampling import sample as sample_tokens
+from unmask.text.model import Model
+
+# What each name passes to ``unmask.sample``; the published ones are samplers of their own.
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "first-hitting": {"plan": plans.first_hitting},
+    "parallel": {"plan": plans.parallel},
+    "parallel-extrapolate": {"plan": plans.parallel, "predict": predictors.extrapolate},
+    "parallel-correct": {"plan": plans.parallel, "predict": predictors.correct},
+    "ancestral": {"plan": plans.ancestral},
+    "published-ancestral": {"sampler": published.coupled_ancestral},
+    "published-euler": {"sampler": published.sedd_euler},
+    "published-tweedie": {"sampler": published.sedd_tweedie},
+    LEFT_TO_RIGHT: {},
+}
+PUBLISHED_DRAW = "published race"  # over tokens and mask together, in float32
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How sequences are made. The published samplers are run as published, at temperature 1 with their own draw."""
+
+    sampler: str
+    steps: int | None = None
+    temperature: float = 1.0
+    draw: str = "inverse-cdf"
+
+    def __post_init__(self) -> None:
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {self.sampler!r}")
+        if (self.sampler in EXACT) != (self.steps is None):
+            needs = "takes no steps" if self.sampler in EXACT else "needs steps"
+            raise ValueError(f"sampler {self.sampler} {needs}, got steps={self.steps}")
+        allowed = (PUBLISHED_DRAW,) if self.published else tuple(DRAWS)
+        if self.draw not in allowed:
+            raise ValueError(f"draw of {self.sampler} must be one of {', '.join(allowed)}, got {self.draw!r}")
+        if self.published and self.temperature != 1:
+            raise ValueError(f"{self.sampler} is run as published, at temperature 1, got {self.temperature}")
+
+    @property
+    def published(self) -> bool:
+        return self.sampler.startswith("published-")
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.published else DTYPES[self.draw]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of ``Model.sample``."""
+        shape = {} if self.published else {"draw": DRAWS[self.draw], "temperature": self.temperature}
+        return SAMPLERS[self.sampler] | ({} if self.steps is None else {"steps": self.steps}) | shape
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to be sampled: a Model, whose samples are texts too, or any denoiser."""
+
+    name: str
+    model: Any
+    kind: str = "masked"  # for the reader: masked, score (SEDD's objective) or left-to-right
+
+    @property
+    def network(self) -> Any:
+        return self.model.denoiser if isinstance(self.model, Model) else self.model
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.network)
+
+    @property
+    def left_to_right(self) -> bool:
+        return bool(getattr(self.network, "causal", False))
+
+    def sample(self, num: int, length: int, seeds: Sequence[int], options: dict[str, Any]) -> tuple[Sample, list[str]]:
+        if isinstance(self.model, Model):
+            made = self.model.sample(num, length=length, seed=seeds, **options)
+            return made, made.text
+        options = dict(options)
+        sampler = generate if self.left_to_right else options.pop("sampler", sample_tokens)
+        return cast("Sample", sampler(self.model, num=num, length=length, seed=seeds, **options)), []
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What all Points of a comparison have in common. length: by default each model's own."""
+
+    num: int = 64
+    length: int | None = None
+    seed: int = 0
+    batch: int = 16
+    level: float = 0.95
+    own_tokens: bool = True  # entropy of the samples' own tokens; without, of the judge's, for several tokenizers
+
+    def __post_init__(self) -> None:
+        if self.num < 2 or self.batch < 1:
+            raise ValueError(f"num must be at least 2 and batch at least 1, got num={self.num} and batch={self.batch}")
+
+    def length_of(self, subject: Subject) -> int:
+        length = self.length or getattr(subject.network, "length", None)
+        if length is None:
+            raise ValueError(f"{subject.name} does not say how long its sequences are: give length")
+        return int(length)
+
+
+def settings(
+    subject: Subject,
+    samplers: Sequence[str],
+    steps: Sequence[int],
+    temperatures: Sequence[float] = (1.0,),
+    *,
+    length: int | None = None,
+    draw: str = "inverse-cdf",
+) -> list[Setting]:
+    """The Settings of a sweep for one model: a left-to-right model has its one sampler, every other those asked for.
+
+    Parallel decoding in more steps than tokens is that in as many, and is left out.
+    """
+    if subject.left_to_right:
+        return [Setting(LEFT_TO_RIGHT, None, temperature, draw) for temperature in temperatures]
+    found = []
+    for name in samplers:
+        if name == LEFT_TO_RIGHT:
+            continue
+        for temperature in (1.0,) if name.startswith("published-") else temperatures:
+            own = PUBLISHED_DRAW if name.startswith("published-") else draw
+            for n in (None,) if name in EXACT else steps:
+                if not (name.startswith("parallel") and length is not None and n is not None and n > length):
+                    found.append(Setting(name, n, temperature, own))
+    return found
+
+
+def measure(subject: Subject, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
+    """Make sequences and have them judged. On several processes each makes some of the batches; all get the Point."""
+    parts = [range(i, min(i + conditions.batch, conditions.num)) for i in range(0, conditions.num, conditions.batch)]
+    own = [_batch(subject, setting, parts[i], conditions) for i in processes.share(len(parts)).tolist()]
+    made = processes.gather(own)
+    tokens, texts = torch.cat([batch.tokens for batch in made]), [text for batch in made for text in batch.texts]
+    asked = asked_for(subject, setting, judged_by, conditions)
+    judged = _judged(asked, tokens, texts, judged_by, conditions)
+    return replace(
+        judged, calls=sum(batch.calls for batch in made) / conditions.num,
+        seconds=sum(batch.seconds for batch in made) / conditions.num,
+        cpu_seconds=sum(batch.cpu_seconds for batch in made) / conditions.num,
+    )  # fmt: skip
+
+
+def asked_for(subject: Subject, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
+    """The Point without its result: its key says whether it has been measured already."""
+    nothing = Interval(0.0, 0.0, 0.0, conditions.level)
+    return Point(
+        subject.name, subject.kind, subject.fingerprint, setting.sampler, setting.steps, setting.temperature,
+        setting.draw, setting.dtype, conditions.num, conditions.length_of(subject), conditions.seed, conditions.batch,
+        judged_by.name, judged_by.conventions, conditions.own_tokens, conditions.level, nothing, nothing, nothing,
+        calls=0.0, seconds=0.0, cpu_seconds=0.0,
+    )  # fmt: skip
+
+
+def reference(
+    name: str, identity: str, tokens: Tensor, texts: list[str], judged_by: Judge, conditions: Conditions, kept: Kept
+) -> Point:
+    """Real sequences as a Point: their perplexity and entropy under the same judge. identity: of the data."""
+    nothing = Interval(0.0, 0.0, 0.0, conditions.level)
+    asked = Point(
+        name, DATA, identity, DATA, None, 1.0, "none, real data", "none", len(tokens), tokens.shape[1], conditions.seed,
+        conditions.batch, judged_by.name, judged_by.conventions, conditions.own_tokens, conditions.level, nothing,
+        nothing, nothing, calls=0.0, seconds=0.0, cpu_seconds=0.0,
+    )  # fmt: skip
+    return kept.once(asked, lambda: _judged(asked, tokens, texts, judged_by, conditions))
+
+
+def sweep(
+    plan: Iterable[tuple[Subject, Setting]],
+    judged_by: Judge,
+    conditions: Conditions,
+    *,
+    kept: Kept | None = None,
+    progress: Callable[[Point, bool], object] | None = None,
+) -> list[Point]:
+    """Measure all of the plan. kept: the Points that are there already, to which the new ones are added.
+
+    progress hears every Point, and whether it is new.
+    """
+    kept = kept or Kept()
+    points = []
+    warm: set[str] = set()
+    for subject, setting in plan:
+        asked = asked_for(subject, setting, judged_by, conditions)
+        new = asked.key not in kept.points
+        if new and subject.name not in warm:
+            _warm_up(subject, conditions)
+            warm.add(subject.name)
+        points.append(kept.once(asked, partial(measure, subject, setting, judged_by, conditions)))
+        if progress is not None and processes.main():
+            progress(points[-1], new)
+    return points
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some sequences, and what they cost together."""
+
+    tokens: Tensor
+    texts: list[str]
+    calls: int
+    seconds: float
+    cpu_seconds: float
+
+
+def _batch(subject: Subject, setting: Setting, indices: Sequence[int], conditions: Conditions) -> _Batch:
+    seeds = [word(conditions.seed, "frontier", i) for i in indices]
+    started, worked = clock.perf_counter(), clock.process_time()
+    made, texts = subject.sample(len(indices), conditions.length_of(subject), seeds, setting.options)
+    seconds, cpu_seconds = clock.perf_counter() - started, clock.process_time() - worked
+    return _Batch(made.tokens.cpu(), texts, int(made.nfe.sum()), seconds, cpu_seconds)
+
+
+def _judged(asked: Point, tokens: Tensor, texts: list[str], judged_by: Judge, conditions: Conditions) -> Point:
+    own = tokens if conditions.own_tokens else None
+    samples = Samples(texts, own, {"draw": asked.draw, "dtype": asked.dtype})
+    found = judge(samples, judged_by, level=conditions.level, seed=conditions.seed)
+    return replace(
+        asked, perplexity=found.perplexity, mean_perplexity=found.mean_perplexity, entropy=found.entropy
+    )
+
+
+def _warm_up(subject: Subject, conditions: Conditions) -> None:
+    """One call of the network, so that no Point pays for what happens once."""
+    network, length = subject.network, conditions.length_of(subject)
+    canvas = torch.full((conditions.batch, length), network.mask_id, device=device_of(network))
+    with inference(network):
+        logits_at(network, canvas, canvas.new_ones(len(canvas), dtype=torch.float64), canvas.new_zeros(len(canvas), 1))

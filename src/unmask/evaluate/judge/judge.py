@@ -1,0 +1,250 @@
+"""Generative perplexity under a judge, and never without what it takes to read it.
+
+The two definitions in use are both computed and named: the corpus perplexity exp(all nats / all judged tokens) and the
+mean of the sequences' own perplexities. With them come the samples' entropy, since a low perplexity is cheap at a low
+entropy (Sec. 5), how the samples were drawn and in which precision, how many there are, and intervals.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.evaluate import processes
+from unmask.evaluate.judge import diversity
+from unmask.evaluate.judge.causal import CausalJudge
+from unmask.evaluate.judge.interval import Interval, bootstrap
+from unmask.evaluate.judge.oracle import OracleJudge
+from unmask.evaluate.judge.samples import Samples
+
+__all__ = ["CausalJudge", "Judge", "Judgement", "OracleJudge", "Samples", "judge", "load_judge"]
+
+NAMES = ("smollm2", "stories15m")
+
+CORPUS = "corpus: exp(nats of all tokens / number of all tokens)"
+MEAN = "mean of the sequences' own perplexities"
+METHOD = "BCa bootstrap over sequences"
+
+
+class Judge(Protocol):
+    """Who can say what each token of a sequence costs, given those before it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def conventions(self) -> str:
+        """Which tokens are judged: the first one, eos, retokenising, windows."""
+        ...
+
+    def nats(self, samples: Samples) -> list[Tensor]:
+        """-log p of each judged token, one float64 tensor per sequence, which may be empty."""
+        ...
+
+    def ids(self, samples: Samples) -> list[Tensor]:
+        """The judge's own tokens of each sequence: what entropy is measured on if the samples have none."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What a judge says of samples. ``str`` and ``to_dict`` give all of it; there is no perplexity alone."""
+
+    judge: str
+    conventions: str
+    num: int
+    perplexity: Interval
+    mean_perplexity: Interval
+    entropy: Interval
+    entropy_of: str
+    draw: str
+    diversity: dict[str, float]
+    about: dict[str, Any]
+    nats: Tensor = field(repr=False)  # float64 [num], of a sequence's judged tokens together
+    tokens: Tensor = field(repr=False)  # int64 [num], how many were judged
+    entropies: Tensor = field(repr=False)  # float64 [num]
+
+    @property
+    def unjudged(self) -> int:
+        """Sequences without a judged token: in the entropy and the number of samples, in neither perplexity."""
+        return int((self.tokens == 0).sum())
+
+    @property
+    def perplexities(self) -> Tensor:
+        """Of each sequence, float64 [num]; nan without a judged token."""
+        return (self.nats / self.tokens).exp()
+
+    def to_dict(self, *, sequences: bool = True) -> dict[str, Any]:
+        """For JSON; what is infinite or unknown is None."""
+        made = {
+            "judge": self.judge, "conventions": self.conventions, "samples": self.num, "unjudged": self.unjudged,
+            "judged_tokens": int(self.tokens.sum()), "draw": self.draw, "rejection": self._rejection,
+            "perplexity": _described(self.perplexity, CORPUS),
+            "mean_perplexity": _described(self.mean_perplexity, MEAN),
+            "entropy": _described(self.entropy, f"nats; {self.entropy_of}"),
+            "intervals": {"level": self.perplexity.level, "method": METHOD},
+            "diversity": {name: _finite(value) for name, value in self.diversity.items()}, "about": self.about,
+        }  # fmt: skip
+        if sequences:
+            made["per_sequence"] = {
+                "nats": [_finite(value) for value in self.nats.tolist()], "tokens": self.tokens.tolist(),
+                "entropy": self.entropies.tolist(),
+            }  # fmt: skip
+        return made
+
+    def __str__(self) -> str:
+        hidden = ("draw", "dtype", "rejection")
+        made = ", ".join(f"{key} {_short(value)}" for key, value in self.about.items() if key not in hidden)
+        unjudged = f"; {self.unjudged} of them without a token to judge, in neither perplexity" if self.unjudged else ""
+        lines = {
+            "samples": f"{self.num:,}{f' ({made})' if made else ''}{unjudged}",
+            "draw": self.draw,
+            "rejection": self._rejection,
+            "judge": f"{self.judge}, {int(self.tokens.sum()):,} judged tokens: {self.conventions}",
+            "perplexity": f"{self.perplexity}   {CORPUS}",
+            " ": f"{self.mean_perplexity}   {MEAN}",
+            "entropy": f"{self.entropy}   nats, {self.entropy_of}",
+            "diversity": ", ".join(f"{name} {value:.4g}" for name, value in self.diversity.items()),
+            "intervals": f"{self.perplexity.level:.4g} level, {METHOD}",
+        }
+        return "\n".join(
+            textwrap.fill(text, 100, initial_indent=f"{title:<12}", subsequent_indent=" " * 12, break_long_words=False)
+            for title, text in lines.items()
+        )
+
+    @property
+    def _rejection(self) -> str:
+        return str(self.about.get("rejection") or "none recorded; nothing is dropped here")
+
+
+def judge(
+    samples: Samples,
+    judge: Judge,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    counts: Tensor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Judgement:
+    """The generative perplexity of samples by both definitions, with their entropy and bootstrap intervals.
+
+    No sample is left out. One without a token to judge (an empty text) counts among the samples and in the entropy, and
+    in neither perplexity, and its number is told. counts [V]: the training data's, for the KL of unigrams. progress is
+    told how many of how many sequences are done. On several processes each judges its share, and all get the numbers
+    that one would.
+    """
+    if not len(samples):
+        raise ValueError("samples must hold at least one sequence")
+    parts = torch.split(torch.arange(len(samples)), getattr(judge, "batch", 1024))
+    own, done = [], 0
+    for i in processes.share(len(parts)).tolist():
+        own.append([(float(found.sum()), len(found)) for found in judge.nats(samples.part(parts[i].tolist()))])
+        done += len(parts[i]) * processes.world()
+        if progress is not None:
+            progress(min(done, len(samples)), len(samples))
+    totals = [total for part in processes.gather(own) for total in part]
+    assert len(totals) == len(samples), f"{judge.name} judged {len(totals)} of {len(samples)} sequences"
+    nats, tokens = np.array([t[0] for t in totals]), np.array([t[1] for t in totals])
+    rows = samples.rows if samples.tokens is not None else judge.ids(samples)
+    entropies = diversity.sequence_entropy(rows)
+    some = tokens > 0
+    return Judgement(
+        judge.name, judge.conventions, len(samples),
+        _interval(corpus_perplexity, nats[some], tokens[some], level=level, seed=seed),
+        _interval(lambda n, t: np.exp(n / t).mean(-1), nats[some], tokens[some], level=level, seed=seed),
+        bootstrap(lambda h: h.mean(-1), entropies.numpy(), level=level, seed=seed),
+        "of the judge's tokens: the samples have none" if samples.tokens is None else "of the samples' own tokens",
+        samples.draw, _diversity(rows, None if samples.tokens is None else counts), samples.about,
+        torch.from_numpy(nats), torch.from_numpy(tokens), entropies,
+    )  # fmt: skip
+
+
+def corpus_perplexity(nats: Any, tokens: Any) -> Any:
+    """exp(sum of nats / sum of tokens) over the last axis."""
+    return np.exp(nats.sum(-1) / tokens.sum(-1))
+
+
+def load_judge(
+    name: str | os.PathLike[str],
+    *,
+    device: str = "cpu",
+    batch: int = 1,
+    window: int | None = None,
+    first: Literal["given", "judged"] | None = None,
+) -> CausalJudge:
+    """A judge by name or path.
+
+    ``smollm2`` and ``stories15m``; a left-to-right model of this package by its name or folder; a causal model of
+    transformers by its folder, its .gguf file or its name on the hub (gpt2-large is the paper's); a llama2.c .bin file.
+    window: tokens read at a time. first: whether a model of transformers judges a text's first token, after its bos, or
+    is only given it, which is the default and the paper's way; all others judge it, after their start token.
+    """
+    from unmask.evaluate.judge import huggingface, llama2c, own
+    from unmask.text import find
+
+    path, text = Path(name).expanduser(), str(name)
+    if not path.exists() and text in NAMES:
+        make: Callable[..., CausalJudge] = huggingface.smollm2 if text == "smollm2" else llama2c.stories15m
+    elif path.is_file():
+        if path.suffix not in (".bin", ".gguf"):
+            raise ValueError(f"{path} is no judge: a file is a .gguf or a llama2.c .bin; others are folders or names")
+        make = partial((huggingface if path.suffix == ".gguf" else llama2c).load, path)
+    elif path.is_dir():
+        make = partial((own if _is_ours(path) else huggingface).load, path)
+    else:
+        known = text in {found.name for found in find.available()}
+        make = partial((own if known else huggingface).load, text)
+    if first is None:
+        return make(device=device, batch=batch, window=window)
+    if "first" not in inspect.signature(make).parameters and make is not huggingface.smollm2:
+        raise ValueError(f"first={first!r}: {name} judges the first token, after its start token, and nothing else")
+    return make(device=device, batch=batch, window=window, first=first)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is a model or a run of this package; that of transformers has another config.json."""
+    config = folder / "config.json"
+    try:
+        return not config.is_file() or "architecture" in json.loads(config.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{config} is not JSON: {error}") from None
+
+
+def _interval(statistic: Callable[..., Any], *arrays: Any, level: float, seed: int) -> Interval:
+    if not len(arrays[0]):
+        return Interval(math.nan, math.nan, math.nan, level)
+    with np.errstate(over="ignore"):
+        return bootstrap(statistic, *arrays, level=level, seed=seed)
+
+
+def _diversity(rows: list[Tensor], counts: Tensor | None) -> dict[str, float]:
+    found = {f"distinct-{n}": diversity.distinct(rows, n) for n in (1, 2, 3)}
+    found["self-repetition of 4-grams"] = float(diversity.self_repetition(rows).mean())
+    if counts is not None:
+        found["unigram KL to the data, nats"] = diversity.unigram_kl(rows, counts)
+    return found
+
+
+def _described(interval: Interval, definition: str) -> dict[str, Any]:
+    bounds = {name: _finite(getattr(interval, name)) for name in ("value", "low", "high")}
+    return {**bounds, "definition": definition}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,64 @@
+"""Oracles as judges: what generative perplexity is when the truth itself does the judging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.evaluate.judge.samples import Samples
+from unmask.models.oracles import baum_welch
+from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
+
+
+@dataclass(frozen=True)
+class OracleJudge:
+    """An oracle's own -log p of token sequences: any with ``log_likelihood``, ``vocab_size`` and ``mask_id``."""
+
+    oracle: Any
+    name: str = "oracle"
+    conventions: str = "the samples' own tokens are judged, the first one too; there is no eos, no window"
+
+    def nats(self, samples: Samples) -> list[Tensor]:
+        """-log p(x_j | x_<j) of every token, float64; infinite from the first impossible token on."""
+        return [found for row in self._groups(samples) for found in self._nats(row)]
+
+    def ids(self, samples: Samples) -> list[Tensor]:
+        if samples.tokens is None:
+            raise ValueError(f"{self.name} judges tokens, and these samples are texts alone")
+        return samples.rows
+
+    def _groups(self, samples: Samples) -> list[Tensor]:
+        rows = self.ids(samples)
+        same = len({len(row) for row in rows}) == 1
+        return [torch.stack(rows)] if same else [row[None] for row in rows]
+
+    def _nats(self, tokens: Tensor) -> list[Tensor]:
+        if not tokens.numel():
+            return [torch.zeros(0, dtype=torch.float64) for _ in tokens]
+        if bool((tokens >= self.oracle.vocab_size).any()):
+            raise ValueError(f"tokens must be below the oracle's V={self.oracle.vocab_size}, got {int(tokens.max())}")
+        if isinstance(self.oracle, HiddenMarkovOracle):
+            return list(-_forward(self.oracle, tokens).log())
+        return list(_chain_rule(self.oracle, tokens))
+
+
+def _forward(oracle: HiddenMarkovOracle, tokens: Tensor) -> Tensor:
+    """p(x_j | x_<j) [B, L]: the scales of the forward recursion."""
+    parts = torch.split(tokens, baum_welch.rows_at_once(tokens.shape[1], oracle.states))
+    scales = []
+    for part in parts:
+        evidence = baum_welch.evidence_of(part, oracle._likelihood)
+        scales.append(baum_welch.messages(evidence, oracle.initial, oracle.transition)[1].T)
+    return torch.cat(scales)
+
+
+def _chain_rule(oracle: Any, tokens: Tensor) -> Tensor:
+    """log p(x_<j) - log p(x_<=j) [B, L], the later tokens hidden."""
+    length = tokens.shape[1]
+    prefixes = [
+        oracle.log_likelihood(tokens.masked_fill(torch.arange(length) >= j, oracle.mask_id)) for j in range(length + 1)
+    ]
+    return (-torch.stack(prefixes, 1).diff(dim=1)).nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -1,0 +1,34 @@
+"""This package's own left-to-right models as judges."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from unmask.evaluate.judge.causal import CausalJudge
+
+
+def load(
+    name: str | os.PathLike[str], *, device: str = "cpu", batch: int = 1, window: int | None = None
+) -> CausalJudge:
+    """A model that ``unmask train`` made left to right, by its name or its folder."""
+    from unmask.text.find import load as load_model
+
+    return from_model(load_model(name, device=device), device=device, batch=batch, window=window)
+
+
+def from_model(model: Any, *, device: str = "cpu", batch: int = 1, window: int | None = None) -> CausalJudge:
+    """A judge from an ``unmask.load``ed model.
+
+    As in training, wrapped text begins after an eos, which is given, and a row ends with one, which is judged.
+    """
+    if not model.left_to_right:
+        raise ValueError(f"{model.name} is a masked model, which bounds -log p; a judge is left to right and knows it")
+    network, eos = model.denoiser, model.tokenizer.eos_id
+    known = () if eos is None else (eos,)
+    wrapped = model.layout == "wrapped"
+    return CausalJudge(
+        model.name, network.next_logits, model.tokenizer.encode, window or network.length,
+        before=(network.mask_id, *known) if wrapped else (network.mask_id,), after=() if wrapped else known,
+        states=lambda ids: network.last_states(*network._before_last(ids), None), device=device, batch=batch,
+    )  # fmt: skip

@@ -1,0 +1,283 @@
+"""Models of unmask in the lm-evaluation-harness: importing this registers ``unmask`` as one of its models.
+
+    python -m unmask.evaluate.likelihood.harness --model unmask --model_args model=kjv --tasks TASK
+
+``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``unmask.evaluate.likelihood.conditional``), so
+for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A number depends on the seed and
+the request's own text: not on the batch, the other requests or the number of processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from unmask.cli.options import SAMPLERS, Options
+from unmask.evaluate import processes
+from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
+from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
+from unmask.likelihood import for_bound
+from unmask.noise import generator, word
+from unmask.protocol import device_of
+from unmask.sampling import sample
+from unmask.text.find import load
+from unmask.text.model import Model
+
+try:
+    LM: Any = importlib.import_module("lm_eval.api.model").LM
+    registry: Any = importlib.import_module("lm_eval.api.registry")
+    importlib.import_module("lm_eval.models")  # the harness's own models, which it does not look for in a used registry
+except ImportError as error:
+    raise ModuleNotFoundError("the harness needs lm-eval: pip install 'unmask[harness]'", name="lm_eval") from error
+
+ROWS = 64  # canvases per network call where the harness says "auto"
+MAX_GEN_TOKS = 256  # the harness's own default
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a request of ``generate_until`` asks for."""
+
+    until: tuple[str, ...]
+    tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+    @classmethod
+    def of(cls, asked: dict[str, Any]) -> Generation:
+        """As the harness means it: the likeliest token unless do_sample or a temperature is given."""
+        for name in set(asked) - {"until", "do_sample", "temperature", "top_k", "top_p", *LIMITS}:
+            logging.getLogger(__name__).warning("generation_kwargs: %s=%r is not used", name, asked[name])
+        until = asked.get("until") or []
+        temperature = float(asked.get("temperature", 1.0 if asked.get("do_sample") else 0.0))
+        return cls(
+            tuple(text for text in ([until] if isinstance(until, str) else until) if text),
+            int(next((asked[name] for name in LIMITS if asked.get(name) is not None), MAX_GEN_TOKS)),
+            0.0 if asked.get("do_sample") is False else temperature, asked.get("top_k") or None, asked.get("top_p"),
+        )  # fmt: skip
+
+
+class UnmaskLM(LM):  # type: ignore[misc]
+    """A model of unmask as the harness's LM.
+
+    model: what ``unmask.load`` takes, or a Model. passes: subsets of a continuation that its bound is estimated with;
+    a continuation of m tokens with 2^m - 1 <= passes has no error. length: tokens of a canvas, the training sequences'
+    by default. sampler, steps, order: as in ``unmask sample``, for generate_until. batch_size: canvases per call.
+    """
+
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        passes: int = 32,
+        seed: int = 0,
+        length: int | None = None,
+        sampler: Literal["first-hitting", "parallel", "ancestral"] | None = None,
+        steps: int | None = None,
+        order: Literal["1", "extrapolate", "correct", "auto"] = "1",
+        batch_size: int | str = "auto",
+        max_batch_size: int | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__()
+        # cuda:0 is what the harness's command line says where nothing was said, with or without a GPU.
+        device = processes.device("auto" if device in (None, "cuda", "cuda:0") else str(device))
+        self.model = load(model, device=device) if isinstance(model, str) else model
+        self._rank, self._world_size = processes.rank(), processes.world()
+        self.passes, self.seed = int(passes), int(seed)
+        self.rows = int(max_batch_size or ROWS) if str(batch_size).startswith("auto") else int(batch_size)
+        self.options = _sampler_options(sampler, steps, str(order))  # the harness reads order=1 as a number
+        length = length or self.model.length
+        if length is None:
+            raise ValueError(f"{self.model.name} does not say how long its sequences are: give length")
+        self.page = Page(self.model, int(length))
+        if self.model.left_to_right and (sampler or steps or str(order) != "1"):
+            raise ValueError(f"{self.model.name} draws one token per call: it takes no sampler, steps or order")
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Minus the bound of each continuation given its context, and whether greedy decoding would give it.
+
+        Greedy is from left to right, one token per call, each the likeliest one. A context that does not fit is cut at
+        its beginning; a continuation that does not fit is scored in parts, each given as much as fits of what is
+        before it. The choices of one context that have as many tokens are masked alike.
+        """
+        return self._answered("loglikelihood", requests, self._scores, disable_tqdm)
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """Minus the bound of each text, in parts where it does not fit, as in ``loglikelihood`` with no context."""
+        return self._answered("loglikelihood_rolling", requests, self._rolling, disable_tqdm)
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Continue each context by the sampler, up to the first eos or ``until`` string, or max_gen_toks tokens.
+
+        A masked model fills the canvas to its end, and what lies behind is dropped. The context is cut at its
+        beginning to make room, but to no less than half of the canvas: fewer tokens are generated then.
+        """
+        seen: Counter[str] = Counter()
+        by_options: dict[Generation, list[tuple[int, str, int]]] = defaultdict(list)
+        for i, request in enumerate(requests):
+            context, asked = request.args
+            # A request that is made several times is answered differently each time.
+            seed = word(self.seed, "generate_until", context, seen[repr(request.args)])
+            by_options[Generation.of(asked)].append((i, context, seed))
+            seen[repr(request.args)] += 1
+        answers: dict[int, str] = {}
+        with _bar(len(requests), "generate_until", disable_tqdm) as bar:
+            for generation, items in by_options.items():
+                for start in range(0, len(items), self.rows):
+                    part = items[start : start + self.rows]
+                    texts = self._continued([text for _, text, _ in part], [seed for *_, seed in part], generation)
+                    for (i, *_), text in zip(part, texts, strict=True):
+                        answers[i] = text
+                        self.cache_hook.add_partial("generate_until", requests[i].args, text)
+                    bar.update(len(part))
+        return [answers[i] for i in range(len(requests))]
+
+    def _answered(
+        self, kind: str, requests: Sequence[Any], answer: Callable[[list[Any]], list[Any]], disable_tqdm: bool
+    ) -> list[Any]:
+        """The answers to all requests, a batch at a time; the harness's cache gets each batch."""
+        answers: list[Any] = []
+        with _bar(len(requests), kind, disable_tqdm) as bar:
+            for start in range(0, len(requests), self.rows):
+                part = [request.args for request in requests[start : start + self.rows]]
+                for arguments, found in zip(part, answer(part), strict=True):
+                    answers.append(found)
+                    self.cache_hook.add_partial(kind, arguments, found)
+                bar.update(len(part))
+        return answers
+
+    def _rolling(self, arguments: list[tuple[str]]) -> list[float]:
+        return [value for value, _ in self._scores([("", text) for (text,) in arguments], greedy=False)]
+
+    def _scores(self, pairs: Sequence[tuple[str, str]], greedy: bool = True) -> list[tuple[float, bool]]:
+        parts = []
+        for i, (context, continuation) in enumerate(pairs):
+            ids = windows(*encode_pair(self.model, context, continuation), self.page.room)
+            parts += [(i, generator(k, self.seed, "loglikelihood", context), *one) for k, one in enumerate(ids)]
+        canvas, asked = self.page.canvases([(before, scored) for _, _, before, scored in parts])
+        nats, likeliest = self._scored(canvas, asked, [random for _, random, *_ in parts], greedy)
+        owner = torch.tensor([i for i, *_ in parts], dtype=torch.int64)
+        total = torch.zeros(len(pairs), dtype=torch.float64).index_add_(0, owner, nats)
+        misses = torch.zeros(len(pairs), dtype=torch.int64).index_add_(0, owner, (~likeliest).long())
+        return [(-value, missed == 0) for value, missed in zip(total.tolist(), misses.tolist(), strict=True)]
+
+    def _scored(
+        self, canvas: Tensor, asked: Tensor, random: Sequence[torch.Generator], greedy: bool
+    ) -> tuple[Tensor, Tensor]:
+        network, schedule = for_bound(self.model.denoiser), self.model.schedule
+        if self.model.left_to_right:
+            return left_to_right_nats(network, canvas, asked, batch=self.rows)
+        bound = conditional_nelbo(
+            network, canvas, asked, generators=random, passes=self.passes, schedule=schedule, batch=self.rows
+        )
+        if not greedy:
+            return bound.nats, torch.ones(len(canvas), dtype=torch.bool)
+        return bound.nats, is_greedy(network, canvas, asked, schedule=schedule, batch=self.rows)
+
+    def _continued(self, contexts: Sequence[str], seeds: Sequence[int], asked: Generation) -> list[str]:
+        room, begun = self.page.room, []
+        for context in contexts:
+            ids = self.model.tokenizer.encode(without_last_spaces(self.model, context)[0])
+            new = min(asked.tokens, room - min(len(ids), room // 2))
+            begun.append((ids[max(len(ids) - (room - new), 0) :], new))
+        fill = self._left_to_right if self.model.left_to_right else self._masked
+        filled = fill([ids for ids, _ in begun], max(new for _, new in begun), seeds, asked)
+        texts = []
+        for context, (ids, new), row in zip(contexts, begun, filled, strict=True):
+            start = len(self.page.before) + len(ids)
+            texts.append(self._text(row[start : start + new].tolist(), context, asked.until))
+        return texts
+
+    def _masked(
+        self, begun: Sequence[list[int]], new: int, seeds: Sequence[int], asked: Generation
+    ) -> Sequence[Tensor]:
+        canvas, _ = self.page.canvases([(ids, []) for ids in begun])
+        made = sample(
+            self.model.denoiser, canvas=canvas, schedule=self.model.schedule, temperature=asked.temperature,
+            top_k=asked.top_k, top_p=asked.top_p, seed=list(seeds), **self.options,
+        )  # fmt: skip
+        return list(made.tokens.cpu())
+
+    def _left_to_right(
+        self, begun: Sequence[list[int]], new: int, seeds: Sequence[int], asked: Generation
+    ) -> Sequence[Tensor]:
+        """One token per call with the KV cache; prompts of one length go together."""
+        before = self.page.before
+        rows: dict[int, Tensor] = {}
+        by_length: dict[int, list[int]] = defaultdict(list)
+        for i, ids in enumerate(begun):
+            by_length[len(ids)].append(i)
+        for same in by_length.values():
+            prompt = torch.tensor([before + begun[i] for i in same], dtype=torch.int64)
+            made = self.model.denoiser.generate(
+                len(same), min(prompt.shape[1] + new, self.page.length), prompt=prompt,
+                generators=[generator(0, seeds[i]) for i in same], temperature=asked.temperature, top_k=asked.top_k,
+                top_p=asked.top_p,
+            )  # fmt: skip
+            rows.update(zip(same, made.cpu(), strict=True))
+        return [rows[i] for i in range(len(begun))]
+
+    def _text(self, ids: list[int], context: str, until: Sequence[str]) -> str:
+        """The text up to the first eos and the first ``until``; the context's own last spaces are not repeated."""
+        eos, tokenizer = self.model.tokenizer.eos_id, self.model.tokenizer
+        text = tokenizer.decode(ids[: ids.index(eos)] if eos in ids else ids)
+        text = text.removeprefix(without_last_spaces(self.model, context)[1])
+        return text[: min((at for at in map(text.find, until) if at >= 0), default=len(text))]
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """One number of each process. The harness has every process answer its own share of the documents."""
+        return torch.tensor(processes.gather([tensor.item()]))
+
+    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
+        found = processes.gather([obj])
+        return found if processes.rank() == dst else None
+
+    def barrier(self) -> None:
+        processes.broadcast(None)
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.model.name
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the harness writes beside its results."""
+        kind = "exact" if self.model.left_to_right else f"minus the bound by count, at most {self.passes} passes"
+        return {
+            "model": self.model.name, "loglikelihood": kind, "seed": self.seed, "length": self.page.length,
+            "model_device": str(device_of(self.model.denoiser)),
+        }  # fmt: skip
+
+
+def _sampler_options(sampler: str | None, steps: int | None, order: str) -> dict[str, Any]:
+    """What ``unmask.sample`` takes, from the names that ``unmask sample`` knows."""
+    sampler = sampler or ("parallel" if steps else "first-hitting")
+    if sampler not in SAMPLERS:
+        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}")
+    chosen = Options(sampler=cast("Any", sampler), steps=steps, order=cast("Any", order)).chosen()
+    return {name: chosen[name] for name in ("plan", "steps", "predict") if chosen[name] is not None}
+
+
+def _bar(total: int, what: str, disable: bool) -> Any:
+    return importlib.import_module("tqdm").tqdm(total=total, desc=what, disable=disable)
+
+
+def main() -> None:
+    """The harness's own command line, with ``unmask`` among its models."""
+    with processes.joined():
+        importlib.import_module("lm_eval.__main__").cli_evaluate()
+
+
+registry.register_model("unmask")(UnmaskLM)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""An evaluation as a picture: where the nats are, and how they are spread over the sequences."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from unmask.evaluate.likelihood.tokenfiles import Evaluation
+from unmask.models.files import write_whole
+
+
+def draw(made: Evaluation, path: Path) -> None:
+    """Write a PNG: the profile, whose mean is the result, with a band of two standard errors, and a histogram."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("the picture needs matplotlib: pip install 'unmask[plot]'") from error
+    import io
+
+    bits = 1 / math.log(2)
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    if made.profile is not None:
+        nats, errors = np.array(made.profile.nats) * bits, np.array(made.profile.errors) * bits
+        middle = (np.arange(len(nats)) + 0.5) / len(nats)
+        left.fill_between(middle, nats - 2 * errors, nats + 2 * errors, color="#762a83", alpha=0.25, lw=0)
+        left.plot(middle, nats, color="#762a83", lw=2)
+        left.axhline(made.bound.bits_per_token, color="0.5", lw=1, ls="--")
+        left.set(xlabel=made.profile.over, ylabel="bits per token", xlim=(0, 1), ylim=(0, None))
+        left.set_title("the mean of the curve is the result", fontsize="medium")
+    else:
+        left.set_axis_off()
+    each = (made.bound.nats / made.bound.tokens).numpy() * bits
+    right.hist(each[np.isfinite(each)], bins=min(40, max(5, len(each) // 10)), color="0.65")
+    right.axvline(made.bound.bits_per_token, color="#762a83", lw=2)
+    value, _, over = made.bound.units()["bits per token"]
+    right.set(xlabel="bits per token of a sequence", ylabel="sequences")
+    right.set_title(f"{value:.3f} ± {over:.3f} bits per token: {made.how}", fontsize="medium")
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    write_whole(path, content.getvalue())

@@ -1,0 +1,227 @@
+"""The likelihood of whole token files: batch by batch, on any number of processes, to be continued after a stop."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.bound import Bound
+from unmask.data.tokens import TokenFile
+from unmask.evaluate import processes
+from unmask.evaluate.likelihood import partial as partials
+from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
+from unmask.likelihood import By, Passes, default_batch, for_bound, left_to_right, per_position
+from unmask.protocol import inference
+from unmask.text.model import Model
+
+BINS = 32  # of the profile, at most, of
+ROWS_OF_A_BIN = 32  # at least
+
+# Called as progress(done, total, nats per token so far): done and total are rows, that is, sequences times passes.
+Progress = Callable[[int, int, float], object]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where in the sequence or in the process the nats are: the mean over equal parts of 0..1 is the nats per token."""
+
+    over: str  # what 0..1 stands for
+    nats: list[float]  # per token
+    errors: list[float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found for a model and a token file, and how."""
+
+    bound: Bound
+    how: str  # "bound by count (Eq. 7)", ..., "exact, left to right"
+    passes: int  # over each sequence, in all
+    indices: Tensor  # int64 [B], which sequences of the file
+    profile: Profile | None
+    about: dict[str, Any]  # model, data, seed, ...
+
+    def to_dict(self, *, sequences: bool = True) -> dict[str, Any]:
+        """For JSON; what is infinite or unknown is None."""
+        names = ("value", "error_of_estimate", "error_over_sequences")
+        units = {
+            unit.replace(" ", "_"): dict(zip(names, map(_finite, values), strict=True))
+            for unit, values in self.bound.units().items()
+        }
+        made = {
+            **self.about, "how": self.how, "exact": self.bound.exact, "passes": self.passes,
+            "sequences": self.bound.sequences, "tokens": int(self.bound.tokens.sum()), **units,
+        }  # fmt: skip
+        if self.profile is not None:
+            values = [[_finite(value) for value in part] for part in (self.profile.nats, self.profile.errors)]
+            made["profile"] = {"over": self.profile.over, "nats_per_token": values[0], "errors": values[1]}
+        if sequences:
+            nats, errors = (list(map(_finite, values.tolist())) for values in (self.bound.nats, self.bound.errors))
+            made["per_sequence"] = {"index": self.indices.tolist(), "nats": nats, "errors": errors}
+        return made
+
+
+def evaluate(
+    model: Model,
+    tokens: TokenFile,
+    *,
+    by: By = "count",
+    passes: int = 16,
+    until: float | None = None,
+    sequences: int | None = None,
+    batch: int | None = None,
+    seed: int = 0,
+    partial: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """The bound of a masked model, or the exact likelihood of a left-to-right one, on the sequences of a token file.
+
+    by, passes: as in ``unmask.nelbo``; a left-to-right model needs none.
+    until: go on, with so many passes more at a time, until the error of the estimate is below this (nats per token).
+    sequences: so many, evenly spaced over the file; all by default. batch: rows of one network call.
+    partial: a file that keeps every finished batch, from which the same call continues after a stop.
+    """
+    work = _Work(model, tokens, Passes(by, passes, seed), sequences, batch)
+    if until is not None and not (until > 0 and passes > 1):
+        raise ValueError(f"until must be above 0, with at least 2 passes, got until={until} and passes={passes}")
+    identity = work.identity()
+    path = Path(partial) if partial is not None and processes.main() else None
+    with _agreed(path, identity) as store, inference(work.network):
+        done, rounds = 0, 1
+        while True:
+            work.round(done, store, progress, rounds)
+            done += 1
+            made = work.evaluation(store.done, done)
+            # Every process has the same numbers, and so comes to the same end. An infinite bound has the error nan.
+            if until is None or work.exact or not made.bound.error_of_estimate >= until:
+                return made
+            rounds = max(done + 1, math.ceil(done * (made.bound.error_of_estimate / until) ** 2))
+
+
+class _Work:
+    """Rows (sequence, pass) in batches that are the same for any number of processes."""
+
+    def __init__(self, model: Model, tokens: TokenFile, how: Passes, sequences: int | None, batch: int | None) -> None:
+        for name, value in (("sequences", sequences), ("batch", batch)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if tokens.tokenizer.hash != getattr(model.tokenizer, "hash", None):
+            raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
+        self.model, self.tokens, self.how = model, tokens, how
+        self.network = for_bound(model.denoiser)
+        self.exact = left_to_right(model.denoiser)
+        self.passes = 1 if self.exact else how.num
+        self.batch = batch or default_batch(self.network, tokens.length)
+        num = min(sequences or len(tokens), len(tokens))
+        self.indices = torch.arange(num) * len(tokens) // num
+        self.bins = min(tokens.length, BINS)
+
+    @property
+    def rows(self) -> int:
+        return len(self.indices) * self.passes
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for an evaluation to be continued."""
+        from unmask import __version__
+
+        return {
+            "unmask": __version__, "model": fingerprint(self.model.denoiser), "data": self.tokens.header.sha256,
+            "sequences": len(self.indices), "by": "exact" if self.exact else self.how.by, "passes": self.passes,
+            "seed": self.how.seed, "schedule": repr(self.model.schedule), "batch": self.batch,
+        }  # fmt: skip
+
+    def round(self, number: int, store: Partial, progress: Progress | None, rounds: int) -> None:
+        """What is not done yet of one round of passes, of probably so many; each process a batch at a time."""
+        missing = [b for b in range(-(-self.rows // self.batch)) if (number, b) not in store.done]
+        for start in range(0, len(missing), processes.world()):
+            now = missing[start : start + processes.world()]
+            own = [self.compute(number, now[i]) for i in processes.share(len(now)).tolist()]
+            for b, result in zip(now, processes.gather(own), strict=True):
+                store.add((number, b), result)
+            if progress is not None and processes.main():
+                progress(store.rows, rounds * self.rows, store.nats / store.rows / self.tokens.length)
+
+    def compute(self, number: int, b: int) -> Result:
+        """One batch: the nats of its rows, and where in 0..1 they were looked at; or the nats in each part of 0..1."""
+        rows = torch.arange(b * self.batch, min((b + 1) * self.batch, self.rows))
+        index, k = self.indices[rows // self.passes], rows % self.passes + number * self.passes
+        x0 = self.tokens.sequences(index)
+        if self.exact:
+            nats = per_position(self.network, x0, index)
+            parts = torch.arange(x0.shape[1]) * self.bins // x0.shape[1]
+            sums = torch.zeros(len(nats), self.bins, dtype=torch.float64).index_add(1, parts, nats)
+            return {"nats": nats.sum(1).tolist(), "parts": sums.flatten().tolist()}
+        nats, at = self.how.estimates(self.network, x0, index, k, schedule=self.model.schedule)
+        return {"nats": nats.tolist(), "at": at.tolist()}
+
+    def evaluation(self, done: Done, rounds: int) -> Evaluation:
+        nats = self._together(done, rounds, "nats")
+        if self.exact:
+            found, errors, how = nats[:, 0], torch.zeros(len(nats), dtype=torch.float64), "exact, left to right"
+        else:
+            found, errors = self.how.combined(nats)
+            how = {"count": "bound by count (Eq. 7)", "time": "bound by time (Eq. 6)",
+                   "order": "bound by the chain rule along random orders"}[self.how.by]  # fmt: skip
+        length = torch.full((len(nats),), self.tokens.length)
+        text = self.tokens.tokenizer.kind != "levels"
+        characters = length.double() * self.tokens.characters_per_token if text else None
+        about = {"model": self.model.name, "data": str(self.tokens.path), "source": self.tokens.header.source,
+                 "length": self.tokens.length, "of_sequences": len(self.tokens), "seed": self.how.seed}  # fmt: skip
+        bound = Bound(found, errors, length, characters)
+        return Evaluation(bound, how, nats.shape[1], self.indices, self._profile(done, rounds, nats), about)
+
+    def _profile(self, done: Done, rounds: int, nats: Tensor) -> Profile | None:
+        if self.exact:
+            flat = [value for b in range(len(done)) for value in done[0, b]["parts"]]
+            sums = torch.tensor(flat, dtype=torch.float64).view(len(nats), self.bins)
+            positions = torch.bincount(torch.arange(self.tokens.length) * self.bins // self.tokens.length)
+            values = sums / positions
+            return Profile("position in the sequence", *_means(list(values.T)))
+        if self.how.by == "order":
+            return None
+        at, values = self._together(done, rounds, "at").flatten(), nats.flatten() / self.tokens.length
+        bins = max(1, min(self.bins, len(values) // ROWS_OF_A_BIN))
+        part = (at * bins).long().clamp(max=bins - 1)
+        over = "part of the tokens that is masked" if self.how.by == "count" else "time"
+        return Profile(over, *_means([values[part == i] for i in range(bins)]))
+
+    def _together(self, done: Done, rounds: int, name: str) -> Tensor:
+        """[sequences, passes] from the batches of all rounds."""
+        batches = range(-(-self.rows // self.batch))
+        made = [[value for b in batches for value in done[number, b][name]] for number in range(rounds)]
+        values = torch.tensor(made, dtype=torch.float64).view(rounds, len(self.indices), self.passes)
+        return values.transpose(0, 1).flatten(1)
+
+
+@contextmanager
+def _agreed(path: Path | None, identity: dict[str, Any]) -> Iterator[Partial]:
+    """The main process's file: all others begin with what it holds, or fail as it fails."""
+    with ExitStack() as stack:
+        failure: ValueError | OSError | None = None
+        store = Partial(None, {})
+        try:
+            store = stack.enter_context(partials.opened(path, identity))
+        except (ValueError, OSError) as error:
+            failure = error
+        failure, done = processes.broadcast((failure, store.done))
+        if failure is not None:
+            raise failure
+        yield store if processes.main() else Partial(None, done)
+
+
+def _means(groups: list[Tensor]) -> tuple[list[float], list[float]]:
+    """Each group's mean, and its standard error."""
+    means = [float(some.mean()) if len(some) else math.nan for some in groups]
+    return means, [float(some.std()) / math.sqrt(len(some)) if len(some) > 1 else math.nan for some in groups]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,285 @@
+"""The likelihood of data under a model: the bound of a masked one with its errors, and what is exact.
+
+A masked model's bound is estimated in passes. Pass k of sequence i is a function of (seed, i, k) alone, so the numbers
+do not depend on the batch, on the neighbours or on the number of processes, to the network's rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask import objective
+from unmask.bound import Bound
+from unmask.noise import generator as stream
+from unmask.protocol import Denoiser, device_of, inference, logits_where
+from unmask.schedule import Linear, Schedule
+
+__all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
+
+By = Literal["count", "time", "order"]
+LOGITS = 1 << 27  # at a time, unless a batch is asked for: half a gigabyte
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How the passes over a sequence are drawn, ``num`` in a round.
+
+    by: "count" (Eq. 7), "time" (Eq. 6), or "order": the chain rule along a random order, which sees every count once
+        at the price of one network call per token.
+    The counts or times of a round are stratified: two passes fall into each of num/2 equal parts. One in each part
+    would be as good an estimate, but would have no error to tell.
+    """
+
+    by: By = "count"
+    num: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(By):
+            raise ValueError(f"by must be 'count' (Eq. 7), 'time' (Eq. 6) or 'order', got {self.by!r}")
+        if self.num < 1:
+            raise ValueError(f"passes must be at least 1, got {self.num}")
+
+    @property
+    def strata(self) -> int:
+        return 1 if self.by == "order" else max(1, self.num // 2)
+
+    def stratum(self, k: int) -> int:
+        return k % self.num % self.strata
+
+    def estimates(
+        self,
+        model: Denoiser,
+        x0: Tensor,
+        index: Tensor,
+        number: Tensor,
+        *,
+        schedule: Schedule,
+        where: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One estimate in nats for each row of x0 [B, L], which is sequence index [B] in its pass number [B].
+
+        Also where in 0..1 its count or time fell, [B]. x0 and where are on the CPU.
+        """
+        device, any_order = device_of(model), getattr(model, "any_order", False)
+        where = torch.ones_like(x0, dtype=torch.bool) if where is None else where
+        u = self._uniforms(index, number, 1 + x0.shape[1] * (3 if any_order else 2))
+        place, (keys, hits, *order) = u[:, 0], u[:, 1:].reshape(len(u), -1, x0.shape[1]).unbind(1)
+        t = (torch.tensor([self.stratum(k) for k in number.tolist()]) + place) / self.strata
+        if self.by == "order":
+            orders, time = _by_order(keys, hits, where, schedule)
+            nats = objective.along_order(model, x0.to(device), orders.to(device), time=time.to(device))
+            return _numbers(nats, index), torch.full_like(t, torch.nan)
+        draw = _by_count if self.by == "count" else _by_time
+        masked, time, weight = draw(t, keys, hits, where, schedule)
+        x, x0, time = torch.where(masked, model.mask_id, x0).to(device), x0.to(device), time.to(device)
+        nats = objective.cross_entropy(model, x, x0, time, order[0].to(device) if any_order else None)
+        return weight * _numbers(nats, index), t
+
+    def _uniforms(self, index: Tensor, number: Tensor, width: int) -> Tensor:
+        """[B, width], each row from the stream of its sequence and pass."""
+        streams = (stream(i, self.seed, "bound", k) for i, k in zip(index.tolist(), number.tolist(), strict=True))
+        return torch.stack([torch.rand(width, dtype=torch.float64, generator=random) for random in streams])
+
+    def combined(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The estimate [N] and its standard error [N] from the values [N, P] of the passes 0 .. P - 1, whole rounds.
+
+        The mean of the strata's means; the variance is unbiased, because passes in a stratum are independent.
+        """
+        stratum = torch.tensor([self.stratum(k) for k in range(values.shape[1])])
+        parts = [values[:, stratum == s] for s in range(self.strata)]
+        nats = torch.stack([part.mean(1) for part in parts]).mean(0)
+        if min(part.shape[1] for part in parts) < 2:
+            return nats, torch.full_like(nats, torch.inf)
+        variance = torch.stack([part.var(1) / part.shape[1] for part in parts]).sum(0)
+        return nats, variance.sqrt() / self.strata
+
+
+def _by_count(
+    t: Tensor, keys: Tensor, hits: Tensor, where: Tensor, schedule: Schedule
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equation 7: which positions are masked, n = ceil(L t) of those that may be, Eq. 8's time, and the weight L/n."""
+    holes = where.sum(1)
+    n = torch.minimum((t * holes).ceil().long().clamp(min=1), holes)
+    masked = keys.masked_fill(~where, 2.0).argsort(1).argsort(1) < n.unsqueeze(1)
+    alpha = 1 - _ordered(hits, holes).gather(1, n.unsqueeze(1) - 1).squeeze(1)
+    return masked, schedule.inverse(alpha), holes / n.double()
+
+
+def _by_time(t: Tensor, keys: Tensor, hits: Tensor, where: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor]:
+    """Equation 6: which positions are masked, each with probability 1 - alpha_t, t, and -alpha'/(1 - alpha)."""
+    t = t.clamp(min=2.0**-53)  # the weight is infinite at t = 0, which U(0, 1) reaches once in 2^53 draws
+    return where & (keys >= schedule.alpha(t).unsqueeze(1)), t, -schedule.weight(t)
+
+
+def _by_order(keys: Tensor, hits: Tensor, where: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+    """A random order of the positions that may be masked, and Eq. 8's times for all of its counts, n = L .. 1."""
+    holes = where.sum(1)
+    order = keys.masked_fill(~where, 2.0).argsort(1)[:, : int(holes[0])]
+    return order, schedule.inverse(1 - _ordered(hits, holes)[:, : order.shape[1]].flip(1))
+
+
+def _ordered(u: Tensor, holes: Tensor) -> Tensor:
+    """The first ``holes`` of L uniforms in order, within 0 .. holes/L: 1 - alpha whenever one more is masked."""
+    holes, length = holes.unsqueeze(1), u.shape[1]
+    return torch.where(torch.arange(length) < holes, u * holes / length, 2.0).sort(1).values
+
+
+def nelbo(
+    model: Denoiser,
+    tokens: Tensor,
+    *,
+    by: By = "count",
+    passes: int = 16,
+    generator: torch.Generator | None = None,
+    schedule: Schedule | None = None,
+    batch: int | None = None,
+    seed: int = 0,
+    index: Tensor | None = None,
+    where: Tensor | None = None,
+) -> Bound:
+    """The NELBO of each sequence by the number of masked tokens (Eq. 7) or by time (Eq. 6), over several passes.
+
+    tokens: int64 [B, L] without a mask. by and passes: see ``Passes``.
+    generator: the seed is drawn from it, if it is given.
+    index: which sequences these are, [B]: their masks depend on it and the seed alone. 0 .. B - 1 by default.
+    where: bool [B, L], the positions whose bound is asked for, given the others: a prompt is False.
+    batch: rows of one network call, as many as fit into half a gigabyte of logits by default.
+
+    A left-to-right model's bound is exact, and its errors are 0.
+    """
+    how = Passes(by, passes, seed if generator is None else drawn_seed(generator))
+    _check(model, tokens, batch, where)
+    if left_to_right(model):
+        return exact(model, tokens, batch=batch, where=where)
+    tokens, where = tokens.cpu(), None if where is None else where.cpu()
+    if where is not None and by == "order" and len(set(where.sum(1).tolist())) > 1:
+        raise ValueError("by='order' needs a `where` with as many positions in every sequence")
+    batch, schedule = batch or default_batch(model, tokens.shape[1]), schedule or Linear()
+    index = torch.arange(len(tokens)) if index is None else index
+    values = torch.zeros(len(tokens) * passes, dtype=torch.float64)
+    with inference(model):
+        for start in range(0, len(values), batch):
+            rows = torch.arange(start, min(start + batch, len(values)))
+            i, k = rows // passes, rows % passes
+            some = None if where is None else where[i]
+            values[rows], _ = how.estimates(model, tokens[i], index[i], k, schedule=schedule, where=some)
+    nats, errors = how.combined(values.view(len(tokens), passes))
+    return Bound(nats, errors, _counted(tokens, where))
+
+
+def exact(model: Any, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
+    """-log p of each sequence under a left-to-right model, of its tokens where ``where`` holds given those before."""
+    _check(model, tokens, batch, where)
+    if not left_to_right(model):
+        raise ValueError(f"{type(model).__name__} is no left-to-right model: its likelihood has a bound, see nelbo")
+    batch = batch or default_batch(model, tokens.shape[1])
+    parts = [torch.zeros(0, dtype=torch.float64)]
+    with inference(model):
+        for start in range(0, len(tokens), batch):
+            part = slice(start, start + batch)
+            index = torch.arange(len(tokens))[part]
+            parts.append(per_position(model, tokens[part], index, None if where is None else where[part]).sum(1))
+    nats = torch.cat(parts)
+    return Bound(nats, torch.zeros_like(nats), _counted(tokens, where))
+
+
+def per_position(model: Any, x0: Tensor, index: Tensor, where: Tensor | None = None) -> Tensor:
+    """-log p(x^l | x^<l) of a left-to-right model at the positions l where ``where`` holds, 0 elsewhere: [B, L]."""
+    x0 = x0.to(device_of(model))
+    where = torch.ones_like(x0, dtype=torch.bool) if where is None else where.to(x0.device)
+    logits = logits_where(model, x0, None, where)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    losses = functional.cross_entropy(logits, x0[where], reduction="none")
+    nats = torch.zeros(x0.shape, dtype=torch.float64)
+    nats[where.cpu()] = losses.double().cpu()
+    return _numbers(nats, index)
+
+
+def along_orders(
+    model: Denoiser, tokens: Tensor, orders: Tensor, *, time: Tensor | None = None, batch: int | None = None
+) -> Tensor:
+    """-log p of each sequence [B] by the chain rule along each of the orders [O]: exact, float64 [B, O] in nats.
+
+    orders: int64 [O, K], or [B, O, K] of their own for each sequence: positions in the order they become visible;
+        positions outside an order are visible throughout. K network calls for each.
+    time: [K], what a network that reads the time is told at each call.
+    """
+    _check(model, tokens, batch, None)
+    if orders.dtype != torch.int64 or orders.ndim not in (2, 3) or (orders.ndim == 3 and len(orders) != len(tokens)):
+        raise ValueError(f"orders must be int64 [O, K] or [{len(tokens)}, O, K], got {tuple(orders.shape)}")
+    orders = orders.expand(len(tokens), *orders.shape[-2:]).cpu()
+    _check_orders(orders, tokens.shape[1])
+    batch, device = batch or default_batch(model, tokens.shape[1]), device_of(model)
+    num = orders.shape[1]
+    nats = torch.zeros(len(tokens) * num, dtype=torch.float64)
+    with inference(model):
+        for start in range(0, len(nats), batch):
+            rows = torch.arange(start, min(start + batch, len(nats)))
+            x0, order = tokens[(rows // num).to(tokens.device)].to(device), orders.flatten(0, 1)[rows].to(device)
+            told = None if time is None else time.to(device).expand(len(rows), -1)
+            nats[rows] = objective.along_order(model, x0, order, time=told).cpu()
+    return nats.view(len(tokens), num)
+
+
+def drawn_seed(generator: torch.Generator) -> int:
+    return int(torch.randint(1 << 62, (), generator=generator, device=generator.device))
+
+
+def for_bound(network: Any) -> Any:
+    """A self-conditioned network is evaluated as mu(x, t) = F(x, t, F(x, t)), with nothing remembered."""
+    if not getattr(getattr(network, "config", None), "self_conditioning", False):
+        return network
+    from unmask.models.self_conditioned import SelfConditioned
+
+    return SelfConditioned(network, remember=False)
+
+
+def left_to_right(model: Any) -> bool:
+    return bool(getattr(model, "causal", False))
+
+
+def default_batch(model: Denoiser, length: int) -> int:
+    """So many rows that their logits fit into half a gigabyte, and at most 64."""
+    return max(1, min(64, LOGITS // (length * model.vocab_size)))
+
+
+def _numbers(nats: Tensor, index: Tensor) -> Tensor:
+    """On the CPU in float64; refused where a network returned what is no number."""
+    nats = nats.double().cpu()
+    wrong = nats.isnan().view(len(index), -1).any(1)
+    if bool(wrong.any()):
+        raise ValueError(f"the network's outputs for sequence {int(index[wrong][0])} are not numbers (nan)")
+    return nats
+
+
+def _counted(tokens: Tensor, where: Tensor | None) -> Tensor:
+    return torch.full((len(tokens),), tokens.shape[1]) if where is None else where.sum(1).cpu()
+
+
+def _check(model: Denoiser, tokens: Tensor, batch: int | None, where: Tensor | None) -> None:
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    if tokens.ndim != 2 or tokens.dtype != torch.int64 or tokens.shape[1] < 1:
+        raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
+    if bool((tokens == model.mask_id).any()):
+        raise ValueError(f"tokens must be complete: they hold the mask {model.mask_id}")
+    if where is None:
+        return
+    if where.dtype != torch.bool or where.shape != tokens.shape:
+        raise ValueError(f"where must be bool {tuple(tokens.shape)}, got {where.dtype} {tuple(where.shape)}")
+    if not bool(where.any(1).all()):
+        raise ValueError("where must hold at one position at least of every sequence")
+
+
+def _check_orders(orders: Tensor, length: int) -> None:
+    if bool(((orders < 0) | (orders >= length)).any()):
+        raise ValueError(f"orders must hold positions in 0..{length - 1}, got {int(orders.min())}..{int(orders.max())}")
+    ascending = orders.sort(-1).values
+    if bool((ascending[..., 1:] == ascending[..., :-1]).any()):
+        raise ValueError("orders must not hold a position twice")

@@ -1,0 +1,60 @@
+"""How long a request waits and takes: exact in rounds, because plans are, and in seconds by what calls have taken."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from unmask.serve.engine.job import Job, Key, Planned
+
+WEIGHT_OF_THE_LAST = 0.3  # in the moving average of a call's seconds
+
+
+class Costs:
+    """Seconds of a network call, by lane."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Key, float] = {}
+
+    def add(self, key: Key, seconds: float) -> None:
+        before = self._seconds.get(key, seconds)
+        self._seconds[key] = before + WEIGHT_OF_THE_LAST * (seconds - before)
+
+    def of(self, key: Key) -> float:
+        """What a call has lately taken; in a lane that is new, what the model's longest does."""
+        if key in self._seconds:
+            return self._seconds[key]
+        return max((seconds for (served, *_), seconds in list(self._seconds.items()) if served is key[0]), default=0.0)
+
+    def of_round(self, lanes: Iterable[Key]) -> float:
+        """What a round takes, in which each of these lanes is called."""
+        return sum(map(self.of, lanes))
+
+
+def begins(left: Sequence[int], places: int, waiting: Sequence[int], mine: Sequence[int]) -> list[int]:
+    """The round in which each of mine gets a place, if places are given in order of arrival.
+
+    left: the calls that are left to those who have a place. waiting, mine: the calls of those who come after them.
+    """
+    free = [*left, *[0] * (places - len(left))]
+    heapq.heapify(free)
+    found = []
+    for calls in (*waiting, *mine):
+        found.append(heapq.heappop(free))
+        heapq.heappush(free, found[-1] + calls)
+    return found[len(waiting) :]
+
+
+def forecast(job: Job, begin: Sequence[int], seconds: float) -> list[Planned]:
+    """What is known of a request's sequences, which begin in these rounds of so many seconds."""
+    if not job.work.planned:  # its sequences begin together, with the last of their places
+        first, calls = max(begin), job.work.most_calls
+        same = (calls, None, None, first * seconds, (first + calls) * seconds)
+        return [Planned(i, *same) for i in range(job.work.number)]
+    planned = []
+    for filling, first in zip(job.waiting, begin, strict=True):
+        holes = int(filling.plan.holes[0])
+        order, tau = filling.plan.order[0, :holes].tolist(), filling.plan.times[0, :holes].tolist()
+        wait, end = first * seconds, (first + filling.calls) * seconds
+        planned.append(Planned(filling.index, filling.calls, order, tau, wait, end))
+    return planned

@@ -1,0 +1,146 @@
+"""One request between the event loop, where its client is, and the engine's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from fastapi.responses import StreamingResponse
+
+from unmask.serve.engine.engine import Engine
+from unmask.serve.engine.job import Done, Event, Failed, Filled, Job, Planned
+from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.work import Work
+from unmask.serve.http.request import Wrong
+
+T = TypeVar("T")
+log = logging.getLogger("unmask.serve")
+
+
+class Session:
+    """A request's jobs, from admission to the last event; ``close`` frees whatever they still hold."""
+
+    def __init__(self, engine: Engine, *, watched: bool) -> None:
+        self.engine, self.watched = engine, watched
+        self.jobs: list[Job] = []
+        self.planned: list[list[Planned]] = []
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._done: set[tuple[int, int]] = set()
+
+    async def open(self, make: Callable[[], Sequence[Work]]) -> None:
+        """Make the works and draw their plans, off the event loop; enter the queue with all of them or with none."""
+        self.engine.check_room()
+        loop = asyncio.get_running_loop()
+
+        def teller(number: int) -> Callable[[Event], None]:
+            def tell(event: Event) -> None:
+                loop.call_soon_threadsafe(self._events.put_nowait, (number, event))
+
+            return tell
+
+        def prepared() -> list[Job]:
+            jobs = [Job(work, teller(i), watched=self.watched) for i, work in enumerate(make())]
+            for job in jobs:
+                check_size(job, self.engine.limits)
+            return jobs
+
+        try:
+            jobs = await asyncio.to_thread(prepared)
+        except ValueError as error:  # a plan that cannot be drawn as asked
+            raise Wrong(400, str(error)) from error
+        self.planned = self.engine.submit_all(jobs)
+        self.jobs = jobs
+
+    @property
+    def works(self) -> list[Work]:
+        return [job.work for job in self.jobs]
+
+    async def events(self) -> AsyncIterator[tuple[int, Filled | Done]]:
+        """What happens, with the number of the work, until every sequence is done or ``end`` was called for it."""
+        while len(self._done) < sum(work.number for work in self.works):
+            number, event = await self._events.get()
+            if isinstance(event, Failed):
+                raise blame(event)
+            if isinstance(event, Done):
+                self._done.add((number, event.index))
+            yield number, event
+
+    def end(self, number: int, index: int) -> None:
+        """One sequence is not needed any more."""
+        self._done.add((number, index))
+        self.engine.cancel(self.jobs[number], index)
+
+    def close(self) -> None:
+        for job in self.jobs:
+            if job.unfinished:
+                self.engine.cancel(job)
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; ``close`` is called when the last is sent, the client goes, or it has not read for long."""
+
+    def __init__(self, events: AsyncIterator[str], close: Callable[[], None], patience: float) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self.close, self.patience = close, patience
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        given_up = False
+
+        async def patient(message: Any) -> None:
+            nonlocal given_up
+            try:
+                async with asyncio.timeout(self.patience):
+                    await send(message)
+            except TimeoutError:
+                given_up = True
+                raise
+
+        try:
+            await super().__call__(scope, receive, patient)
+        except Exception:
+            if not given_up:
+                raise
+            log.warning("a client read nothing for %g seconds and was given up", self.patience)
+        finally:
+            self.close()
+
+
+def sse(data: dict[str, Any], name: str | None = None) -> str:
+    """One server-sent event."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n" if name else f"data: {json.dumps(data)}\n\n"
+
+
+def check_size(job: Job, limits: Limits) -> None:
+    """Refuse a request of which one call would answer with more numbers than the server has room for."""
+    rows, vocab_size = job.most_rows, job.work.model.denoiser.vocab_size
+    if rows * vocab_size > limits.max_logits:
+        says = f"one network call would answer for {rows} positions with {vocab_size} numbers each"
+        raise Wrong(400, f"{says}, and may with at most {limits.max_logits} in all: take more steps", param="steps")
+
+
+def blame(failed: Failed) -> Wrong:
+    """Whose fault it is: an order that cannot take these options says so before it calls the network."""
+    error = failed.error
+    if failed.before_any_call and isinstance(error, ValueError):
+        return Wrong(400, str(error))
+    return Wrong(500, f"the model failed with {type(error).__name__}", code="model_error")
+
+
+async def unless_gone(receive: Callable[[], Awaitable[Any]], answer: Awaitable[T]) -> T | None:
+    """The answer, or None as soon as the client has gone."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = asyncio.ensure_future(answer), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

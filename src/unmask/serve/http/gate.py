@@ -1,0 +1,125 @@
+"""What every request passes: the token, the size of its body, the headers of every answer, and no traceback."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time as clock
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from unmask.serve.engine.limits import Limits
+from unmask.serve.http.metrics import Requests
+from unmask.serve.http.schemas import error_body
+
+log = logging.getLogger("unmask.serve")
+PATHS = ("/", "/health", "/metrics", "/openapi.json", "/v1/completions", "/v1/models", "/v1/unmask")
+OPEN = ("/", "/health", "/openapi.json")  # without a token: they tell nothing of models or clients
+HEADERS = [
+    (b"content-security-policy", b"default-src 'self'"), (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"), (b"x-frame-options", b"DENY"),
+]  # fmt: skip
+
+
+class TooLarge(Exception):
+    """A body of more bytes than the limit."""
+
+
+class Gate:
+    """An ASGI application around another."""
+
+    def __init__(
+        self, app: Any, *, limits: Limits, token: str | None, hosts: Sequence[str], requests: Requests
+    ) -> None:
+        self.app, self.limits, self.requests = app, limits, requests
+        self.token, self.hosts = None if token is None else token.encode(), hosts
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = clock.perf_counter(), 0
+
+        async def sending(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = message | {"headers": [*message.get("headers", ()), *HEADERS]}
+            await send(message)
+
+        async def answer(code: int, message: str, *headers: tuple[bytes, bytes]) -> None:
+            body = json.dumps(error_body(code, message)).encode()
+            kind = (b"content-type", b"application/json")
+            await sending({"type": "http.response.start", "status": code, "headers": [kind, *headers]})
+            await sending({"type": "http.response.body", "body": body})
+
+        try:
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await answer(*refusal)
+            else:
+                await self.app(scope, await self._read(scope, receive), sending)
+        except TooLarge:
+            await answer(413, f"a body has at most {self.limits.max_body_bytes} bytes here", _CLOSE)
+        except Exception as error:
+            # The message may quote a prompt, so it is neither logged nor sent.
+            log.error("%s %s failed: %s", scope["method"], _path(scope), type(error).__name__)
+            if not status:
+                await answer(500, f"the server failed with {type(error).__name__}")
+        finally:
+            self.requests.add(_path(scope), status, clock.perf_counter() - started)
+
+    async def _read(self, scope: Any, receive: Any) -> Any:
+        """The body, read as far as it may be long, as something to receive; what comes after it comes as it came."""
+        if scope["method"] != "POST":
+            return receive
+        messages: list[Any] = []
+        read = 0
+        while not messages or (messages[-1]["type"] == "http.request" and messages[-1].get("more_body")):
+            messages.append(await receive())
+            read += len(messages[-1].get("body", b""))
+            if read > self.limits.max_body_bytes:
+                raise TooLarge
+
+        async def replayed() -> Any:
+            return messages.pop(0) if messages else await receive()
+
+        return replayed
+
+    def _refusal(self, scope: Any) -> tuple[Any, ...] | None:
+        """Why a request is refused before anybody looks at it."""
+        headers = dict(scope["headers"])
+        host = _host(headers.get(b"host", b""))
+        if self.hosts and host not in self.hosts:
+            return 421, f"this server does not answer to {host!r}"
+        closed = scope["path"] not in OPEN and not scope["path"].startswith("/web/")
+        if self.token is not None and closed:
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, b"Bearer " + self.token):
+                return 401, "the Authorization header must be Bearer and the server's token", _CHALLENGE
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.limits.max_body_bytes:
+            return 413, f"a body has at most {self.limits.max_body_bytes} bytes here", _CLOSE
+        return None
+
+
+_CLOSE = (b"connection", b"close")  # what is left of the body is not read
+_CHALLENGE = (b"www-authenticate", b"Bearer")
+
+
+def _host(header: bytes) -> str:
+    """The name in a Host header, without its port."""
+    try:
+        return urlsplit("//" + header.decode("latin-1")).hostname or ""
+    except ValueError:  # half of a bracket, for example
+        return ""
+
+
+def _path(scope: Any) -> str:
+    """The path without what a client puts into it."""
+    path: str = scope["path"]
+    if path in PATHS:
+        return path
+    return "/v1/models" if path.startswith("/v1/models/") else "/web" if path.startswith("/web/") else "other"

@@ -1,0 +1,131 @@
+"""What requests look like: read strictly, so that a number in quotes or a misspelt name is an error and no guess."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from unmask.cli.options import OrderName, Sampler
+
+MOST_SEED = 2**64 - 1
+Draw = Literal["inverse-cdf", "exponential-race", "gumbel-float64", "gumbel-float32", "truncated"]
+Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
+TokenId = Annotated[int, Field(ge=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SamplerOptions(Strict):
+    """What both endpoints can be asked about sampling; the names are those of ``unmask sample``."""
+
+    sampler: Sampler | None = Field(
+        None, description="Which positions are unmasked when: by default parallel with steps, first-hitting without."
+    )
+    steps: int | None = Field(None, ge=1, description="Steps of parallel and ancestral sampling.")
+    order: OrderName = Field("1", description="1, a second-order variant, or an order that looks at the network.")
+    block: int | None = Field(None, ge=1)
+    noise: Finite | None = Field(None, ge=0)
+    gamma: Finite | None = Field(None, ge=0)
+    eta: Finite | None = Field(None, ge=0, le=1)
+    draw: Draw = Field("inverse-cdf", description="How tokens are drawn; the last two have the float32 fault.")
+    temperature: Finite | None = Field(None, ge=0, description="By default 1; 0 takes the likeliest token.")
+    top_k: int | None = Field(None, ge=1)
+    top_p: Finite | None = Field(None, gt=0, le=1)
+
+
+class UnmaskRequest(SamplerOptions):
+    """A text with blanks, a prompt, any canvas with holes, or nothing: what is masked is filled."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"text": "In the ____ God created the ____.", "seed": 1},
+                {"prompt": "And the ", "length": 32, "number": 2, "steps": 8, "seed": 1},
+                {"canvas": [None, None, None, None], "seed": 1, "trace": True},
+                {"length": 16, "order": "margin", "steps": 8, "stream": True},
+            ]
+        }
+    )
+
+    model: str | None = Field(None, description="By default the first that is served.")
+    text: str | None = Field(None, description="A text with blanks: underscores, as in unmask infill.")
+    mask_character: Character | None = Field(None, description="Each such character of text is a blank of one token.")
+    prompt: str | None = Field(None, description="How the text begins; length says how long it becomes.")
+    length: int | None = Field(None, ge=1, description="Tokens of a sequence; by default those of the training data.")
+    canvas: list[TokenId | None] | None = Field(None, min_length=1, description="Token ids, null in the holes.")
+    number: int = Field(1, ge=1, description="How many sequences.")
+    seed: int | None = Field(None, ge=0, le=MOST_SEED, description="Sequence i of a seed is always the same.")
+    stream: bool = Field(False, description="Server-sent events: plan, step, done, error, end.")
+    trace: bool = Field(False, description="In a plain answer, every network call of each sequence.")
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool = False
+
+
+class CompletionRequest(SamplerOptions):
+    """OpenAI's request, and the names of ``unmask sample`` beside it (``extra_body`` of the openai package)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": "kjv", "prompt": "In the beginning", "max_tokens": 16, "seed": 1},
+                {"model": "kjv", "prompt": "In the ", "suffix": " created the heaven", "max_tokens": 4, "n": 2},
+            ]
+        }
+    )
+
+    model: str
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]] | None = ""
+    suffix: str | None = None
+    max_tokens: int | None = Field(16, ge=1)
+    n: int | None = Field(1, ge=1)
+    best_of: int | None = None
+    echo: bool | None = False
+    seed: int | None = Field(None, ge=-(2**63), le=MOST_SEED)
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    logprobs: int | None = None
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(BaseModel):
+    """Every error has OpenAI's shape."""
+
+    error: ErrorBody
+
+
+TYPES = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_error"}
+
+
+def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": about}
+    for status, about in (
+        (400, "It cannot be done as asked"), (401, "The token is missing or wrong"), (404, "There is no such model"),
+        (413, "The body is too large"), (422, "It is not a request of this kind"), (500, "The model failed"),
+        (503, "The queue is full, or the server is shutting down: Retry-After says when to come back"),
+    )
+}  # fmt: skip

@@ -1,0 +1,270 @@
+"""What lies at a path, read without executing anything: names and shapes of tensors, config, and what pickles name."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.text.adapters import torchfile
+from unmask.text.adapters.unpickle import Stored
+
+CONFIG = "config.json"
+WHOLE = ("model.safetensors", "pytorch_model.bin")  # the names by which transformers and the hub keep weights
+SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
+INDEX = ".index.json"
+DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "U16": "uint16", "U32": "uint32", "U64": "uint64",
+}  # fmt: skip
+HEADER_LIMIT = 100_000_000  # bytes, safetensors' own
+STATE = ("state_dict", "model", "model_state_dict")  # where Lightning, SEDD and fairseq, and others keep the weights
+SETTINGS = ("hyper_parameters", "args", "cfg", "config")
+WRAPPERS = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
+
+
+@dataclass(frozen=True)
+class Tensorlike:
+    """A tensor's shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        dtype = getattr(torch, self.dtype, None)
+        return self.count * (dtype.itemsize if isinstance(dtype, torch.dtype) else 1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file's weights: shapes now, values when they are asked for (True for the averaged ones)."""
+
+    tensors: Mapping[str, Tensorlike]
+    read: Callable[[bool], dict[str, Tensor]]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    pickled: tuple[str, ...] = ()
+    averaged: frozenset[str] = frozenset()  # the tensors of which it has an average over training
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies at a path. Names are those of the module, without the wrappers of torch.compile and DDP."""
+
+    path: Path  # the folder, or the file
+    config: dict[str, Any]  # config.json, or what a .ckpt's hyper_parameters or fairseq's args hold as plain data
+    tensors: Mapping[str, Tensorlike]
+    files: tuple[str, ...]  # what is there, for messages
+    pickled: tuple[str, ...] = ()  # the globals that the pickles name: listed, never executed
+    ema: bool = False  # whether averaged weights are inside
+    weights: tuple[str, ...] = ()  # the files that hold the tensors
+    parts: tuple[Part, ...] = field(default=(), repr=False)
+
+    @property
+    def folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def read(self, *, ema: bool = True) -> dict[str, Tensor]:
+        """The weights as they are stored; with ``ema`` the averages over training where there are any."""
+        return {name: tensor for part in self.parts for name, tensor in part.read(ema).items()}
+
+
+def look(path: str | Path) -> Found:
+    """What lies at a folder or a file. ValueError, in one line, for what is damaged or leaves its folder."""
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise ValueError(f"there is no file or folder {path}")
+    files = tuple(sorted(file.name for file in path.iterdir())) if path.is_dir() else (path.name,)
+    weights = _weights(path, files) if path.is_dir() else {path.name: None}
+    folder = path if path.is_dir() else path.parent
+    parts = [_part(folder / name, wanted) for name, wanted in weights.items()]
+    tensors: dict[str, Tensorlike] = {}
+    for part in parts:
+        twice = tensors.keys() & part.tensors.keys()
+        if twice:
+            raise ValueError(f"{path}: {sorted(twice)[0]} is in two files")
+        tensors |= part.tensors
+    inside = next((dict(part.config) for part in parts if part.config), None)
+    config = inside or (_json(folder / CONFIG) if (folder / CONFIG).is_file() else {})
+    pickled = tuple(sorted({name for part in parts for name in part.pickled}))
+    ema = any(part.averaged for part in parts)
+    return Found(path, config, tensors, files, pickled, ema, tuple(weights), tuple(parts))
+
+
+def _weights(folder: Path, files: tuple[str, ...]) -> dict[str, frozenset[str] | None]:
+    """The files of a folder that hold its weights, with the tensors that an index wants of each."""
+    for whole in WHOLE:
+        if whole in files:
+            return {whole: None}
+        if whole + INDEX in files:
+            return _indexed(folder / (whole + INDEX))
+    others = [name for name in files if name.endswith(SUFFIXES)]
+    if len(others) == 1:
+        return {others[0]: None}
+    if others:
+        raise ValueError(f"{folder} holds {len(others)} weight files and no index: give one of {', '.join(others[:8])}")
+    listed = ", ".join(files[:12]) + (", ..." if len(files) > 12 else "")
+    wanted = f"{', '.join(WHOLE)}, an index of shards ({WHOLE[0]}{INDEX}), or one {' or '.join(SUFFIXES)} file"
+    raise ValueError(f"{folder} holds no weights. Found: {listed or 'nothing'}. Needed: {wanted}")
+
+
+def _indexed(index: Path) -> dict[str, frozenset[str] | None]:
+    where = _json(index).get("weight_map")
+    if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
+        raise ValueError(f"{index} has no weight_map from tensors to files")
+    for name in set(where.values()):
+        # Not resolved: the hub's cache is made of links. The name itself must stay in the folder.
+        if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+            raise ValueError(f"{index} leaves its folder: it names the file {name!r}")
+        if not (index.parent / name).is_file():
+            raise ValueError(f"{index} names {name}, which is not there: a part is missing")
+    names = sorted(set(where.values()))
+    return {name: frozenset(tensor for tensor, file in where.items() if file == name) for name in names}
+
+
+def _part(file: Path, wanted: frozenset[str] | None) -> Part:
+    """One file, by its first bytes and not by its name."""
+    with file.open("rb") as opened:
+        start = opened.read(64)
+    if start[4:9] == b"\0\0\0\0{":  # safetensors: its header's length, which may begin like anything, and the header
+        part = _from_safetensors(file)
+    elif start[:1] == b"\x80" or start[:4] == b"PK\x03\x04":
+        part = _from_torch(file)
+    else:
+        raise ValueError(f"{file} is neither safetensors nor a torch file: {_guess(start)}")
+    missing = sorted({_clean(name) for name in wanted or ()} - part.tensors.keys())
+    if missing:
+        raise ValueError(f"{file} has no {missing[0]}, which the index says it has")
+    return part
+
+
+def _guess(start: bytes) -> str:
+    if not start:
+        return "it is empty"
+    if start.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer; fetch the file itself (git lfs pull)"
+    if start.lstrip()[:1] == b"<":
+        return "it is a web page, perhaps of a download that failed"
+    kinds = {b"GGUF": "a GGUF file", b"\x1f\x8b": "gzip: unpack it first", b"\x89HDF": "an HDF5 file"}
+    known = [f"it is {what}" for magic, what in kinds.items() if start.startswith(magic)]
+    return known[0] if known else f"it begins with {start[:8]!r}"
+
+
+def _from_safetensors(file: Path) -> Part:
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if length > min(HEADER_LIMIT, size - 8):
+            raise ValueError(f"{file} is truncated, or no safetensors file: its header should have {length} bytes")
+        header = opened.read(length)
+    try:
+        entries = json.loads(header)
+        entries.pop("__metadata__", None)
+        names = {name: _clean(name) for name in entries}
+        tensors = {
+            names[name]: Tensorlike(tuple(map(int, entry["shape"])), DTYPES[entry["dtype"]])
+            for name, entry in entries.items()
+        }
+        ends = [0, *(int(entry["data_offsets"][1]) for entry in entries.values())]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{file} has a damaged safetensors header: {type(error).__name__} {error}") from None
+    if 8 + length + max(ends) != size:
+        kind = "truncated" if 8 + length + max(ends) > size else "damaged"
+        raise ValueError(f"{file} is {kind}: it should have {8 + length + max(ends)} bytes and has {size}")
+    _distinct(file, names)
+
+    def read(ema: bool) -> dict[str, Tensor]:
+        try:
+            from safetensors import SafetensorError
+            from safetensors.torch import load_file
+        except ImportError:
+            raise ImportError("reading safetensors needs safetensors: pip install 'unmask[hub]'") from None
+        try:
+            return {names[name]: tensor for name, tensor in load_file(file).items()}
+        except SafetensorError as error:
+            raise ValueError(f"{file} is not a whole safetensors file: {error}") from None
+
+    return Part(tensors, read)
+
+
+def _from_torch(file: Path) -> Part:
+    pickled = torchfile.read(file)
+    content = pickled.content
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no dict of weights; {torchfile.names(pickled.globals)}")
+    state = next((content[key] for key in STATE if isinstance(content.get(key), dict)), content)
+    stored = {str(name): value for name, value in state.items() if isinstance(value, Stored)}
+    if not stored:
+        there = ", ".join(map(str, list(content)[:12])) or "nothing"
+        raise ValueError(
+            f"{file} holds no weights. Found: {there}; {torchfile.names(pickled.globals)}. Needed: a dict of tensors, "
+            f"or one under {', '.join(STATE)}"
+        )
+    names = {name: _clean(name) for name in stored}
+    _distinct(file, names)
+    by_name = {names[name]: value for name, value in stored.items()}
+    average = _average(file, content.get("ema"), by_name)
+    config: Any = next((torchfile.plain(content[key]) for key in SETTINGS if key in content), {})
+
+    def read(ema: bool) -> dict[str, Tensor]:
+        chosen = by_name | average if ema else by_name
+        cache: dict[str, bytearray] = {}
+        for value in chosen.values():
+            if value.storage.key not in cache:
+                cache[value.storage.key] = pickled.bytes_of(value.storage)
+        return {name: value.of(cache[value.storage.key]) for name, value in chosen.items()}
+
+    tensors = {name: Tensorlike(t.shape, str(t.dtype).removeprefix("torch.")) for name, t in by_name.items()}
+    return Part(tensors, read, config if isinstance(config, dict) else {}, pickled.globals, frozenset(average))
+
+
+def _average(file: Path, ema: Any, parameters: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The averaged weights by name. MDLM and SEDD keep a list in the order in which parameters were registered.
+
+    That is the order of the state_dict without its buffers, of which these networks have one, the rotary frequencies.
+    """
+    shadow = ema.get("shadow_params") if isinstance(ema, dict) else None
+    if shadow is None:
+        return {}
+    if isinstance(shadow, dict):
+        named = {_clean(str(name)): value for name, value in shadow.items() if isinstance(value, Stored)}
+        return {name: value for name, value in named.items() if name in parameters}
+    names = [name for name in parameters if not name.endswith(".inv_freq")]
+    shapes = [list(value.shape) for value in shadow if isinstance(value, Stored)]
+    if shapes != [list(parameters[name].shape) for name in names]:
+        raise ValueError(
+            f"{file}: its average has {len(shapes)} tensors, which do not fit its {len(names)} parameters in turn"
+        )
+    return dict(zip(names, shadow, strict=True))
+
+
+def _clean(name: str) -> str:
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "") if wrapper == WRAPPERS[0] else name.removeprefix(wrapper)
+    return name
+
+
+def _distinct(file: Path, names: Mapping[str, str]) -> None:
+    if len(set(names.values())) != len(names):
+        raise ValueError(f"{file} has tensors whose names differ by {' or '.join(WRAPPERS)} alone")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold an object, got {type(content).__name__}")
+    return content

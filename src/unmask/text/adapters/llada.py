@@ -1,0 +1,93 @@
+"""LLaDA: Llama's blocks without the causal mask, in OLMo's names. ``order.llada`` decodes as its authors do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from unmask.models.llama import LlamaConfig
+from unmask.text import foreign
+from unmask.text.adapters import Loaded
+from unmask.text.adapters.found import Found
+from unmask.text.adapters.llamas import Checkpoint, checked, mask_of, number
+from unmask.text.foreign import Foreign
+
+NAME = "LLaDA"
+NEEDS = "model.transformer.wte and model.transformer.blocks.i.{attn_norm, q_proj, ff_proj, up_proj, ...}"
+
+PREFIX = "model.transformer."
+TOP = {"wte": "embed", "ln_f": "norm", "ff_out": "head"}
+BLOCK = {
+    "attn_norm": "norm1", "q_proj": "q", "k_proj": "k", "v_proj": "v", "attn_out": "out", "ff_norm": "norm2",
+    "ff_proj": "gate", "up_proj": "up", "ff_out": "down",
+}  # fmt: skip
+# What the config may say, and the one answer that this network gives.
+FIXED = {
+    "block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu", "rope": True, "alibi": False,
+    "include_bias": False, "include_qkv_bias": False, "attention_layer_norm": False, "input_emb_norm": False,
+    "scale_logits": False, "block_group_size": 1, "multi_query_attention": False,
+}  # fmt: skip
+
+
+def recognises(found: Found) -> bool:
+    needed = ("wte.weight", "blocks.0.attn_norm.weight", "blocks.0.ff_proj.weight", "blocks.0.up_proj.weight")
+    return all(PREFIX + name in found.tensors for name in needed)
+
+
+def load(found: Found, *, dtype: torch.dtype | None = None, **override: Any) -> Loaded:
+    """The network with its tokenizer. override: mask_id, length, theta."""
+    return _read(found, override).load(dtype)
+
+
+def about(found: Found, **override: Any) -> dict[str, Any]:
+    """What the files say, without the weights being read."""
+    return _read(found, override).about()
+
+
+def _read(found: Found, override: dict[str, Any]) -> Checkpoint:
+    override, tokenizer = checked(NAME, override), _tokenizer(found)
+    names = {name: ours for name in found.tensors if (ours := _renamed(name)) is not None}
+    return Checkpoint(NAME, found, _config(found, tokenizer, override), names, tokenizer)
+
+
+def _config(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -> LlamaConfig:
+    config = found.config
+    for name, wanted in FIXED.items():
+        if config.get(name) not in (wanted, None):
+            raise ValueError(f"{found.path}: a LLaDA with {name}={config[name]!r} is not known, only {wanted!r}")
+    embedding = found.tensors[f"{PREFIX}wte.weight"].shape
+    heads = number(found, "n_heads", {})
+    return LlamaConfig(
+        vocab_size=embedding[0],
+        mask_id=mask_of(found, tokenizer, override),
+        length=number(found, "max_sequence_length", override, "length"),
+        width=embedding[1],
+        layers=len([name for name in found.tensors if name.endswith(".attn_norm.weight")]),
+        heads=heads,
+        key_heads=config.get("n_kv_heads") or heads,
+        hidden=found.tensors[f"{PREFIX}blocks.0.ff_proj.weight"].shape[0],
+        theta=number(found, "rope_theta", override, "theta"),
+        eps=number(found, "rms_norm_eps", {}),
+        tied=f"{PREFIX}ff_out.weight" not in found.tensors,
+    )
+
+
+def _tokenizer(found: Found) -> Foreign | None:
+    """A text ends with eos, which is drawn like any other token; nothing stands before it, and no padding behind."""
+    tokenizer, config = foreign.load(found.folder), found.config
+    if tokenizer is None:
+        return None
+    mask_id = config.get("mask_token_id", tokenizer.mask_id)
+    return replace(tokenizer, mask_id=mask_id, eos_id=config.get("eos_token_id"), pad_id=None, around=((), ()))
+
+
+def _renamed(name: str) -> str | None:
+    """Our name of a tensor of theirs."""
+    parts = name.removeprefix(PREFIX).split(".")
+    if name.startswith(PREFIX) and len(parts) == 2 and parts[0] in TOP:
+        return f"{TOP[parts[0]]}.{parts[1]}"
+    if name.startswith(PREFIX) and len(parts) == 4 and parts[0] == "blocks" and parts[2] in BLOCK:
+        return f"blocks.{parts[1]}.{BLOCK[parts[2]]}.{parts[3]}"
+    return None

@@ -1,0 +1,80 @@
+"""What the adapters of LLaDA and Dream share: their weights into one network, with every shape checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unmask.models.llama import Llama, LlamaConfig
+from unmask.text.adapters import Loaded
+from unmask.text.adapters.found import Found
+from unmask.text.foreign import Foreign
+
+OVERRIDES = ("mask_id", "length", "theta")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint read as a Llama: which of its tensors (the key) is which of ours."""
+
+    name: str  # of the format
+    found: Found
+    config: LlamaConfig
+    names: Mapping[str, str]
+    tokenizer: Foreign | None
+
+    def network(self) -> Llama:
+        """Without weights yet. A matrix is often made wider than the vocabulary: ids past it have no text."""
+        size = self.config.vocab_size
+        with torch.device("meta"):
+            return Llama(self.config, never=range(self.tokenizer.vocab_size if self.tokenizer else size, size))
+
+    def about(self) -> dict[str, Any]:
+        special = self.tokenizer.special_ids if self.tokenizer else ()
+        return {
+            "format": self.name, "parameters": sum(tensor.count for tensor in self.found.tensors.values()),
+            "mask_id": self.config.mask_id, "special_ids": sorted({self.config.mask_id, *special}),
+            "length": self.config.length, "time": "none", "ema": self.found.ema,
+            "missing": sorted(self.network().state_dict().keys() - set(self.names.values())),
+            "unexpected": sorted(set(self.found.tensors) - set(self.names)),
+        }  # fmt: skip
+
+    def load(self, dtype: torch.dtype | None = None) -> Loaded:
+        """Weights keep the precision they are stored in, unless a dtype is given; norms and logits are in float32."""
+        about, network, path = self.about(), self.network(), self.found.path
+        if missing := about["missing"]:
+            raise ValueError(f"{path} lacks {len(missing)} of the network's tensors, the first is our {missing[0]}")
+        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        for name, ours in self.names.items():
+            shape, wanted = self.found.tensors[name].shape, shapes.get(ours)
+            if shape != wanted:
+                raise ValueError(f"{path}: {name} is {list(shape)}, by the config it should be {list(wanted or ())}")
+        weights = {self.names[name]: tensor for name, tensor in self.found.read().items() if name in self.names}
+        network.load_state_dict(weights if dtype is None else {n: w.to(dtype) for n, w in weights.items()}, assign=True)
+        return Loaded(network.eval().requires_grad_(False), self.tokenizer, layout="rows", about=about)
+
+
+def checked(name: str, override: Mapping[str, Any]) -> dict[str, Any]:
+    """What may be said otherwise than the config does."""
+    given = {key: value for key, value in override.items() if value is not None}
+    if unknown := sorted(given.keys() - set(OVERRIDES)):
+        raise ValueError(f"{name} takes {', '.join(OVERRIDES)} and dtype, not {unknown[0]}={given[unknown[0]]!r}")
+    return given
+
+
+def number(found: Found, name: str, override: Mapping[str, Any], other: str | None = None) -> Any:
+    """A number of the config, or an override of it; nothing is guessed."""
+    value = override.get(other or name, found.config.get(name))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{found.path}: its config has no number {name} (found {value!r}): give {other or name}")
+    return value
+
+
+def mask_of(found: Found, tokenizer: Foreign | None, override: Mapping[str, Any]) -> int:
+    mask_id = override.get("mask_id", found.config.get("mask_token_id", tokenizer.mask_id if tokenizer else None))
+    if isinstance(mask_id, bool) or not isinstance(mask_id, int):
+        raise ValueError(f"{found.path}: neither config nor tokenizer says which id is the mask: give mask_id")
+    return mask_id

@@ -1,0 +1,140 @@
+"""MDLM's checkpoints: its hub folders, Lightning's .ckpt files with their average, and its SEDD and AR baselines.
+
+The mask's logit is suppressed. A checkpoint without time conditioning is fed sigma = 0; ``time=True`` feeds it
+sigma = -log(alpha) all the same, which the paper found to help a little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from unmask.models.causal import twin
+from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.text.adapters import Loaded
+from unmask.text.adapters import ddit_family as family
+from unmask.text.adapters.found import Found
+from unmask.text.adapters.mdlm_ar import Given
+from unmask.text.foreign import Foreign, alphabet
+from unmask.text.foreign import load as foreign_tokenizer
+
+NAME = "MDLM"
+NEEDS = "tensors backbone.vocab_embed.embedding, backbone.blocks.0.attn_qkv.weight, ... (model.safetensors or .ckpt)"
+SETTINGS = ("time", "ema", "mask_id", "length", "heads", "first")
+VARIANTS = {"subs": "MDLM", "d3pm": "D3PM", "sedd": "SEDD baseline", "ar": "AR baseline"}
+
+# By the tokenizer's name, or else by the number of ids: the mask, and the id that every sequence begins with. For other
+# tokenizers the mask is the last id, as MDLM adds it to one that has none.
+MASKS = {"bert-base-uncased": 103, 30_522: 103, "text8": 4}
+BEGINS = {"gpt2": 50_256, 50_258: 50_256, "bert-base-uncased": 101, 30_522: 101, "text8": 2}
+TEXT8 = ("[CLS]", "[SEP]", "[BOS]", "[EOS]", "[MASK]", "[PAD]", "[RESERVED]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz ")
+
+
+def recognises(found: Found) -> bool:
+    """Tensors under ``backbone.``, or the bare backbone with a configuration that names its parameterization."""
+    prefix = _prefix(found)
+    return prefix + family.EMBEDDING in found.tensors and (
+        bool(prefix) or family.settings(found).get("parameterization") in VARIANTS
+    )
+
+
+def load(found: Found, **override: Any) -> Loaded:
+    """The network. override: time (feed it or not), ema (averaged weights, the default), and what a file may lack."""
+    given = family.checked(override, SETTINGS, NAME)
+    config, said = _config(found, given), about(found, **override)
+    prefix, ema = _prefix(found), bool(given.get("ema", True))
+    tokenizer, said["needs"] = _tokenizer(found, config)
+    denoiser: Any = family.network(found, prefix, _class(found), config, ema=ema)
+    if isinstance(denoiser, Given):
+        denoiser.first = said["first"]
+    wrapped = _of(family.settings(found), "data", "wrap")
+    return Loaded(denoiser, tokenizer, layout="wrapped" if wrapped in (None, True) else "rows", about=said)
+
+
+def about(found: Found, **override: Any) -> dict[str, Any]:
+    """What the files say, without the weights being read."""
+    given = family.checked(override, SETTINGS, NAME)
+    config, ema = _config(found, given), bool(given.get("ema", True))
+    facts: dict[str, Any] = {"format": NAME, "variant": VARIANTS[_parameterization(found)]}
+    facts["time"] = _time_in_words(found, config)
+    if _class(found) is Given:
+        facts["first"] = given.get("first", _known(BEGINS, found))
+        if facts["first"] is None:
+            raise ValueError(f"{found.path}: the id that every sequence begins with is not known: give first")
+    said = family.said(found, _prefix(found), _class(found), config, ema=ema)
+    if said["needs"] is not None and _is_text8(found, config):
+        said |= {"tokenizer": "text8's 27 characters", "needs": None}
+    return facts | said
+
+
+def _tokenizer(found: Found, config: DDiTConfig) -> tuple[Any, str | None]:
+    """The tokenizer with what stands around a text, which is data to these networks, and part of the canvas."""
+    tokenizer, needs = family.tokenizer(found, config.vocab_size - 1)
+    if tokenizer is None and _is_text8(found, config):
+        return replace(alphabet(TEXT8), frame=((2,), (3,)), around=((), ())), None
+    if isinstance(tokenizer, Foreign):
+        tokenizer = replace(tokenizer, frame=tokenizer.around, around=((), ()))
+    return tokenizer, needs
+
+
+def _is_text8(found: Found, config: DDiTConfig) -> bool:
+    named = _of(family.settings(found), "data", "tokenizer_name_or_path")
+    return named == "text8" and config.vocab_size == len(TEXT8)
+
+
+def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
+    said, prefix = family.settings(found), _prefix(found)
+    columns = found.tensors[prefix + family.EMBEDDING].shape[0]
+    mask_id = given.get("mask_id", said.get("mask_index", _known(MASKS, found)))
+    if mask_id is None and family.is_foreign(found):
+        theirs = foreign_tokenizer(found.folder)
+        mask_id = None if theirs is None else theirs.mask_id
+    config = family.config_of(
+        found, prefix, mask_id=columns - 1 if mask_id is None else int(mask_id),
+        heads=given.get("heads", said.get("n_heads", family.of_model(said, "n_heads"))),
+        length=given.get("length", said.get("model_length", family.of_model(said, "length"))),
+        dropout=said.get("dropout", family.of_model(said, "dropout")), conditioning="none",
+    )  # fmt: skip
+    if _class(found) is Given:
+        if given.get("time"):
+            raise ValueError("time=True: MDLM's left-to-right baseline has no time")
+        return twin(config)
+    time = given.get("time", said.get("time_conditioning"))
+    if time is None:
+        raise ValueError(f"{found.path}: whether it was trained with the time is not in its files: give time")
+    return replace(config, conditioning="time" if time else "none")
+
+
+def _prefix(found: Found) -> str:
+    return "backbone." if f"backbone.{family.EMBEDDING}" in found.tensors else ""
+
+
+def _class(found: Found) -> type[DDiT] | type[Given]:
+    return DDiT if _prefix(found) + family.LEVEL in found.tensors else Given
+
+
+def _parameterization(found: Found) -> str:
+    if _class(found) is Given:
+        return "ar"
+    name = family.settings(found).get("parameterization", "subs")
+    if name not in VARIANTS or name == "ar":
+        raise ValueError(f"{found.path}: parameterization must be one of {', '.join(VARIANTS)}, got {name!r}")
+    return str(name)
+
+
+def _time_in_words(found: Found, config: DDiTConfig) -> str:
+    if config.conditioning == "time":
+        trained = bool(family.settings(found).get("time_conditioning"))
+        return "sigma = -log(alpha)" + ("" if trained else ", though it was trained without")
+    return "none: sigma is fed as 0" if config.adaln else "none"
+
+
+def _known(table: dict[Any, int], found: Found) -> int | None:
+    tokenizer = _of(family.settings(found), "data", "tokenizer_name_or_path")
+    ids = found.tensors[_prefix(found) + family.EMBEDDING].shape[0]
+    return table.get(tokenizer, table.get(ids) if tokenizer is None else None)
+
+
+def _of(config: dict[str, Any], section: str, name: str) -> Any:
+    inside = config.get(section)
+    return inside.get(name) if isinstance(inside, dict) else None

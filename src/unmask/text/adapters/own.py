@@ -1,0 +1,41 @@
+"""This project's own folders, for ``unmask inspect`` and ``unmask convert``: ``unmask.load`` reads them directly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unmask.models import pretrained
+from unmask.models.causal import Causal
+from unmask.models.ddit import DDiT
+from unmask.text.adapters import Loaded
+from unmask.text.adapters import ddit_family as family
+from unmask.text.adapters.found import Found
+
+NAME = "unmask"
+NEEDS = "a config.json with architecture 'ddit' or 'causal', as unmask train writes it"
+SETTINGS = ("time",)
+
+
+def recognises(found: Found) -> bool:
+    """The names that this project's config.json has."""
+    return found.config.get("architecture") in ("ddit", "causal") and "unmask_version" in found.config
+
+
+def load(found: Found, **override: Any) -> Loaded:
+    """The network and its tokenizer. override: time."""
+    from unmask.text.find import load as load_model
+
+    model = load_model(found.folder, **family.checked(override, SETTINGS, NAME))
+    return Loaded(model.denoiser, model.tokenizer, model.schedule, model.layout, about(found))
+
+
+def about(found: Found, **override: Any) -> dict[str, Any]:
+    """What the files say, without the weights being read."""
+    family.checked(override, SETTINGS, NAME)
+    config, header = pretrained.read_config(found.folder)
+    cls = DDiT if header["architecture"] == "ddit" else Causal
+    said = family.said(found, "", cls, config, ema=False)
+    extra = header.get("extra") or {}
+    return {"format": NAME, "variant": header["architecture"], "time": config.conditioning} | said | {
+        "origin": (extra.get("origin") or {}).get("format"),
+    }  # fmt: skip

@@ -1,0 +1,49 @@
+"""RADD's checkpoints: the DDiT without noise level and adaLN, its norms with biases.
+
+The mean is the softmax over all columns but the last, the mask's, which is meaningless. There is no time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.text.adapters import Loaded
+from unmask.text.adapters import ddit_family as family
+from unmask.text.adapters.found import Found
+
+NAME = "RADD"
+NEEDS = "tensors vocab_embed.embedding, blocks.0.norm1.bias, ... without a prefix and without sigma_map"
+SETTINGS = ("ema", "length", "heads")
+
+
+def recognises(found: Found) -> bool:
+    """The DDiT's tensors without a prefix and a noise level, its norms with biases."""
+    names = found.tensors
+    return family.EMBEDDING in names and "blocks.0.norm1.bias" in names and family.LEVEL not in names
+
+
+def load(found: Found, **override: Any) -> Loaded:
+    """The network. override: ema (averaged weights, by default), length, heads."""
+    given = family.checked(override, SETTINGS, NAME)
+    config, said = _config(found, given), about(found, **override)
+    denoiser = family.network(found, "", DDiT, config, ema=bool(given.get("ema", True)))
+    tokenizer, said["needs"] = family.tokenizer(found, config.vocab_size - 1)
+    return Loaded(denoiser, tokenizer, about=said)
+
+
+def about(found: Found, **override: Any) -> dict[str, Any]:
+    """What the files say, without the weights being read."""
+    given = family.checked(override, SETTINGS, NAME)
+    config = _config(found, given)
+    return {"format": NAME, "time": "none"} | family.said(found, "", DDiT, config, ema=bool(given.get("ema", True)))
+
+
+def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
+    said = family.settings(found)
+    return family.config_of(
+        found, "", mask_id=found.tensors[family.EMBEDDING].shape[0] - 1,
+        heads=given.get("heads", family.of_model(said, "n_heads")),
+        length=given.get("length", family.of_model(said, "length")), dropout=family.of_model(said, "dropout"),
+        conditioning="none",
+    )  # fmt: skip

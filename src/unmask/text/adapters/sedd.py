@@ -1,0 +1,56 @@
+"""SEDD's checkpoints: its hub folders and checkpoint.pth of its own training.
+
+Its log-score is out - log(e^sigma - 1) - log(V - 1) (without these shifts where scale_by_sigma is false), and the mean
+parameterisation is its normalisation over the data tokens: both shifts cancel, so the mean's logits are ``out`` itself.
+The network is always fed sigma = -log(alpha).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.text.adapters import Loaded
+from unmask.text.adapters import ddit_family as family
+from unmask.text.adapters.found import Found
+
+NAME = "SEDD"
+NEEDS = "tensors vocab_embed.embedding, sigma_map.mlp.0.weight, blocks.0.adaLN_modulation.weight, ... without a prefix"
+SETTINGS = ("time", "ema", "mask_id", "length", "heads")
+
+
+def recognises(found: Found) -> bool:
+    """The DDiT's tensors without a prefix, its noise level's embedding among them."""
+    return family.EMBEDDING in found.tensors and family.LEVEL in found.tensors
+
+
+def load(found: Found, **override: Any) -> Loaded:
+    """The network. override: time (False feeds 0), ema (averaged weights, the default), and what a file may lack."""
+    given = family.checked(override, SETTINGS, NAME)
+    config, said = _config(found, given), about(found, **override)
+    denoiser = family.network(found, "", DDiT, config, ema=bool(given.get("ema", True)))
+    tokenizer, said["needs"] = family.tokenizer(found, config.vocab_size - 1)
+    return Loaded(denoiser, tokenizer, about=said)
+
+
+def about(found: Found, **override: Any) -> dict[str, Any]:
+    """What the files say, without the weights being read."""
+    given = family.checked(override, SETTINGS, NAME)
+    config = _config(found, given)
+    time = "sigma = -log(alpha)" if config.conditioning == "time" else "none: sigma is fed as 0"
+    return {"format": NAME, "time": time} | family.said(found, "", DDiT, config, ema=bool(given.get("ema", True)))
+
+
+def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
+    said = family.settings(found)
+    graph = said.get("graph")
+    kind = graph.get("type") if isinstance(graph, dict) else "absorb"
+    if kind != "absorb":
+        raise ValueError(f"{found.path} is SEDD with graph.type={kind!r}: it has no mask; 'absorb' is needed")
+    columns = found.tensors[family.EMBEDDING].shape[0]
+    return family.config_of(
+        found, "", mask_id=int(given.get("mask_id", columns - 1)),
+        heads=given.get("heads", family.of_model(said, "n_heads")),
+        length=given.get("length", family.of_model(said, "length")), dropout=family.of_model(said, "dropout"),
+        conditioning="time" if given.get("time", True) else "none",
+    )  # fmt: skip

@@ -1,0 +1,221 @@
+"""Any masked language model of transformers: BERT, RoBERTa, DistilBERT, ModernBERT, ESM and their kin.
+
+The network is transformers' own class, made from the config and filled with the weights that were found; no code that
+comes with a checkpoint is run. The head is computed for the asked rows alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.protocol import inference
+from unmask.text import foreign
+from unmask.text.adapters import Loaded
+from unmask.text.adapters.found import Found
+from unmask.text.adapters.framed import Framed
+from unmask.text.foreign import Foreign
+
+NAME = "masked LM of transformers"
+NEEDS = "a config.json with the model_type of a masked LM of transformers (bert, roberta, esm, ...), and its head"
+
+# The head's last bias or matrix of each family: what a checkpoint of another task does not have.
+HEADS = {
+    "bert": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    "distilbert": ("vocab_projector.bias",),
+    "modernbert": ("decoder.bias", "decoder.weight"),
+    "esm": ("lm_head.bias",),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("lm_head.bias", "lm_head.decoder.bias")),
+}
+# Weights of other tasks' heads, and a buffer that older versions saved.
+OTHER = ("cls.seq_relationship", "cls.species", "cls.chain", "cls.graft", "pooler.", "position_ids", "contact_head")
+PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "esm")  # positions are counted from pad_token_id + 1
+PROBE = 6  # tokens on which the row by row head is compared to the whole
+
+
+def recognises(found: Found) -> bool:
+    """A model_type whose class is known here, or an architecture that calls itself a masked LM of transformers."""
+    if "auto_map" in found.config:  # such a class is the checkpoint's own code
+        return False
+    architectures = [str(name) for name in found.config.get("architectures") or ()]
+    if found.config.get("model_type") in HEADS:
+        return True
+    return "model_type" in found.config and any(name.endswith("ForMaskedLM") for name in architectures)
+
+
+def load(found: Found, **override: Any) -> Loaded:
+    """The network with its tokenizer. override: ``mask_id``, which a folder without a tokenizer needs."""
+    facts = about(found, **override)
+    tokenizer, network = foreign.load(found.folder), _network(found)
+    names = {name: _renamed(name) for name in found.tensors}
+    missing, unexpected = _fill(network, {names[name]: tensor for name, tensor in found.read().items()}, found)
+    if missing:
+        raise ValueError(f"{found.path} lacks {len(missing)} of the network's tensors, the first is {missing[0]}")
+    made = denoiser(network, tokenizer, mask_id=facts["mask_id"])
+    return Loaded(made, tokenizer, layout="rows", about=facts | {"unexpected": unexpected})
+
+
+def about(found: Found, **override: Any) -> dict[str, Any]:
+    """What the files say, without the weights being read."""
+    kind = str(found.config["model_type"])
+    head = HEADS.get(kind, ())
+    # ModernBERT's last matrix is tied, so that a head without its bias leaves no trace in the file.
+    tells = found.config.get("decoder_bias", True)
+    if head and tells and not any(name in found.tensors for name in head):
+        raise ValueError(
+            f"{found.path} is a {kind} without the head that predicts tokens ({' or '.join(head)} is needed): "
+            "it was trained for another task and cannot be sampled"
+        )
+    tokenizer = foreign.load(found.folder)
+    mask_id = _mask_id(found, tokenizer, override)
+    around = tokenizer.around if tokenizer else ((), ())
+    limit = _limit(found.config)
+    return {
+        "format": f"{NAME}, {kind}", "parameters": sum(tensor.count for tensor in found.tensors.values()),
+        "mask_id": mask_id, "special_ids": sorted(tokenizer.special_ids) if tokenizer else [mask_id],
+        "length": None if limit is None else limit - len(around[0]) - len(around[1]),
+        "time": "none", "ema": found.ema, "missing": [],
+        "unexpected": sorted(name for name in found.tensors if any(part in name for part in OTHER)),
+    }  # fmt: skip
+
+
+def denoiser(
+    model: Any, tokenizer: Foreign | None = None, *, mask_id: int | None = None, framed: bool = True
+) -> Framed:
+    """Any ``AutoModelForMaskedLM`` as a Denoiser. With ``framed`` the canvas holds no [CLS] and no [SEP]."""
+    mask_id = mask_id if mask_id is not None else tokenizer.mask_id if tokenizer else None
+    if mask_id is None:
+        raise ValueError(f"{type(model).__name__}: its mask is not known: give mask_id")
+    vocab_size = int(model.config.vocab_size)
+    never: set[int] = set()
+    if tokenizer is not None:
+        # A matrix is often made wider than the vocabulary: the ids past it have no text.
+        never = {i for i in tokenizer.special_ids if i < vocab_size} | {*range(tokenizer.vocab_size, vocab_size)}
+    pad_id = tokenizer.pad_id if tokenizer is not None else model.config.pad_token_id
+    around = tokenizer.around if framed and tokenizer is not None else ((), ())
+    limit = _limit(model.config.to_dict())
+    return Framed(
+        ByRows(model, pad_id), vocab_size=vocab_size, mask_id=mask_id, special_ids=never, around=around, limit=limit
+    ).train(model.training)
+
+
+class ByRows(nn.Module):
+    """A masked LM of transformers whose head sees the asked rows alone: (ids [B, T], rows [B, R]) -> [B, R, V]."""
+
+    def __init__(self, model: Any, pad_id: int | None) -> None:
+        super().__init__()
+        self.model, self.pad_id = model, pad_id
+        self.has_head = self._agrees()
+
+    def forward(self, ids: Tensor, rows: Tensor) -> Tensor:
+        seen = torch.ones_like(ids) if self.pad_id is None else (ids != self.pad_id).long()
+        arguments = {"input_ids": ids, "attention_mask": seen}
+        if not self.has_head:
+            logits: Tensor = self.model(**arguments).logits
+            return logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        hidden = self.model.base_model(**arguments)[0]
+        head = _head(self.model)
+        assert head is not None
+        logits = head(hidden.gather(1, rows.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
+        return logits
+
+    def _agrees(self) -> bool:
+        """Whether the head that was found does what the whole model does; a class that differs is asked for all."""
+        head = _head(self.model)
+        if head is None:
+            return False
+        device = next(self.model.parameters()).device
+        other = [i for i in range(self.model.config.vocab_size) if i != self.pad_id][:PROBE]
+        ids = torch.tensor([other], device=device)
+        with inference(self.model):
+            mask = torch.ones_like(ids)
+            whole = self.model(input_ids=ids, attention_mask=mask).logits
+            rows = head(self.model.base_model(input_ids=ids, attention_mask=mask)[0])
+        return whole.shape == rows.shape and bool(torch.allclose(whole, rows, rtol=1e-4, atol=1e-4))
+
+
+def _head(model: Any) -> Callable[[Tensor], Tensor] | None:
+    """From hidden states to logits, position by position, by the names that transformers' classes have."""
+    for name in ("cls", "lm_head"):
+        if isinstance(getattr(model, name, None), nn.Module):
+            found: Callable[[Tensor], Tensor] = getattr(model, name)
+            return found
+    if hasattr(model, "vocab_projector"):
+        return lambda h: model.vocab_projector(model.vocab_layer_norm(model.activation(model.vocab_transform(h))))
+    if hasattr(model, "head") and hasattr(model, "decoder"):
+        return lambda h: model.decoder(model.head(h))
+    return None
+
+
+def _limit(config: dict[str, Any]) -> int | None:
+    """The most tokens that there are positions for."""
+    limit = config.get("max_position_embeddings")
+    if limit is None:
+        return None
+    kind, rotary = config.get("model_type"), config.get("position_embedding_type") == "rotary"
+    pad = config.get("pad_token_id")
+    counted = kind in PADDED_POSITIONS and not rotary
+    return int(limit) - (int(1 if pad is None else pad) + 1 if counted else 0)
+
+
+def _mask_id(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -> int:
+    if unknown := sorted(override.keys() - {"mask_id"}):
+        raise ValueError(f"{NAME}: there is no setting {unknown[0]!r}; there is mask_id")
+    named = found.config.get("mask_token_id")
+    for value in (override.get("mask_id"), tokenizer.mask_id if tokenizer else None, named):
+        if value is not None:
+            return int(value)
+    raise ValueError(
+        f"{found.path}: its mask is not known. Found: {', '.join(found.files)}. Needed: a tokenizer (tokenizer.json, "
+        "vocab.txt, or vocab.json with merges.txt), or mask_id"
+    )
+
+
+def _network(found: Found) -> Any:
+    """transformers' class for this config, with weights that are still random."""
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            "a masked LM of transformers needs transformers: pip install 'unmask[hf]'", name="transformers"
+        ) from error
+    kind = str(found.config["model_type"])
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ValueError(f"{found.path}: this version of transformers knows no model_type {kind!r}")
+    # Which files it once came from is not asked again.
+    settings = {k: v for k, v in found.config.items() if k not in ("auto_map", "_name_or_path", "dtype", "torch_dtype")}
+    try:
+        config = transformers.CONFIG_MAPPING[kind].from_dict(settings)
+        return transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False).float().eval()
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        raise ValueError(f"{found.path}: transformers cannot make a {kind} of its config: {error}") from error
+
+
+def _renamed(name: str) -> str:
+    """Names of the first releases of BERT."""
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        name = name.replace(old, new)
+    return name
+
+
+def _fill(network: Any, state: dict[str, Tensor], found: Found) -> tuple[list[str], list[str]]:
+    """Put the weights in; what is missing and what has no place. A tied tensor counts when its twin is there."""
+    state = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    try:
+        result = network.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
+        raise ValueError(f"{found.path}: its tensors do not fit its config: {lines[0] if lines else error}") from None
+    own = network.state_dict()
+    filled = {tensor.data_ptr() for name, tensor in own.items() if name in state}
+    missing = [name for name in result.missing_keys if own[name].data_ptr() not in filled]
+    for name, tensor in own.items():
+        if name in state and not torch.equal(tensor, state[name]):
+            raise ValueError(f"{found.path}: {name} is tied to another tensor in its config, and differs from it here")
+    return sorted(missing), sorted(result.unexpected_keys)
+
+

@@ -1,0 +1,279 @@
+"""Tokenizers: text to ids and back, frozen, hashed, and kept in one JSON file.
+
+Data ids are 0 .. vocab_size - 1; the mask is not one of them (a model's mask_id is normally vocab_size). Where there is
+an ``eos`` it is the last id and also pads, as GPT-2's does. Decoding needs nothing but this file; encoding with a BPE
+needs the ``tokenizers`` package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.models.files import write_whole
+from unmask.text.molecules import is_selfies
+
+Kind = Literal["characters", "bytes", "bpe", "gpt2", "smiles", "selfies", "levels"]
+KINDS: tuple[str, ...] = get_args(Kind)
+Ids = NDArray[np.int64]
+
+ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one molecule or image each
+EOS = "<eos>"
+FORMAT = 1
+# Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
+SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)
+SELFIES = re.compile(r"\[[^\]]*\]")
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """``vocab[i]`` is the text of id i: bytes as latin-1, a BPE's tokens as GPT-2 spells bytes, others plainly."""
+
+    kind: Kind
+    vocab: tuple[str, ...]
+    merges: tuple[tuple[str, str], ...] = ()
+    eos_id: int | None = None
+    pad_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r}: a tokenizer is one of {', '.join(KINDS)}")
+        if not self.vocab or len(set(self.vocab)) != len(self.vocab):
+            raise ValueError(f"vocab of {len(self.vocab)} entries: it must not be empty and no entry may come twice")
+        for name in ("eos_id", "pad_id"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < len(self.vocab):
+                raise ValueError(f"{name}={value}: it must be one of the ids 0..{len(self.vocab) - 1}")
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of data ids, without the mask."""
+        return len(self.vocab)
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 of the canonical JSON: two tokenizers with one hash give the same ids."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text; eos is never among them."""
+        ids: list[int] = self.encode_many([text])[0].tolist()
+        return ids
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text; a BPE works on them in parallel."""
+        if self.kind in ("bpe", "gpt2"):
+            encodings = self._bpe.encode_batch_fast(texts, add_special_tokens=False)
+            return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+        if self.kind == "bytes":
+            return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
+        if self.kind == "characters":
+            return [self._encode_characters(text) for text in texts]
+        return [self._look_up(split(self.kind, text)) for text in texts]
+
+    def decode(
+        self, ids: Iterable[int], *, errors: str = "replace", special: bool = False, mask: str | None = None
+    ) -> str:
+        """The text of the ids.
+
+        eos and padding are left out, or with ``special`` written as <eos>. Ids of vocab_size and above are holes: they
+        are written as ``mask``, or refused without one. Bytes that are not whole characters become U+FFFD (``errors``).
+        """
+        pieces = self.pieces(ids, special=special, mask=mask)
+        separator = b" " if self.kind == "levels" else b""
+        return separator.join(pieces).decode(errors=errors)
+
+    def pieces(self, ids: Iterable[int], *, special: bool = False, mask: str | None = None) -> list[bytes]:
+        """One piece of UTF-8 per id, for who shows text as it grows: decode a run of pieces, never one alone."""
+        pieces = []
+        for i in map(int, ids):
+            if 0 <= i < self.vocab_size:
+                is_special = i in (self.eos_id, self.pad_id)
+                pieces.append(EOS.encode() * special if is_special else self._pieces[i])
+            elif mask is not None and i >= self.vocab_size:
+                pieces.append(mask.encode())
+            else:
+                raise ValueError(f"id {i} is not a token of this vocabulary, 0..{self.vocab_size - 1}")
+        return pieces
+
+    def to_json(self) -> str:
+        """The canonical JSON: sorted keys, no spaces, ASCII."""
+        content = {
+            "format": FORMAT, "kind": self.kind, "vocab": self.vocab, "merges": self.merges,
+            "eos_id": self.eos_id, "pad_id": self.pad_id,
+        }  # fmt: skip
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Tokenizer:
+        try:
+            content = json.loads(text)
+            if content["format"] != FORMAT:
+                raise ValueError(f"its format is {content['format']!r}, this version reads {FORMAT}")
+            merges = tuple((str(a), str(b)) for a, b in content["merges"])
+            return cls(content["kind"], tuple(content["vocab"]), merges, content["eos_id"], content["pad_id"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a tokenizer of unmask: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the one JSON file, whole or not at all."""
+        write_whole(Path(path), self.to_json().encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        try:
+            return cls.from_json(Path(path).read_bytes().decode())
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @cached_property
+    def _pieces(self) -> tuple[bytes, ...]:
+        if self.kind == "bytes":
+            return tuple(bytes([i]) for i in range(256)) + (b"",) * (self.vocab_size - 256)
+        if self.kind in ("bpe", "gpt2"):
+            byte = {character: i for i, character in enumerate(byte_spelling())}
+            # A special's name is not spelt in bytes; its piece is never asked for.
+            return tuple(bytes(byte.get(c, 0) for c in token) for token in self.vocab)
+        return tuple(token.encode() for token in self.vocab)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.vocab) if i not in (self.eos_id, self.pad_id)}
+
+    @cached_property
+    def _bpe(self) -> Any:
+        tokenizers = import_tokenizers()
+        vocab = {token: i for i, token in enumerate(self.vocab)}
+        bpe = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, list(self.merges)))
+        bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return bpe
+
+    @cached_property
+    def _by_code_point(self) -> Ids:
+        table = np.full(max(map(ord, self._ids), default=0) + 1, -1, dtype=np.int64)
+        for character, i in self._ids.items():
+            table[ord(character)] = i
+        return table
+
+    def _encode_characters(self, text: str) -> Ids:
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+        table = self._by_code_point
+        ids: Ids = np.where(codes < len(table), table[np.minimum(codes, len(table) - 1)], -1)
+        if (ids < 0).any():
+            where = int(np.argmax(ids < 0))
+            raise ValueError(f"the character {text[where]!r} at {where} is not among the tokenizer's {len(self._ids)}")
+        return ids
+
+    def _look_up(self, tokens: list[str]) -> Ids:
+        try:
+            return np.array([self._ids[token] for token in tokens], dtype=np.int64)
+        except KeyError as error:
+            raise ValueError(
+                f"{error.args[0]!r} is not among the tokenizer's {len(self._ids)} {self.kind} tokens"
+            ) from None
+
+
+def split(kind: str, text: str) -> list[str]:
+    """The tokens of one molecule, or the grey levels of one image, as text."""
+    if kind == "smiles":
+        return SMILES.findall(text)
+    if kind == "selfies":
+        if not is_selfies(text):
+            raise ValueError(f"{text!r} is not SELFIES, which is bracketed symbols alone, as in [C][=C][O]")
+        return SELFIES.findall(text)
+    tokens = text.split()
+    for token in tokens:
+        if not (token.isascii() and token.isdigit()):
+            raise ValueError(f"{token!r} is not a grey level: levels are integers from 0, separated by spaces")
+    return [str(int(token)) for token in tokens]
+
+
+def characters(texts: Iterable[str], *, eos: bool = True) -> Tokenizer:
+    """One id per character that occurs in these texts, in code point order."""
+    alphabet: set[str] = set()
+    for text in texts:
+        alphabet.update(text)
+    return _closed("characters", sorted(alphabet), eos)
+
+
+def bytes_of_utf8(*, eos: bool = True) -> Tokenizer:
+    """One id per byte. With eos there are 257 ids, one too many for a uint8 token file."""
+    return _closed("bytes", [chr(i) for i in range(256)], eos)
+
+
+def smiles(molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
+    """The SMILES tokens that occur in these molecules."""
+    return _closed("smiles", _tokens("smiles", molecules), eos)
+
+
+def selfies(molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
+    """The SELFIES symbols that occur in these molecules."""
+    return _closed("selfies", _tokens("selfies", molecules), eos)
+
+
+def _tokens(kind: str, molecules: Iterable[str]) -> list[str]:
+    return sorted({token for molecule in molecules for token in split(kind, molecule)})
+
+
+def levels(count: int) -> Tokenizer:
+    """Grey levels 0 .. count - 1 of images, all of one size: there is no eos and no padding."""
+    return _closed("levels", [str(i) for i in range(count)], eos=False)
+
+
+def bpe(texts: Iterable[str], size: int, *, eos: bool = True) -> Tokenizer:
+    """Byte-level BPE trained on the texts; ``size`` ids with eos, or fewer where the texts have too few pairs."""
+    smallest = 256 + eos
+    if size < smallest:
+        raise ValueError(f"vocab={size}: a byte-level BPE needs at least {smallest} ids")
+    tokenizers = import_tokenizers()
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size - eos, show_progress=False, initial_alphabet=sorted(byte_spelling())
+    )
+    model.train_from_iterator(texts, trainer)
+    trained = json.loads(model.to_str())["model"]
+    vocab = sorted(trained["vocab"], key=trained["vocab"].__getitem__)
+    return _closed("bpe", vocab, eos, tuple((a, b) for a, b in trained["merges"]))
+
+
+def gpt2(encoder: Path, merges: Path) -> Tokenizer:
+    """GPT-2's own BPE of 50,257 from its two published files; ``corpora.gpt2()`` fetches them."""
+    ids: dict[str, int] = json.loads(encoder.read_text(encoding="utf-8"))
+    lines = merges.read_text(encoding="utf-8").split("\n")[1:]
+    pairs = [tuple(line.split(" ")) for line in lines if line]
+    eos = ids["<|endoftext|>"]
+    return Tokenizer("gpt2", tuple(sorted(ids, key=ids.__getitem__)), tuple((a, b) for a, b in pairs), eos, eos)
+
+
+def byte_spelling() -> list[str]:
+    """The printable character by which GPT-2's files write each byte: itself where visible, else one from U+0100 on."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = iter(range(0x100, 0x200))
+    return [chr(i if i in visible else next(hidden)) for i in range(256)]
+
+
+def import_tokenizers() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        hint = "a BPE tokenizer needs tokenizers: pip install 'unmask[data]'"
+        raise ModuleNotFoundError(hint, name="tokenizers") from error
+    return tokenizers
+
+
+def _closed(kind: Kind, vocab: list[str], eos: bool, merges: tuple[tuple[str, str], ...] = ()) -> Tokenizer:
+    if not vocab:
+        raise ValueError(f"no {kind}: the data hold no token to make a vocabulary of")
+    last = len(vocab) if eos else None
+    return Tokenizer(kind, (*vocab, EOS) if eos else tuple(vocab), merges, last, last)

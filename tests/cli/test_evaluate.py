@@ -1,0 +1,154 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unmask
+from tests.evaluate.files import LENGTH, TOKENIZER, read, write
+from tests.small_models import TEXT, TOKENIZERS, folder, network
+from unmask.cli import main as cli
+from unmask.cli.evaluate import main
+from unmask.data.tokens import TokenFile
+from unmask.evaluate.data import found
+from unmask.models.pretrained import save
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("masked") / "model"
+    save(path, network(TOKENIZER, length=LENGTH), extra={"layout": "rows"})
+    TOKENIZER.save(path / "tokenizer.json")
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared folder."""
+    path = tmp_path_factory.mktemp("data")
+    for name, seed in (("train", 1), ("valid", 2)):
+        write(path / f"{name}.tokens", seed=seed)
+    TOKENIZER.save(path / "tokenizer.json")
+    return path
+
+
+def test_a_table_on_the_terminal(model: Path, data: Path, capsys: Any) -> None:
+    assert cli(["evaluate", str(model), str(data), "--passes", "4", "--sequences", "6", "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    index = torch.tensor([0, 1, 3, 4, 6, 7])
+    x0 = TokenFile.open(data / "valid.tokens").sequences(index)
+    bound = unmask.nelbo(unmask.load(model).denoiser, x0, passes=4, index=index)
+    for part in ("bound by count (Eq. 7), 4 passes, seed 0", "6 of 9 sequences of 10 tokens", "nats per token",
+                 "perplexity", "bits per token", "bits per character", "± estimate", "± sequences",
+                 f"{bound.nats_per_token:.4f}"[:5], f"{bound.error_of_estimate:.2g}"):  # fmt: skip
+        assert part in shown
+
+
+def test_json_the_result_file_and_a_picture(model: Path, data: Path, tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("matplotlib")
+    out, png = tmp_path / "r.json", tmp_path / "r.png"
+    arguments = [str(model), str(data), "--passes", "4", "--device", "cpu", "--json", "--split", "train"]
+    assert main([*arguments, "--output", str(out), "--picture", str(png)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    made = read(out)
+    assert made == told | {"per_sequence": made["per_sequence"]} and len(made["per_sequence"]["nats"]) == 9
+    bits = made["bits_per_token"]
+    assert bits["value"] == pytest.approx(made["nats_per_token"]["value"] / math.log(2))
+    assert min(bits["error_of_estimate"], bits["error_over_sequences"]) > 0
+    assert png.read_bytes().startswith(b"\x89PNG") and sorted(p.name for p in tmp_path.iterdir()) == ["r.json", "r.png"]
+    other = tmp_path / "valid.json"
+    assert main([str(model), str(data), "--passes", "4", "--device", "cpu", "--output", str(other)]) == 0
+    assert read(other)["nats_per_token"] != made["nats_per_token"], "the held-out part is the default"
+
+
+def test_a_left_to_right_model_has_one_error(tmp_path: Path, data: Path, capsys: Any) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "model"
+    save(path, network(TOKENIZER, length=LENGTH, causal=True), extra={"layout": "rows"})
+    TOKENIZER.save(path / "tokenizer.json")
+    assert main([str(path), str(data / "valid.tokens"), "--device", "cpu", "--picture", str(tmp_path / "p.png")]) == 0
+    shown = capsys.readouterr().out
+    assert "exact, left to right" in shown and "± estimate" not in shown and "± sequences" in shown
+    assert (tmp_path / "p.png").stat().st_size > 1000
+
+
+def test_what_was_begun_is_continued(model: Path, data: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    from unmask.evaluate.likelihood import tokenfiles
+
+    arguments = [str(model), str(data), "--passes", "4", "--batch", "6", "--device", "cpu", "--output"]
+    assert main([*arguments, str(tmp_path / "whole.json")]) == 0
+    compute, calls = tokenfiles._Work.compute, []
+
+    def interrupted(self: Any, number: int, b: int) -> Any:
+        calls.append(b)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return compute(self, number, b)
+
+    monkeypatch.setattr(tokenfiles._Work, "compute", interrupted)
+    out = tmp_path / "r.json"
+    capsys.readouterr()
+    assert main([*arguments, str(out)]) == 130
+    assert "the same command goes on from here" in capsys.readouterr().err
+    assert not out.exists() and (tmp_path / "r.json.partial").is_file()
+    assert main([*arguments, str(out), "--seed", "1"]) == 1
+    assert "seed: 0 -> 1" in capsys.readouterr().err
+    assert main([*arguments, str(out)]) == 0
+    assert calls == [0, 1, 2, 3, 3, 4, 5], "the finished batches are not computed again"
+    assert read(out) == read(tmp_path / "whole.json") and not (tmp_path / "r.json.partial").exists()
+    (tmp_path / "r.json.partial").write_text('{"seed": 5}\n')
+    assert main([*arguments, str(out)]) == 1
+    assert main([*arguments, str(out), "--no-resume"]) == 0
+
+
+def test_a_text_is_laid_out_as_the_training_data_were(tmp_path: Path, capsys: Any) -> None:
+    text = tmp_path / "genesis.txt"
+    text.write_text(TEXT)
+    model = unmask.load(folder(tmp_path / "model", "characters"))
+    with found(str(text), model) as tokens:
+        assert tokens.length == model.length and tokens.header.layout == "wrapped"
+        assert tokens.header.source == str(text) and len(tokens) > 10
+        ids = tokens.sequences([0])[0].tolist()
+    assert model.decode(ids).strip().startswith("In the beginning")
+    assert main([str(tmp_path / "model"), str(text), "--passes", "2", "--sequences", "4", "--device", "cpu"]) == 0
+    assert "genesis.txt" in capsys.readouterr().out
+
+
+def test_a_corpus_is_found_or_prepared_with_the_models_tokenizer(tmp_path: Path, monkeypatch: Any) -> None:
+    from unmask.data import corpora
+
+    tokenizer = TOKENIZERS["levels"]
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path))
+    texts = [" ".join(["3"] * 64)] * 40
+    corpus = corpora.Corpus("digits", lambda: {"train": texts}, "", "", tokenizer, 64, layout="rows")
+    monkeypatch.setattr(corpora, "load", lambda name, cache=None: corpus)
+    model = unmask.Model(network(tokenizer, length=64), tokenizer, layout="rows")
+    for _ in range(2):
+        with found("digits", model) as tokens:
+            assert len(tokens) == 2 and tokens.length == 64
+    assert len(list((tmp_path / "prepared").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.txt"], "it is no file, no folder and no corpus"),
+        (["kjvv"], "it is no file, no folder and no corpus"),
+        (["DATA", "--output", "no/such/folder.json"], "it is in no folder"),
+        (["DATA", "--passes", "0"], "passes must be at least 1"),
+        (["DATA", "--until", "-1"], "until must be above 0"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: list[str], message: str, model: Path, data: Path, capsys: Any) -> None:
+    arguments = [str(data) if argument == "DATA" else argument for argument in arguments]
+    assert main([str(model), *arguments, "--device", "cpu"]) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_wrong_command_line_is_2(model: Path) -> None:
+    with pytest.raises(SystemExit) as error:
+        main([str(model), "digits", "--by", "chance"])
+    assert error.value.code == 2

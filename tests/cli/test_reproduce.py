@@ -1,0 +1,107 @@
+"""``unmask reproduce``: what it lists, what it writes, and what it does when something fails."""
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+
+from unmask.cli import main
+from unmask.cli import reproduce as command
+from unmask.reproduce import ITEMS, Claim, Result, Settings, Table, files
+
+
+def test_list_names_every_item(capsys):
+    assert main(["reproduce", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == list(ITEMS)
+    assert [int(line.split()[0]) for line in lines] == list(range(1, 17))
+
+
+def test_nothing_asked_is_the_list(capsys):
+    assert main(["reproduce"]) == 0
+    assert ITEMS[0] in capsys.readouterr().out
+
+
+def test_a_misspelt_item_is_refused_before_anything_is_computed(tmp_path, capsys):
+    assert main(["reproduce", "beta_densities", "largest_gumble", "--out", str(tmp_path / "out")]) == 1
+    assert "largest_gumble" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_item_writes_its_picture_its_numbers_and_the_sum_of_claims(tmp_path, capsys):
+    assert main(["reproduce", "beta_densities", "--fast", "--out", str(tmp_path), "--seed", "3"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "beta_densities.png",
+        "beta_densities.md",
+        "beta_densities.json",
+        "CLAIMS.md",
+    }
+    about = json.loads((tmp_path / "beta_densities.json").read_text())
+    assert about["settings"]["size"] == "fast" and about["settings"]["seed"] == 3
+    line = json.loads(capsys.readouterr().out)
+    assert line["item"] == "beta_densities" and line["seconds"] >= 0 and line["claims"] == ["yes"] * 3
+    assert "[The Beta densities" in (tmp_path / "CLAIMS.md").read_text()
+    assert "unmask reproduce beta_densities --fast --seed 3" in (tmp_path / "beta_densities.md").read_text()
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """An item that fails as it is told: while it computes, or while its picture is drawn."""
+
+    def make(error, *, while_drawing):
+        item = ModuleType("broken")
+        item.TITLE, item.PAPER = "broken", "nowhere"
+
+        def fail(*_):
+            raise error
+
+        good = Result({"t": Table(("a",), ((1,),))}, (Claim("a", "b", "c", "d", True),), {"": fail})
+        item.run = (lambda settings: good) if while_drawing else fail
+        monkeypatch.setitem(sys.modules, "unmask.reproduce.items.largest_gumbel", item)
+
+    return make
+
+
+def test_a_failed_item_leaves_nothing_and_the_others_go_on(tmp_path, capsys, broken):
+    broken(OSError("no network here"), while_drawing=False)
+    assert command.reproduce(["largest_gumbel", "beta_densities"], Settings("tiny"), tmp_path) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "CLAIMS.md",
+        "beta_densities.json",
+        "beta_densities.md",
+        "beta_densities.png",
+    ]
+    assert "no network here" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_drawn_leaves_no_numbers_either(tmp_path, broken):
+    broken(RuntimeError("bug"), while_drawing=True)
+    with pytest.raises(RuntimeError, match="bug"):
+        command.reproduce(["largest_gumbel"], Settings("tiny"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_there_are_numbers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = Result({"t": Table(("a",), ((1,),))}, (), {"": lambda sheet: None})
+    written = files.rendered("name", "title", "paper", Settings("tiny"), result, 0.0)
+    assert set(written) == {"name.md", "name.json"}
+
+
+def test_tables_are_markdown():
+    table = Table(("a|b", "c"), ((1234567, 0.123456), (None, 1e-9), (True, "x|y"), (float("nan"), float("inf"))))
+    assert files.table_markdown(table).splitlines() == [
+        "| a\\|b | c |",
+        "| --- | --- |",
+        "| 1,234,567 | 0.1235 |",
+        "| - | 1e-09 |",
+        "| yes | x\\|y |",
+        "| - | inf |",
+    ]
+
+
+@pytest.mark.parametrize("change", [{"size": "huge"}, {"seed": -1}, {"workers": 0}])
+def test_settings_say_what_is_wrong(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        Settings(**change)

@@ -1,0 +1,300 @@
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+import torch
+
+import unmask
+from tests.small_models import LENGTH, folder
+from unmask.cli import main, options
+from unmask.cli import sample as commands
+from unmask.text import find
+
+pytest.importorskip("tyro")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    for kind in ("bpe", "characters", "smiles", "levels"):
+        folder(root / kind, kind, length=64 if kind == "levels" else LENGTH)
+    folder(root / "causal", causal=True)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """No box, no cache, no hub: none of this machine's models."""
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(find, "BOX", tmp_path / "box")
+    monkeypatch.setattr(find, "_hub_cache", list)
+
+
+def run(*arguments, **more):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path), "TERM": "xterm-256color"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "unmask.cli", *map(str, arguments)], env=environment | {"COLUMNS": "80"}, **more
+    )
+
+
+class TestSample:
+    def test_python_and_the_command_line_give_the_same_texts(self, models, capfd):
+        assert main(["sample", str(models / "smiles"), "--number", "4", "--seed", "3", "--steps", "8"]) == 0
+        said = capfd.readouterr()
+        assert said.out.splitlines() == unmask.load(models / "smiles").sample(4, seed=3, steps=8).text
+        assert said.err == ""
+
+    def test_wrapped_texts_have_an_empty_line_between_them(self, models, capfd):
+        assert main(["sample", str(models / "bpe"), "--number", "3", "--length", "6", "--prompt", "In the "]) == 0
+        texts = unmask.load(models / "bpe").sample(3, length=6, prompt="In the ").text
+        assert capfd.readouterr().out == "\n\n".join(texts) + "\n"
+        assert all(text.startswith("In the ") for text in texts)
+
+    @pytest.mark.parametrize(
+        ("flags", "same"),
+        [
+            (["--sampler", "ancestral", "--steps", "5"], {"plan": unmask.plan.ancestral, "steps": 5}),
+            (["--sampler", "first-hitting", "--steps", "5"], {}),
+            (["--steps", "5", "--order", "extrapolate"], {"steps": 5, "predict": unmask.predict.extrapolate}),
+            (["--steps", "5", "--order", "auto"], {"steps": 5, "predict": unmask.predict.extrapolate}),
+            (["--steps", "5", "--order", "correct", "--batch", "1"], {"steps": 5, "predict": unmask.predict.correct}),
+            (["--order", "auto"], {}),
+            (["--order", "margin", "--steps", "5"], {"sampler": unmask.samplers.margin(), "steps": 5}),
+            (["--order", "llada", "--block", "6", "--steps", "8", "--temperature", "0"],
+             {"sampler": unmask.samplers.llada(6), "steps": 8, "temperature": 0.0}),
+            (["--order", "confidence", "--noise", "2", "--steps", "5"],
+             {"sampler": unmask.samplers.confidence(noise=2.0), "steps": 5}),
+            (["--order", "entropy-bounded", "--gamma", "9"], {"sampler": unmask.samplers.entropy_bounded(9.0)}),
+            (["--order", "remdm-cap", "--eta", "0.3", "--steps", "9", "--batch", "1"],
+             {"sampler": unmask.samplers.remdm_cap(0.3), "steps": 9}),
+            (["--sampler", "published-ancestral", "--steps", "9"],
+             {"sampler": unmask.samplers.published.coupled_ancestral, "steps": 9}),
+            (["--sampler", "published-tweedie", "--steps", "9", "--batch", "1"],
+             {"sampler": unmask.samplers.published.sedd_tweedie, "steps": 9, "batch": 1}),
+            (["--draw", "exponential-race"], {"draw": unmask.draw.exponential_race}),
+            (["--draw", "gumbel-float32"], {"draw": unmask.draw.gumbel(torch.float32)}),
+            (["--temperature", "0.5", "--top-k", "9", "--top-p", "0.8", "--device", "cpu"],
+             {"temperature": 0.5, "top_k": 9, "top_p": 0.8}),
+        ],
+    )  # fmt: skip
+    def test_options_mean_what_they_mean_in_python(self, flags, same, models, capfd):
+        assert main(["sample", str(models / "bpe"), "--number", "2", "--seed", "7", "--json", *flags]) == 0
+        lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        made = unmask.load(models / "bpe").sample(2, seed=7, **same)
+        assert [line["tokens"] for line in lines] == made.tokens.tolist()
+        assert [line["text"] for line in lines] == made.text
+        assert [line["nfe"] for line in lines] == made.nfe.tolist()
+
+    def test_what_is_saved_says_how_it_was_drawn(self, models, capfd):
+        """A judge must be able to say the draw and its precision: they are in every line."""
+        for flags, draw, dtype in (
+            ([], "inverse-cdf", "float64"),
+            (["--draw", "gumbel-float32"], "gumbel-float32", "float32"),
+            (["--sampler", "published-ancestral", "--steps", "4"], "coupled race", "float32"),
+        ):
+            assert main(["sample", str(models / "characters"), "--length", "4", "--json", *flags]) == 0
+            line = json.loads(capfd.readouterr().out)
+            assert (line["draw"], line["dtype"]) == (draw, dtype)
+        assert main(["sample", str(models / "characters"), "--length", "4", "--json", "--order", "margin"]) == 0
+        line = json.loads(capfd.readouterr().out)
+        assert line["order"] == "margin" and "sampler" not in line
+        assert main(["sample", str(models / "causal"), "--length", "4", "--json", "--temperature", "0.5"]) == 0
+        line = json.loads(capfd.readouterr().out)
+        assert (line["sampler"], line["temperature"]) == ("left-to-right", 0.5)
+
+    def test_beyond_128_steps_auto_corrects(self):
+        chosen = options.SampleOptions(order="auto", steps=129).chosen()
+        assert chosen["predict"] is unmask.predict.correct
+
+    def test_every_name_on_the_command_line_stands_for_something(self):
+        from typing import get_args, get_type_hints
+
+        hints = get_type_hints(options.Options)
+        named = {name: {value for part in (hint, *get_args(hint)) for value in get_args(part) if isinstance(value, str)}
+                 for name, hint in hints.items() if name in ("sampler", "order", "draw")}  # fmt: skip
+        assert named["sampler"] == {*options.SAMPLERS, *options.PUBLISHED} and named["draw"] == set(options.DRAWS)
+        assert named["order"] == {*options.ORDERS, "auto", *options.LOOKING}
+
+    def test_a_left_to_right_model_is_sampled_by_the_same_verb(self, models, capfd):
+        assert main(["sample", str(models / "causal"), "--number", "2", "--prompt", "And the"]) == 0
+        assert capfd.readouterr().out.startswith("And the")
+        assert main(["sample", str(models / "causal"), "--steps", "4"]) == 1
+        assert capfd.readouterr().err == (
+            "unmask sample: a left-to-right model draws one token per call from the beginning: it takes no steps\n"
+        )
+
+    def test_output_is_written_whole_and_instead_of_stdout(self, models, tmp_path, capfd):
+        path = tmp_path / "texts.jsonl"
+        path.write_text("old")
+        assert main(["sample", str(models / "levels"), "--number", "2", "--json", "--output", str(path)]) == 0
+        assert capfd.readouterr().out == ""
+        assert [json.loads(line)["index"] for line in path.read_text().splitlines()] == [0, 1]
+        assert os.listdir(tmp_path) == ["texts.jsonl"]
+        for wrong in (tmp_path, tmp_path / "no" / "file"):
+            assert main(["sample", str(models / "levels"), "--output", str(wrong)]) == 1
+            assert "folder" in capfd.readouterr().err
+
+    def test_without_a_model_the_box_serves(self, models, tmp_path, capfd):
+        assert main(["sample"]) == 1
+        assert "no model is in the box" in capfd.readouterr().err
+        folder(tmp_path / "box" / "verses", "smiles", seed=1)
+        assert main(["sample"]) == 0
+        assert capfd.readouterr().out == unmask.load("verses").sample().text[0] + "\n"
+        folder(tmp_path / "box" / "kjv", "smiles", seed=2)
+        assert main(["sample", "--seed", "4"]) == 0
+        assert capfd.readouterr().out == unmask.load("kjv").sample(seed=4).text[0] + "\n"
+
+
+class TestInfill:
+    def test_the_blanks_are_filled(self, models, capfd):
+        assert main(["infill", str(models / "bpe"), "In the ____ God ____ the heaven", "--number", "3"]) == 0
+        for line in capfd.readouterr().out.split("\n\n"):
+            assert re.fullmatch(r"In the .* God .* the heaven\n?", line, re.DOTALL)
+
+    def test_a_mask_character_is_a_token(self, models, capfd):
+        assert main(["infill", str(models / "characters"), "a_b##c", "--mask-character", "#", "--json"]) == 0
+        line = json.loads(capfd.readouterr().out)
+        assert re.fullmatch(r"a_b.{0,2}c", line["text"], re.DOTALL) and line["nfe"] == line["ncs"] == 2
+
+    def test_the_text_may_come_from_a_pipe(self, models, capfd, monkeypatch):
+        import io
+
+        monkeypatch.setattr(sys, "stdin", io.StringIO("the ____ of\nthe ____\n"))
+        assert main(["infill", str(models / "characters"), "-"]) == 0
+        out = capfd.readouterr().out
+        assert re.fullmatch(r"the .{0,4} of\nthe .{0,4}\n", out, re.DOTALL)
+
+    def test_a_text_longer_than_the_training_sequences_is_noted(self, models, capfd):
+        assert main(["infill", str(models / "characters"), "the earth " * 4 + "____"]) == 0
+        assert capfd.readouterr().err == f"note: 46 tokens, and the model was trained on {LENGTH} at a time\n"
+
+
+def test_what_goes_wrong_is_one_line_and_1(models, tmp_path, capfd):
+    for arguments, message in (
+        (["sample", "xyzzy"], "there is no model 'xyzzy'"),
+        (["sample", str(models / "bpe"), "--sampler", "ancestral"], "plan.ancestral needs steps"),
+        (["sample", str(models / "bpe"), "--sampler", "published-euler"], "--sampler published-euler needs --steps"),
+        (["sample", str(models / "bpe"), "--sampler", "published-euler", "--steps", "4", "--top-k", "3"],
+         "is run as published: it takes no --top-k"),
+        (["sample", str(models / "bpe"), "--steps", "0"], "steps must be a whole number of at least 1"),
+        (["sample", str(models / "bpe"), "--order", "remdm-cap"], "remasking needs steps"),
+        (["sample", str(models / "bpe"), "--order", "margin", "--eta", "0.1"], "--order margin takes no --eta"),
+        (["sample", str(models / "bpe"), "--order", "remdm-cap", "--block", "4", "--steps", "4"], "takes no --block"),
+        (["sample", str(models / "bpe"), "--order", "margin", "--sampler", "parallel"], "it takes no --sampler"),
+        (["sample", str(models / "bpe"), "--gamma", "0.1"], "--gamma is for an order that looks at the network"),
+        (["sample", str(models / "bpe"), "--temperature", "-1"], "temperature must be"),
+        (["sample", str(models / "bpe"), "--number", "0"], "--number must be at least 1, got 0"),
+        (["sample", str(models / "bpe"), "--length", "0"], "--length must be at least 1, got 0"),
+        (["sample", str(models / "bpe"), "--device", "abacus"], "device='abacus'"),
+        (["sample", "--watch", str(tmp_path / "nothing")], "No such file"),
+        (["infill", str(models / "bpe"), "no blank"], "the text has no blank"),
+        (["infill", str(models / "causal"), "a ____"], "cannot fill blanks"),
+        (["infill", str(models / "smiles"), "zz ____"], "'z' is not among the tokenizer's"),
+    ):  # fmt: skip
+        assert main(arguments) == 1, arguments
+        said = capfd.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1 and message in said.err, said.err
+        assert said.err.startswith(f"unmask {arguments[0]}: ")
+
+
+def test_a_wrong_command_line_is_2(models, capfd):
+    for arguments in (["sample", "--nonsense"], ["sample", "x", "--order", "3"], ["infill", "x"], ["models", "x"]):
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        said = capfd.readouterr()
+        assert left.value.code == 2 and said.out == "" and said.err
+
+
+def test_an_interrupt_is_130_and_says_nothing(capfd):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert commands._guarded("sample", interrupted) == 130
+    assert capfd.readouterr() == ("", "")
+
+
+class TestModels:
+    def test_nothing_there_says_how_to_add_one(self, tmp_path, capfd):
+        assert main(["models"]) == 0
+        out = capfd.readouterr().out
+        assert out.startswith("In the box: none\n") and f"copy RUN/model to\n{tmp_path / 'cache'}" in out
+        assert main(["models", "--json"]) == 0
+        assert capfd.readouterr().out == ""
+
+    def test_they_are_listed_with_what_a_reader_must_know(self, tmp_path, capfd):
+        folder(tmp_path / "box" / "kjv", extra={"characters_per_token": 3.5})
+        folder(tmp_path / "cache" / "models" / "chem", "smiles", causal=True)
+        damaged = folder(tmp_path / "cache" / "models" / "damaged")
+        (damaged / "tokenizer.json").write_text("{}")
+        assert main(["models"]) == 0
+        box, cache = capfd.readouterr().out.split("In ")[1:3]
+        assert re.search(r"kjv: masked, 0\.\d MB, 24 tokens, bpe of 300, 3\.50 characters per token, "
+                         r"3\.250 bits per token; four sentences", box)  # fmt: skip
+        assert "chem: left-to-right" in cache and "damaged: cannot be used: " in cache
+        assert main(["models", "--json"]) == 0
+        lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert [(line["name"], line["where"], line.get("length")) for line in lines] == [
+            ("kjv", "box", LENGTH), ("chem", "cache", LENGTH), ("damaged", "cache", None),
+        ]  # fmt: skip
+        assert "not a tokenizer of unmask" in lines[2]["error"]
+
+
+class TestWatch:
+    def test_a_saved_trace_is_replayed_without_its_network(self, models, tmp_path, capfd):
+        file, model = tmp_path / "saved.jsonl", folder(tmp_path / "model", "characters")
+        assert main(["infill", str(model), "a ____ b", "--number", "2", "--json", "--output", str(file)]) == 0
+        (model / "model.safetensors").unlink()
+        assert main(["sample", "--watch", str(file)]) == 0
+        said = capfd.readouterr()
+        texts = [json.loads(line)["text"] for line in file.read_text().splitlines()]
+        assert said.out == "".join(f"{text}\n" for text in texts)
+        assert said.err == ""
+        file.write_text(file.read_text() + "nonsense\n")
+        assert main(["sample", "--watch", str(file)]) == 1
+        assert f"{file}, line 3: not a line that --json wrote" in capfd.readouterr().err
+
+    def test_another_model_may_be_named(self, models, tmp_path, capfd, monkeypatch):
+        import io
+
+        assert main(["sample", str(models / "characters"), "--json", "--length", "5"]) == 0
+        record = json.loads(capfd.readouterr().out) | {"model": "gone"}
+        for arguments, code in (([], 1), ([str(models / "characters")], 0)):
+            monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(record)))
+            assert main(["sample", *arguments, "--watch", "-"]) == code
+        said = capfd.readouterr()
+        assert said.out == record["text"] + "\n" and "there is no model 'gone'" in said.err
+
+
+class TestPipes:
+    """In processes of their own, because it is their ends that matter."""
+
+    def test_a_pipe_gets_the_text_and_nothing_else(self, models):
+        process = run("sample", models / "smiles", "--number", 3, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (0, b"")
+        assert out.decode().splitlines() == unmask.load(models / "smiles").sample(3).text
+
+    def test_a_reader_that_leaves_ends_it_quietly(self, models):
+        process = run("sample", models / "smiles", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stdout.close()
+        assert (process.wait(timeout=120), process.stderr.read()) == (141, b"")
+        process.stderr.close()
+
+    def test_a_terminal_sees_the_canvas_and_then_the_picture(self, models):
+        ours, theirs = pty.openpty()
+        process = run("sample", models / "levels", "--steps", "16", stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        output = b""
+        with suppress(OSError):  # EIO: the other end is closed
+            while chunk := os.read(ours, 1 << 16):
+                output += chunk
+        os.close(ours)
+        assert process.wait(timeout=120) == 0, output
+        live, final = output.decode().rsplit("\x1b[2K", 1)
+        assert "call 16/16" in live and "tau 0." in live and "left" in live and live.count("\x1b[?25h") == 1
+        assert re.fullmatch(r"(?:[ ░▒▓█]*\r\n){9}", final), final

@@ -1,0 +1,97 @@
+"""The bound conditioned on a prompt: exact on an oracle, and what a left-to-right model says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.helpers import generator, oracle
+from tests.small_models import TOKENIZERS, network
+from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats, subsets
+from unmask.models.oracles.enumerated import TimeDependent
+from unmask.sampling import generators
+
+MASK = 3
+# A prompt of one token, a continuation of 1, 2 or 3, and what follows hidden; one prompt is empty.
+CANVAS = torch.tensor([[0, 1, MASK, MASK], [2, 0, 1, MASK], [1, 2, 2, 0], [0, 0, 2, MASK]])
+ASKED = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 0]], dtype=torch.bool)
+
+
+def truth(model) -> torch.Tensor:
+    """-log p(continuation | prompt) from the joint."""
+    return model.log_likelihood(CANVAS.masked_fill(ASKED, MASK)) - model.log_likelihood(CANVAS)
+
+
+def test_all_subsets_of_the_continuation_give_its_likelihood() -> None:
+    """With the optimal network the bound over all n and subsets is -log p(continuation | prompt), without error."""
+    model = oracle(vocab=3, length=4)
+    bound = conditional_nelbo(model, CANVAS, ASKED, generators=generators(0, 4), passes=7, batch=3)
+    assert torch.allclose(bound.nats, truth(model), rtol=0, atol=1e-12)
+    assert bound.errors.tolist() == [0.0] * 4
+
+
+def test_drawn_subsets_are_unbiased() -> None:
+    """6 passes over a continuation of 3 tokens are too few for all subsets: 400 seeds agree within 6 errors (1e-8)."""
+    model = oracle(vocab=3, length=4, seed=2)
+    again = 400
+    canvas, asked = CANVAS[2:3].expand(again, -1), ASKED[2:3].expand(again, -1)
+    bound = conditional_nelbo(model, canvas, asked, generators=generators(5, again), passes=6, batch=4096)
+    assert bool((bound.errors > 0).all())
+    mean, error = float(bound.nats.mean()), float(bound.nats.std()) / again**0.5
+    assert abs(mean - float(truth(model)[2])) < 6 * error
+    # The stated error takes the stratified passes for independent ones: it may be too large, but not too small.
+    assert float(bound.nats.std()) < 1.2 * float(bound.errors.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 5])
+def test_subsets_weigh_every_count_alike(m: int) -> None:
+    hidden, weight = subsets(m, 2**m - 1, generator(0))
+    assert len({tuple(row) for row in hidden.tolist()}) == 2**m - 1
+    for n in range(1, m + 1):
+        # weight n: every count has 1/m, and its terms, n of m hidden, are multiplied by m/n.
+        assert float(weight[hidden.sum(1) == n].sum() * n) == pytest.approx(1.0)
+
+
+def test_a_canvas_depends_on_its_own_generator_alone() -> None:
+    model = TimeDependent(oracle(vocab=3, length=4))
+    together = conditional_nelbo(model, CANVAS, ASKED, generators=generators(1, 4), passes=5, batch=3)
+    own = generators(1, 4)
+    alone = [(CANVAS[i : i + 1], ASKED[i : i + 1], own[i]) for i in (2, 3)]
+    apart = [conditional_nelbo(model, x, asked, generators=[random], passes=5) for x, asked, random in alone]
+    assert together.nats[2:].tolist() == pytest.approx([float(bound.nats) for bound in apart], abs=1e-12)
+
+
+def test_greedy_means_left_to_right_by_the_likeliest_token() -> None:
+    model = oracle(vocab=3, length=4)
+    x = CANVAS.masked_fill(ASKED, MASK)
+    for i in range(4):
+        position = ASKED & ((ASKED.cumsum(1) - 1) == i)
+        x = torch.where(position, model(x).argmax(-1), x)
+    assert is_greedy(model, x, ASKED, batch=2).tolist() == [True] * 4
+    wrong = x.clone()
+    wrong[2, 3] = (wrong[2, 3] + 1) % 3
+    assert is_greedy(model, wrong, ASKED).tolist() == [True, True, False, True]
+
+
+def test_left_to_right_models_are_exact() -> None:
+    model = network(TOKENIZERS["levels"], length=6, causal=True)
+    tokens = torch.randint(17, (3, 6), generator=generator(0))
+    asked = torch.zeros(3, 6, dtype=torch.bool)
+    asked[0, 2:5] = asked[1, 0:2] = asked[2, 5:] = True
+    log_p = torch.log_softmax(model(tokens).double(), -1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    hidden = tokens.clone()
+    hidden[0, 5] = hidden[1, 2:] = model.mask_id
+    nats, greedy = left_to_right_nats(model, hidden, asked, batch=2)
+    assert torch.allclose(nats, -(log_p * asked).sum(1), atol=1e-5)
+    likeliest = model(tokens).argmax(-1) == tokens
+    assert greedy.tolist() == (likeliest | ~asked).all(1).tolist()
+
+
+def test_what_cannot_be_asked() -> None:
+    model = oracle(vocab=3, length=4)
+    with pytest.raises(ValueError, match="the mask 3"):
+        conditional_nelbo(model, CANVAS, torch.ones_like(ASKED), generators=generators(0, 4))
+    with pytest.raises(ValueError, match="one per canvas"):
+        conditional_nelbo(model, CANVAS, ASKED, generators=generators(0, 3))
+    with pytest.raises(ValueError, match="passes=0"):
+        conditional_nelbo(model, CANVAS, ASKED, generators=generators(0, 4), passes=0)
