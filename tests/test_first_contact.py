@@ -53,7 +53,7 @@ def test_there_are_commands_to_run():
 
 
 def test_the_demo_shows_text_a_verse_a_digit_molecules_the_fault_and_what_to_type_next(tmp_path):
-    done = run("-m", "unmask.demo", cwd=tmp_path, HOME=str(tmp_path))
+    done = run("-m", "unmask.cli.demo", cwd=tmp_path, HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     verses = re.findall(r"^  In the beginning God .+ the heaven and the .+\.$", done.stdout, re.MULTILINE)
     assert len(verses) == 3

@@ -1,4 +1,4 @@
-"""``python -m unmask.demo``: what ``make demo`` runs. Under two minutes on two cores."""
+"""``python -m unmask.cli.demo``: what ``make demo`` runs. Under two minutes on two cores."""
 
 from __future__ import annotations
 
