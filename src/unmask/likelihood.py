@@ -16,7 +16,7 @@ from torch.nn import functional
 from unmask import objective
 from unmask.bound import Bound
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, device_of, inference, logits_where
+from unmask.protocol import Denoiser, device_of, follows_order, inference, is_left_to_right, logits_where
 from unmask.schedule import Linear, Schedule
 
 __all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
@@ -66,7 +66,7 @@ class Passes:
 
         Also where in 0..1 its count or time fell, [B]. x0 and where are on the CPU.
         """
-        device, any_order = device_of(model), getattr(model, "any_order", False)
+        device, any_order = device_of(model), follows_order(model)
         where = torch.ones_like(x0, dtype=torch.bool) if where is None else where
         u = self._uniforms(index, number, 1 + x0.shape[1] * (3 if any_order else 2))
         place, (keys, hits, *order) = u[:, 0], u[:, 1:].reshape(len(u), -1, x0.shape[1]).unbind(1)
@@ -155,7 +155,7 @@ def nelbo(
     """
     how = Passes(by, passes, seed if generator is None else drawn_seed(generator))
     _check(model, tokens, batch, where)
-    if left_to_right(model):
+    if is_left_to_right(model):
         return exact(model, tokens, batch=batch, where=where)
     tokens, where = tokens.cpu(), None if where is None else where.cpu()
     if where is not None and by == "order" and len(set(where.sum(1).tolist())) > 1:
@@ -176,7 +176,7 @@ def nelbo(
 def exact(model: Any, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
     """-log p of each sequence under a left-to-right model, of its tokens where ``where`` holds given those before."""
     _check(model, tokens, batch, where)
-    if not left_to_right(model):
+    if not is_left_to_right(model):
         raise ValueError(f"{type(model).__name__} is no left-to-right model: its likelihood has a bound, see nelbo")
     batch = batch or default_batch(model, tokens.shape[1])
     parts = [torch.zeros(0, dtype=torch.float64)]
@@ -229,19 +229,6 @@ def along_orders(
 
 def drawn_seed(generator: torch.Generator) -> int:
     return int(torch.randint(1 << 62, (), generator=generator, device=generator.device))
-
-
-def for_bound(network: Any) -> Any:
-    """A self-conditioned network is evaluated as mu(x, t) = F(x, t, F(x, t)), with nothing remembered."""
-    if not getattr(getattr(network, "config", None), "self_conditioning", False):
-        return network
-    from unmask.models.self_conditioned import SelfConditioned
-
-    return SelfConditioned(network, remember=False)
-
-
-def left_to_right(model: Any) -> bool:
-    return bool(getattr(model, "causal", False))
 
 
 def default_batch(model: Denoiser, length: int) -> int:

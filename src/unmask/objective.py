@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.forward import mask_by_count, mask_by_time
-from unmask.models.anyorder import usual_order
-from unmask.protocol import Denoiser, logits_where, suppress_mask
+from unmask.protocol import Denoiser, follows_order, logits_where, suppress_mask
 from unmask.schedule import Linear, Schedule
 
 LOGITS = 1 << 24  # at a time, where there may be as many as L V for each sequence
@@ -165,7 +164,7 @@ def along_order(model: Denoiser, x0: Tensor, order: Tensor, *, time: Tensor | No
     One call of the network per position of the order, or one in all if its attention follows the order. time is [B, K]
     for a network that reads it.
     """
-    if getattr(model, "any_order", False):
+    if follows_order(model):
         return _in_one_pass(model, x0, order)
     x = x0.scatter(1, order, model.mask_id)
     total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
@@ -181,8 +180,7 @@ def along_order(model: Denoiser, x0: Tensor, order: Tensor, *, time: Tensor | No
 def _in_one_pass(model: Any, x0: Tensor, order: Tensor) -> Tensor:
     """``along_order`` by the two streams of an any-order network: a pass of length L + K."""
     # What is visible throughout comes before the order.
-    became = (usual_order(x0.shape[1]).to(x0.device) - x0.shape[1]).expand_as(x0)
-    became = became.scatter(1, order, torch.arange(order.shape[1], device=x0.device).expand_as(order))
+    became = torch.full_like(x0, -1).scatter(1, order, torch.arange(order.shape[1], device=x0.device).expand_as(order))
     states, targets = model.two_streams(x0, became, order), x0.gather(1, order)
     total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
     size = max(1, LOGITS // max(1, len(x0) * model.vocab_size))
@@ -194,7 +192,7 @@ def _in_one_pass(model: Any, x0: Tensor, order: Tensor) -> Tensor:
 
 def random_order(model: Any, x0: Tensor, generator: torch.Generator) -> Tensor | None:
     """A uniform order of the positions, as numbers to be sorted [B, L], for a network whose attention follows one."""
-    if not getattr(model, "any_order", False):
+    if not follows_order(model):
         return None
     return torch.rand(x0.shape, dtype=torch.float64, generator=generator, device=generator.device).to(x0.device)
 
@@ -203,7 +201,7 @@ def _logits(model: Any, x: Tensor, time: Tensor | None, masked: Tensor, order: T
     """Raw logits [M, V] at masked positions."""
     if order is None:
         return logits_where(model, x, time, masked)
-    return suppress_mask(model, model.packed(x, time, masked, order=order))
+    return suppress_mask(model, model.packed(x, time, masked, when=order))
 
 
 def _at(position: Tensor, shape: torch.Size) -> Tensor:

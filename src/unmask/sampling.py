@@ -21,7 +21,7 @@ from unmask.draw import Draw, Faults, check_shape_options, inverse_cdf, shaped
 from unmask.noise import generator
 from unmask.plan import Ask, Plan, Planner
 from unmask.predict import Prediction, Predictor, log_mean
-from unmask.protocol import check, device_of, for_sampling, inference, logits_of
+from unmask.protocol import check, device_of, for_sampling, inference, length_of, logits_of
 from unmask.schedule import Linear, Schedule
 
 Pick = Callable[[Tensor, Sequence[torch.Generator]], tuple[Tensor, Tensor]]
@@ -232,7 +232,7 @@ def check_canvas(model: Any, canvas: Tensor | None, num: int, length: int | None
     """The canvas on the model's device, int64 [B, L], with every id one that the model knows."""
     check(model)
     if canvas is None:
-        length = getattr(model, "length", None) if length is None else length
+        length = length_of(model) if length is None else length
         if length is None:
             raise ValueError("give length, the number of tokens, or a canvas with mask_id at the holes")
         if length < 0 or num < 0:

@@ -16,6 +16,7 @@ from unmask import draw
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig, preset
 from unmask.protocol import check, logits_at
+from unmask.samplers.autoregressive import generate
 from unmask.sampling import generators
 
 V, LENGTH = 7, 10
@@ -79,7 +80,7 @@ def test_the_mask_is_the_start_token(mask_id: int) -> None:
     tokens = text(mask_id=mask_id)
     inputs = torch.cat((torch.full((2, 1), mask_id), tokens), 1)
     torch.testing.assert_close(model.next_logits(inputs)[:, :-1], model(tokens), **TOLERANCE)
-    start = model.generate(1, 1, temperature=0.0)
+    start = generate(model, 1, 1, temperature=0.0).tokens
     assert int(start) == int(model.next_logits(torch.tensor([[mask_id]])).argmax())
 
 
@@ -90,30 +91,16 @@ def test_a_masked_rest_does_not_reach_the_first_masked_row() -> None:
     torch.testing.assert_close(model(canvas)[:, :7], model(tokens)[:, :7], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("parts", [[1] * LENGTH, [4, 1, 1, 4], [LENGTH], [2, 3, 5]], ids=str)
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_the_cache_is_exact(changes: dict[str, object], parts: list[int]) -> None:
-    """Fed in any portions, the logits after each portion are those of the whole sequence without a cache."""
-    model = network(**changes)
-    inputs = functional.pad(text(mask_id=model.mask_id), (1, 0), value=model.mask_id)[:, :-1]
-    with torch.inference_mode():
-        whole, past, end = model.next_logits(inputs), model.empty_past(2, LENGTH), 0
-        for size in parts:
-            start, end = end, end + size
-            torch.testing.assert_close(model.step(inputs[:, start:end], past), whole[:, end - 1], **TOLERANCE)
-
-
 @pytest.mark.parametrize("known", [0, 1, 4])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_generating_with_the_cache_is_generating_without(changes: dict[str, object], known: int) -> None:
     model = network(**changes).train()
     prompt = text(2, known, mask_id=model.mask_id)
-    made = [torch.Generator().manual_seed(i) for i in range(2)]
-    tokens = model.generate(2, LENGTH, prompt=prompt, generators=made, temperature=0.9, top_k=5, top_p=0.95)
+    tokens = generate(model, 2, LENGTH, prompt=prompt, seed=[0, 1], temperature=0.9, top_k=5, top_p=0.95).tokens
     assert model.training and not tokens.is_inference() and torch.equal(tokens[:, :known], prompt)
 
     model.eval()
-    made = [torch.Generator().manual_seed(i) for i in range(2)]
+    made = generators([0, 1], 2)
     plain = functional.pad(prompt, (0, LENGTH - known), value=model.mask_id)
     for position in range(known, LENGTH):
         rows = torch.full((2, 1), position)
@@ -124,11 +111,10 @@ def test_generating_with_the_cache_is_generating_without(changes: dict[str, obje
 
 def test_a_sequence_does_not_depend_on_its_batch_and_a_seed_is_the_samplers() -> None:
     model = network()
-    together = model.generate(4, LENGTH, seed=5)
-    for i, generator in enumerate(generators(5, 4)):
-        assert torch.equal(model.generate(1, LENGTH, generators=[generator])[0], together[i])
-    assert torch.equal(model.generate(2, prompt=torch.tensor([1, 2]))[:, :2], torch.tensor([[1, 2], [1, 2]]))
-    assert model.generate(3).shape == (3, LENGTH)
+    together = generate(model, 4, LENGTH, seed=5).tokens
+    assert torch.equal(generate(model, 4, LENGTH, seed=5, batch=1).tokens, together)
+    assert torch.equal(generate(model, 2, prompt=torch.tensor([1, 2])).tokens[:, :2], torch.tensor([[1, 2], [1, 2]]))
+    assert generate(model, 3).tokens.shape == (3, LENGTH)
 
 
 def test_samples_follow_the_models_own_law() -> None:
@@ -139,25 +125,25 @@ def test_samples_follow_the_models_own_law() -> None:
         log_p = torch.log_softmax(model(outcomes).double(), -1).gather(-1, outcomes[..., None]).sum((1, 2))
     probabilities = log_p.exp()
     assert abs(float(probabilities.sum()) - 1) < 1e-6 and probabilities.max() > 2 * probabilities.min()
-    counts = frequencies(model.generate(4000, 3, seed=11), 3)
+    counts = frequencies(generate(model, 4000, 3, seed=11).tokens, 3)
     assert chi_square(counts, probabilities) > FALSE_ALARM
     assert chi_square(counts, torch.full((27,), 1 / 27)) < FALSE_ALARM  # and the test has the power to tell
 
 
 def test_edges_and_refusals() -> None:
     model = network()
-    assert model.generate(2, 0).shape == (2, 0) and model.generate(0, 4).shape == (0, 4)
+    assert generate(model, 2, 0).tokens.shape == (2, 0) and generate(model, 0, 4).tokens.shape == (0, 4)
     prompt = text(2, 4)
-    assert torch.equal(model.generate(2, 4, prompt=prompt), prompt)
+    assert torch.equal(generate(model, 2, 4, prompt=prompt).tokens, prompt)
     assert model(torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0, V)
-    assert model.generate(1, 2 * LENGTH, temperature=0.0).shape == (1, 2 * LENGTH)
+    assert generate(model, 1, 2 * LENGTH, temperature=0.0).tokens.shape == (1, 2 * LENGTH)
     for arguments, message in [
-        ({"prompt": prompt, "length": 3}, "length=3"), ({"prompt": prompt[:1], "length": 5}, "num=2"),
+        ({"prompt": prompt, "length": 3}, "length=3"), ({"length": 5, "seed": [1]}, "one per sequence"),
         ({"prompt": prompt.float(), "length": 5}, "int64"), ({"length": -1}, "length=-1"),
-        ({"generators": [torch.Generator()]}, "one per sequence"), ({"temperature": -1.0}, "temperature"),
+        ({"temperature": -1.0}, "temperature"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):
-            model.generate(2, **arguments)  # type: ignore[arg-type]
+            generate(model, 2, **arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="int64"):
         model(torch.zeros(2, 3))
     for changes in ({"conditioning": "ratio", "adaln": True}, {"self_conditioning": True}):
@@ -189,5 +175,5 @@ def test_it_trains_by_its_exact_likelihood_and_samples_what_it_learned() -> None
         loss.backward()
         optimiser.step()
     assert loss < 2.5  # log 7 = 1.95 is the least that there is
-    tokens = model.generate(5, LENGTH, seed=0, temperature=0.0)
+    tokens = generate(model, 5, LENGTH, seed=0, temperature=0.0).tokens
     assert torch.equal(tokens, (tokens[:, :1] + torch.arange(LENGTH)) % V)

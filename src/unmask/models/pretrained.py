@@ -255,9 +255,9 @@ def _snippet(architecture: str, length: int) -> list[str]:
     """Code that samples from this folder: ids, by names that this package exports."""
     if architecture == "causal":
         return [
-            "from unmask.models.causal import Causal", "",
+            "from unmask.models.causal import Causal", "from unmask.samplers.autoregressive import generate", "",
             'model = Causal.from_pretrained("this folder or repository")',
-            f"tokens = model.generate(num=4, length={length}, seed=0)",
+            f"tokens = generate(model, num=4, length={length}, seed=0).tokens",
         ]  # fmt: skip
     return [
         "import unmask", "from unmask.models.ddit import DDiT", "",

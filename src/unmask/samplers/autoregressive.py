@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from unmask.draw import Draw, inverse_cdf, shaped
+from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
+from unmask.protocol import device_of, for_sampling, inference
 from unmask.sampling import Sample, Step, generators
 
 if TYPE_CHECKING:
@@ -32,15 +33,22 @@ def generate(
     batch: int | None = None,
     callback: Callable[[Step], object] | None = None,
 ) -> Sample:
-    """``Causal.generate``, one token per call with the KV cache, every draw kept as a Step with tau = 1 - l/L.
+    """One token per call with the KV cache, every draw kept as a Step with tau = 1 - l/L.
 
-    prompt: int64 [P], the beginning of every sequence. first: bool [V], the ids that may follow it.
+    prompt: int64 [P] or [num, P], the beginning of every sequence. first: bool [V], the ids that may follow it.
     """
     started = clock.perf_counter()
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
     length = network.length if length is None else length
-    known = 0 if prompt is None else len(prompt)
+    known = 0 if prompt is None else prompt.shape[-1]
+    if num < 0 or length < 0:
+        raise ValueError(f"num and length must be at least 0, got num={num} and length={length}")
+    if prompt is not None and prompt.dtype != torch.int64:
+        raise ValueError(f"prompt must be int64, got {prompt.dtype}")
+    if known > length:
+        raise ValueError(f"the prompt has {known} tokens, more than length={length}")
+    check_shape_options(temperature, top_k, top_p)
     random = generators(seed, num)
     size = batch or max(num, 1)
     parts = [torch.arange(start, min(start + size, num)) for start in range(0, num, size)]
@@ -54,7 +62,7 @@ def generate(
             at = next(position)
             if first is not None and at == known:
                 logits = logits.masked_fill(~first.to(logits.device), -torch.inf)
-            # Here and not in network.generate: what may not follow the prompt must not count among the top k.
+            # After this: what may not follow the prompt must not count among the top k.
             logits = shaped(logits, temperature=temperature, top_k=top_k, top_p=top_p)
             ids = draw(logits, rows)
             p = (logits.gather(1, ids.unsqueeze(1)) - logits.logsumexp(1, keepdim=True)).exp()
@@ -69,10 +77,18 @@ def generate(
 
         return pick
 
-    made = []
+    tokens = torch.full((num, length), network.mask_id)
+    if prompt is not None:
+        tokens[:, :known] = prompt
+    fast = for_sampling(network)
     for part in parts:
-        own = [random[i] for i in part.tolist()]
-        made.append(network.generate(len(part), length, prompt=prompt, draw=recording(part), generators=own))
-    tokens = torch.cat(made) if made else torch.empty(0, length, dtype=torch.int64)
+        own, pick, x = [random[i] for i in part.tolist()], recording(part), tokens[part].to(device_of(network))
+        run = for_sampling(fast)
+        for position in range(known, length):
+            with inference(run):
+                logits = run(x, rows=torch.full((len(x), 1), position, device=x.device)).squeeze(1)
+                ids = pick(logits, own)
+            x[:, position] = ids
+        tokens[part] = x.cpu()
     calls = torch.full((num,), length - known)
     return Sample(tokens, tuple(trace), calls, calls.clone(), len(trace), clock.perf_counter() - started)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.protocol import logits_at
+from unmask.protocol import for_sampling, logits_at
 from unmask.text.foreign import Foreign
 from unmask.text.tokenizer import Tokenizer
 
@@ -125,5 +125,4 @@ class Constrained(nn.Module):
 
     def for_sampling(self) -> Constrained:
         """The same around what the network wants to be called."""
-        network = self.network.for_sampling() if hasattr(self.network, "for_sampling") else self.network
-        return Constrained(network, self.where, self.allowed)
+        return Constrained(for_sampling(self.network), self.where, self.allowed)

@@ -15,10 +15,10 @@ from unmask import plan as plans
 from unmask.bound import Bound, per_text
 from unmask.data.tokens import LAYOUTS, Layout
 from unmask.draw import Draw
-from unmask.likelihood import By, drawn_seed, for_bound, nelbo
+from unmask.likelihood import By, drawn_seed, nelbo
 from unmask.plan import Planner
 from unmask.predict import Predictor
-from unmask.protocol import check, device_of
+from unmask.protocol import check, device_of, for_bound, is_left_to_right, length_of
 from unmask.samplers.autoregressive import generate
 from unmask.sampling import Sample, Step
 from unmask.sampling import sample as sample_tokens
@@ -90,7 +90,7 @@ class Model:
     @property
     def length(self) -> int | None:
         """Tokens of a training sequence, if the network says."""
-        return getattr(self.denoiser, "length", None)
+        return length_of(self.denoiser)
 
     @property
     def token_width(self) -> float:
@@ -101,7 +101,7 @@ class Model:
 
     @property
     def left_to_right(self) -> bool:
-        return bool(getattr(self.denoiser, "causal", False))
+        return is_left_to_right(self.denoiser)
 
     def sample(
         self,

@@ -26,22 +26,12 @@ def cross_entropy(network: DDiT | Causal, states: Tensor, targets: Tensor, weigh
     """
     weight = weight.to(states.dtype)
     if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
-        matrix, bias = _head(network)
+        matrix, bias = network.head()
         in_pieces: Any = _InPieces.apply
         total, losses = in_pieces(states, matrix, bias, targets, weight, torch.is_grad_enabled())
         return total, losses
     losses = functional.cross_entropy(network.logits(states), targets, reduction="none")
     return (weight * losses).sum(), losses.detach()
-
-
-def _head(network: DDiT | Causal) -> tuple[Tensor, Tensor]:
-    """The linear map from states to logits; the mask's bias is -inf where it has a column."""
-    linear, mask_id = network.output_layer.linear, network.mask_id
-    bias: Tensor = linear.bias
-    matrix = network.vocab_embed.embedding[: len(bias)] if linear.weight is None else linear.weight
-    if mask_id < len(bias):
-        bias = bias.index_fill(0, torch.tensor([mask_id]), -torch.inf)
-    return matrix, bias
 
 
 class _InPieces(torch.autograd.Function):

@@ -15,6 +15,7 @@ import torch
 from unmask import plan
 from unmask.data.prepare import Progress
 from unmask.models.causal import Causal
+from unmask.samplers.autoregressive import generate
 from unmask.sampling import sample
 from unmask.train import checkpoint as checkpoints
 from unmask.train import curve
@@ -146,7 +147,7 @@ class Session:
 
         try:
             if isinstance(network, Causal):
-                tokens = network.generate(1, length, seed=self.config.seed)
+                tokens = generate(network, 1, length, seed=self.config.seed, callback=check).tokens
             else:
                 steps = min(length, PREVIEW_STEPS)
                 tokens = sample(network, length=length, plan=plan.parallel, steps=steps, seed=self.config.seed,

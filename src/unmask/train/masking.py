@@ -18,6 +18,7 @@ from unmask.forward import mask_by_count, mask_by_time
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
 from unmask.models.self_conditioned import SelfConditioned
+from unmask.protocol import follows_order
 from unmask.schedule import Linear, Schedule
 from unmask.train.head import cross_entropy
 
@@ -117,15 +118,16 @@ class Losses(nn.Module):
         has the chain rule along the order, -log p(x^l | what came before l), as its terms: all L in one pass.
         """
         network: Any = self.network
-        along = {"order": order} if getattr(network, "any_order", False) else {}
+        follows = follows_order(network)
         x = torch.where(masked, network.mask_id, x0) if self.kind != "left-to-right" else x0
         row = masked.nonzero()[:, 0]
         if self.kind == "score-entropy" and self.training:
-            terms = objective.score_terms(network, x, x0, time, **along)
+            terms = objective.score_terms(network, x, x0, time, order if follows else None)
         elif network.config.self_conditioning and not self.training:
             terms = objective.cross_entropy(SelfConditioned(network, remember=False), x, x0, time)
         else:
             two = self.kind == "two-stream"
+            along = {"when": order} if follows else {}
             states = network.two_streams(x0, order)[masked] if two else network.states_where(x, time, masked, **along)
             total, losses = cross_entropy(network, states, x0[masked], weight[row])
             return total, losses.new_zeros(len(x0)).index_add(0, row, losses)

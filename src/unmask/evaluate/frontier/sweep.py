@@ -26,7 +26,7 @@ from unmask.evaluate.judge.judge import Judge, judge
 from unmask.evaluate.judge.samples import DTYPES, Samples
 from unmask.evaluate.likelihood.partial import fingerprint
 from unmask.noise import word
-from unmask.protocol import device_of, inference, logits_at
+from unmask.protocol import device_of, inference, is_left_to_right, length_of, logits_at
 from unmask.samplers import published
 from unmask.samplers.autoregressive import generate
 from unmask.sampling import Sample
@@ -102,7 +102,7 @@ class Subject:
 
     @property
     def left_to_right(self) -> bool:
-        return bool(getattr(self.network, "causal", False))
+        return is_left_to_right(self.network)
 
     def sample(self, num: int, length: int, seeds: Sequence[int], options: dict[str, Any]) -> tuple[Sample, list[str]]:
         if isinstance(self.model, Model):
@@ -129,7 +129,7 @@ class Conditions:
             raise ValueError(f"num must be at least 2 and batch at least 1, got num={self.num} and batch={self.batch}")
 
     def length_of(self, subject: Subject) -> int:
-        length = self.length or getattr(subject.network, "length", None)
+        length = self.length or length_of(subject.network)
         if length is None:
             raise ValueError(f"{subject.name} does not say how long its sequences are: give length")
         return int(length)

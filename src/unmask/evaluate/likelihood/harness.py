@@ -23,9 +23,9 @@ from unmask.cli.options import SAMPLERS, Options
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
-from unmask.likelihood import for_bound
 from unmask.noise import generator, word
-from unmask.protocol import device_of
+from unmask.protocol import device_of, for_bound
+from unmask.samplers.autoregressive import generate
 from unmask.sampling import sample
 from unmask.text.find import load
 from unmask.text.model import Model
@@ -219,12 +219,11 @@ class UnmaskLM(LM):  # type: ignore[misc]
             by_length[len(ids)].append(i)
         for same in by_length.values():
             prompt = torch.tensor([before + begun[i] for i in same], dtype=torch.int64)
-            made = self.model.denoiser.generate(
-                len(same), min(prompt.shape[1] + new, self.page.length), prompt=prompt,
-                generators=[generator(0, seeds[i]) for i in same], temperature=asked.temperature, top_k=asked.top_k,
-                top_p=asked.top_p,
+            made = generate(
+                self.model.denoiser, len(same), min(prompt.shape[1] + new, self.page.length), prompt=prompt,
+                seed=[seeds[i] for i in same], temperature=asked.temperature, top_k=asked.top_k, top_p=asked.top_p,
             )  # fmt: skip
-            rows.update(zip(same, made.cpu(), strict=True))
+            rows.update(zip(same, made.tokens, strict=True))
         return [rows[i] for i in range(len(begun))]
 
     def _text(self, ids: list[int], context: str, until: Sequence[str]) -> str:
