@@ -34,6 +34,29 @@ class Denoiser(Protocol):
         ...
 
 
+@runtime_checkable
+class Caches(Protocol):
+    """A network that keeps what it has read of each sequence of its batch: row i of a call is seat i."""
+
+    def add(self, count: int, length: int) -> None:
+        """Seats for newcomers behind the last, with canvases of this length and nothing remembered."""
+        ...
+
+    def leave(self, seat: int) -> None:
+        """The last sequence moves into the seat of one that goes."""
+        ...
+
+
+def is_left_to_right(model: Any) -> bool:
+    """Whether the model's answer at a position depends on the tokens before it alone."""
+    return bool(getattr(model, "causal", False))
+
+
+def length_of(model: Any) -> int | None:
+    """Tokens of a training sequence, if the model says."""
+    return getattr(model, "length", None)
+
+
 def check(model: Any) -> None:
     """Refuse what is not a denoiser, and say what is missing."""
     if not callable(model):
@@ -84,9 +107,13 @@ def inference(model: Any) -> Iterator[None]:
             model.train()
 
 
-def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor) -> Tensor:
-    """Raw logits [B, R, V] at the asked rows, from any denoiser."""
-    arguments: dict[str, Tensor | None] = {"time": time} if takes(model, "time") else {}
+def logits_at(
+    model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, *, seats: slice | None = None
+) -> Tensor:
+    """Raw logits [B, R, V] at the asked rows, from any denoiser; seats: of a cache, which its rows are."""
+    arguments: dict[str, Any] = {"time": time} if takes(model, "time") else {}
+    if seats is not None:
+        arguments["seats"] = seats
     if takes(model, "rows"):
         logits: Tensor = model(tokens, rows=rows, **arguments)
     else:
@@ -97,16 +124,18 @@ def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor) -> 
     return suppress_mask(model, logits)
 
 
-def logits_of(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, real: Tensor) -> Tensor:
+def logits_of(
+    model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, real: Tensor, *, seats: slice | None = None
+) -> Tensor:
     """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order.
 
     The others are pads: a network with a ``ragged(tokens, time, rows, real)`` method computes no head for them.
     """
     if bool(real.all()):
-        return logits_at(model, tokens, time, rows).flatten(0, 1)
+        return logits_at(model, tokens, time, rows, seats=seats).flatten(0, 1)
     if hasattr(model, "ragged"):
         return suppress_mask(model, model.ragged(tokens, time, rows, real.to(rows.device)))
-    return logits_at(model, tokens, time, rows)[real.to(rows.device)]
+    return logits_at(model, tokens, time, rows, seats=seats)[real.to(rows.device)]
 
 
 def logits_where(model: Any, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
