@@ -1,13 +1,13 @@
 """The published low-precision samplers by their law: what N coupled steps give, without their N L V random numbers.
 
-A coupled step (``published.Coupled``) draws token and mask together. Write p for a token's odds against the
-mask in one step, M for the largest Gumbel, and c = e^-M / p. An exact draw takes the token with rate p; Gumbels
-conditioned on g <= M (Prop. 5.2) take it with p e^-c. float32 rounds E = -log u up to multiples of eps = e^-M: the rate
-is then eps E[floor(E_m / c)] = eps / (e^c - 1) = p c / (e^c - 1), with E_m the mask's own exponential. Both are p times a number below 1. So a low-precision run is an exact run in which a token, once drawn,
-is *refused* with probability 1 - e^-c or 1 - c / (e^c - 1), and its position stays masked. Rare tokens are refused
-most, the lower temperature, and unsure positions refuse most often, the prioritised unmasking. Steps in
-which nothing happens cost nothing: the fault at N = 100,000 can be watched on a laptop. For comparison only, never a
-default.
+A coupled step (``published.Coupled``) draws token and mask together. Write p for a token's odds against the mask in one
+step, M for the largest Gumbel, and c = e^-M / p. An exact draw takes the token with rate p; Gumbels conditioned on
+g <= M (Prop. 5.2) take it with p e^-c. float32 rounds E = -log u up to multiples of eps = e^-M: with E_m the mask's own
+exponential, the rate is then eps E[floor(E_m / c)] = eps / (e^c - 1) = p c / (e^c - 1). Both are p times a number below
+1. So a low-precision run is an exact run in which a token, once drawn, is *refused* with probability 1 - e^-c or
+1 - c / (e^c - 1), and its position stays masked. Rare tokens are refused most, which lowers the temperature, and unsure
+positions refuse most often, which unmasks confident ones first. Steps in which nothing happens cost nothing, so
+N = 100,000 runs on a laptop. For comparison only, never a default.
 
 The law is that of the sampler up to a part of 1/k in the k-th step from the end, where c is nearly 0 and nothing is
 refused anyway.
