@@ -2,7 +2,7 @@
 
 h(n), n = 0 .. L - 1, is the mean entropy in nats of a hidden token given n visible ones, over all sets of n positions
 and all positions outside: the profile. Parallel decoding (Algorithm 2) goes through a uniform order in groups of sizes
-k_1 .. k_N and draws the tokens of a group independently, given the n_g = k_1 + .. + k_{g-1} tokens of the groups before.
+k_1 .. k_N. It draws the tokens of a group independently, given the n_g = k_1 + .. + k_{g-1} tokens before the group.
 The mean over orders of KL(truth || sampler) is
 
     sum_g k_g h(n_g) - sum_n h(n).
@@ -34,7 +34,7 @@ def parallel_loss(profile: ArrayLike, sizes: ArrayLike) -> float:
     h = _profile(profile)
     k = np.asarray(sizes)
     if k.ndim != 1 or not np.issubdtype(k.dtype, np.integer) or k.size == 0 or k.min() < 1 or k.sum() != len(h):
-        raise ValueError(f"sizes={sizes}: whole numbers of at least 1 with the sum {len(h)} are needed")
+        raise ValueError(f"sizes={k.tolist()}: whole numbers of at least 1 with the sum {len(h)} are needed")
     start = np.cumsum(k) - k
     return float((np.repeat(h[start], k) - h).sum())
 

@@ -30,7 +30,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         if not self.nats or len(self.nats) != len(self.errors):
-            raise ValueError(f"one error per count is needed, got {len(self.nats)} counts and {len(self.errors)} errors")
+            raise ValueError(f"one error per count is needed, got {len(self.errors)} for {len(self.nats)} counts")
         if not all(map(math.isfinite, self.nats)):
             raise ValueError("a profile must be finite at every count")
 
@@ -87,9 +87,9 @@ def by_count(
     passes: for each sequence; L by default, every count once. Fewer are shared out so that all sequences together see
         all counts equally often; 2 L are every count in two orders.
 
-    The visible tokens of all counts are the beginnings of one random order per sequence (and L passes). Each row is then
-    a paired comparison of the counts: what makes a sequence hard cancels in ``parallel_loss(values, sizes)``, whose
-    spread over the sequences is the error of the loss.
+    The visible tokens of all counts are the beginnings of one random order per sequence (and L passes). A row is then a
+    paired comparison of the counts: what makes a sequence hard cancels in ``parallel_loss(row, sizes)``, and the spread
+    of these losses over the sequences gives the loss's own error.
     """
     length = tokens.shape[1] if tokens.ndim == 2 else 0
     passes = length if passes is None else passes
@@ -99,7 +99,8 @@ def by_count(
     counts = torch.randperm(length, generator=stream(seed, "profile"))
     flat = torch.arange(len(tokens) * passes)
     visible, sequence, order = counts[flat % length], flat // passes, flat % passes // length
-    total, number = torch.zeros(2, len(tokens), length, dtype=torch.float64)
+    total = torch.zeros(len(tokens), length, dtype=torch.float64)
+    number = torch.zeros_like(total)
     with inference(model):
         for rows in torch.split(visible.argsort(stable=True), batch):  # neighbours have as many tokens to predict
             n, i = visible[rows], sequence[rows]
@@ -128,6 +129,6 @@ def _check(model: Denoiser, tokens: Tensor, passes: int, batch: int | None) -> N
     if bool((tokens == model.mask_id).any()):
         raise ValueError(f"tokens must be complete: they hold the mask {model.mask_id}")
     if left_to_right(model):
-        raise ValueError(f"{type(model).__name__} is a left-to-right model: it has one order, and no profile over counts")
+        raise ValueError(f"{type(model).__name__} is a left-to-right model: it has one order and no profile")
     if passes < 1 or (batch is not None and batch < 1):
         raise ValueError(f"passes and batch must be at least 1, got {passes} and {batch}")
