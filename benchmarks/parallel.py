@@ -3,8 +3,9 @@
     python -m benchmarks.parallel kjv --output docs/results/profile-kjv.json     a quarter of an hour on one core
     python -m benchmarks.parallel --show docs/results/profile-kjv.json           the table of a stored profile
 
-The nats lost are exact for a given profile. Their error is the spread of the paired losses over the sequences. Optimal
-sizes are chosen on the sequences that they are judged by; "other half" chooses on one half and judges on the other.
+Their errors are the spread of the paired losses over the sequences. "optimal" sizes are chosen for the profile that
+they are judged by, noise included, so that their loss is too small on average. "chosen on others" are the best sizes
+for seven eighths of the sequences, judged on the rest: too large on average. The best sizes are between the two.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from unmask.evaluate.data import found
 from unmask.evaluate.likelihood.profile import Profile, by_count
 
 STEPS = (4, 8, 16, 32, 64, 128)
+FOLDS = 8
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="kjv")
     parser.add_argument("--data", help="the corpus that the model was trained on by default")
     parser.add_argument("--sequences", type=int, help="all held-out ones by default")
-    parser.add_argument("--passes", type=int, help="for each sequence; one for every count by default")
+    parser.add_argument("--orders", type=int, default=1, help="for each sequence, with one pass for every count")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--show", type=Path, help="print the table of this file and measure nothing")
     chosen = parser.parse_args()
@@ -49,52 +51,47 @@ def measured(chosen: argparse.Namespace) -> dict[str, Any]:
     with found(data, model) as file:
         num = min(chosen.sequences or len(file), len(file))
         tokens = file.sequences(torch.arange(num) * len(file) // num)
-    values = by_count(model.denoiser, tokens, passes=chosen.passes, schedule=model.schedule)
+    values = by_count(model.denoiser, tokens, passes=chosen.orders * tokens.shape[1], schedule=model.schedule)
     profile = Profile.of(values)
     steps = [n for n in STEPS if n <= len(profile.nats)]
     command = f"python -m benchmarks.parallel {chosen.model}" + "".join(
         f" --{name} {value}"
-        for name in ("data", "sequences", "passes", "output")
-        if (value := getattr(chosen, name)) is not None
+        for name, default in (("data", None), ("sequences", None), ("orders", 1), ("output", None))
+        if (value := getattr(chosen, name)) != default
     )
     return {
         "command": command, "model": chosen.model, "data": f"{data}, held out",
-        "passes": len(tokens) * (chosen.passes or tokens.shape[1]),
+        "passes": tokens.numel() * chosen.orders,
         "profile": asdict(profile), "costs": costs(values, steps),
     }  # fmt: skip
 
 
 def costs(values: Tensor, steps: Sequence[int]) -> list[dict[str, Any]]:
-    """The losses in so many steps, with errors where every sequence has seen every count."""
-    rows = []
-    halves = [Profile.of(values[half::2]).nats for half in (0, 1)]
+    """The losses in so many steps, from h(n) of each sequence, [B, L], with their standard errors."""
+    rows, fold = [], torch.arange(len(values)) % FOLDS
     for cost in theory.parallel_costs(Profile.of(values).nats, steps):
-        length = values.shape[1]
-        crossed = [theory.parallel_loss(halves[1 - i], theory.optimal_sizes(halves[i], cost.steps)) for i in (0, 1)]
-        rows.append(
-            asdict(cost)
-            | {
-                "equal_error": _error(values, theory.equal_sizes(length, cost.steps)),
-                "optimal_error": _error(values, cost.sizes),
-                "other_half": sum(crossed) / 2,
-            }
-        )
+        found = {"equal": _losses(values, theory.equal_sizes(values.shape[1], cost.steps))}
+        found["optimal"] = _losses(values, cost.sizes)
+        found["others"] = torch.zeros_like(found["equal"])
+        for k in range(FOLDS):
+            sizes = theory.optimal_sizes(values[fold != k].mean(0).numpy(), cost.steps)
+            found["others"][fold == k] = _losses(values[fold == k], sizes)
+        means = {name: float(losses.mean()) for name, losses in found.items()}
+        errors = {f"{name}_error": float(losses.std()) / math.sqrt(len(losses)) for name, losses in found.items()}
+        rows.append({"steps": cost.steps, **means, **errors, "sizes": cost.sizes})
     return rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = ["| calls N | equal sizes | optimal sizes | other half |", "|---|---|---|---|"]
+    lines = ["| calls N | equal sizes | optimal sizes | chosen on others |", "|---|---|---|---|"]
     for row in rows:
-        equal, optimal = (f"{row[name]:.2f} ± {row[f'{name}_error']:.2f}" for name in ("equal", "optimal"))
-        lines.append(f"| {row['steps']} | {equal} | {optimal} | {row['other_half']:.2f} |")
+        cells = [f"{row[name]:.2f} ± {row[f'{name}_error']:.2f}" for name in ("equal", "optimal", "others")]
+        lines.append(f"| {row['steps']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _error(values: Tensor, sizes: Sequence[int]) -> float:
-    if bool(values.isnan().any()):
-        return math.nan
-    losses = torch.tensor([theory.parallel_loss(row.numpy(), sizes) for row in values])
-    return float(losses.std()) / math.sqrt(len(losses))
+def _losses(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    return torch.tensor([theory.parallel_loss(row.numpy(), sizes) for row in values], dtype=torch.float64)
 
 
 if __name__ == "__main__":
