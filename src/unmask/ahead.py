@@ -13,8 +13,8 @@ In a random order few passes are enough: tokens that come early are far apart an
 to right each token depends on the one before, and guesses are rarely right. The fixed point of a fixed noise is that of
 predictive sampling (Wiggers and Hoogeboom, ICML 2020).
 
-A network with a cache along the order (``protocol.LooksAhead``) computes W rows in one pass. Any other is shown a canvas
-for each guess: that saves rounds, which is latency on an accelerator, not operations.
+A network with a cache along the order (``protocol.LooksAhead``) computes W rows in one pass. Any other is shown a
+canvas for each guess: that saves rounds, which is latency on an accelerator, not operations.
 """
 
 from __future__ import annotations
