@@ -45,9 +45,8 @@ def refuse_order(verb: str, arguments: Sequence[str]) -> None:
     """--order was split in two: say what to write now, and leave with 2."""
     for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "--order" or argument.startswith("--order="):
-            told = moved(argument.removeprefix("--order=") if "=" in argument else value)
-            told = re.sub(r"^order|(?<= )(predictor|decoding)(?=[ ,]\w|, )", r"--\g<0>", told)
-            print(f"unmask {verb}: {told}", file=sys.stderr)
+            order = argument.removeprefix("--order=") if "=" in argument else value
+            print(f"unmask {verb}: {moved(order, prefix='--')}", file=sys.stderr)
             raise SystemExit(2)
 
 

@@ -167,13 +167,16 @@ class SamplerOptions:
         return {"sampler": PUBLISHED[name](), "steps": self.steps}
 
 
-def moved(order: str) -> str:
-    """What to write in the place of the option "order", which was split in two."""
-    if order in ("1", *PREDICTORS, "auto"):
-        return f"order {order} is now predictor {'first-order' if order == '1' else order}"
-    if order in (*DECODING, LEFT_TO_RIGHT):
-        return f"order {order} is now decoding {order}"
-    return "order is now two options: predictor, for second-order predictors, and decoding, for decoding orders"
+def moved(order: str, *, prefix: str = "") -> str:
+    """What to write in place of the option "order", which was split in two; prefix: of option names, such as --."""
+    now = {"1": "first-order"}.get(order, order)
+    for option, names in (("predictor", (*PREDICTORS, "auto")), ("decoding", (*DECODING, LEFT_TO_RIGHT))):
+        if now in names:
+            return f"{prefix}order {order} is now {prefix}{option} {now}"
+    return (
+        f"{prefix}order is now two options: {prefix}predictor for second-order predictors, {prefix}decoding for "
+        "decoding orders"
+    )
 
 
 def _named(what: str, name: str, table: dict[str, Any]) -> Any:
