@@ -146,17 +146,18 @@ class SamplerOptions:
     def _decoded(self, name: str) -> dict[str, Any]:
         for other in self._given("sampler", "predictor"):
             raise ValueError(f"decoding {name} says itself what is unmasked when: it takes no {other}")
-        given = self._given("noise", "gamma", "eta")
         make = _named("decoding", name, {**DECODING, LEFT_TO_RIGHT: plans.left_to_right})
-        for other in given:
-            if other not in inspect.signature(make).parameters:
-                raise ValueError(f"decoding {name} takes no {other}")
-        made = plans.left_to_right if name == LEFT_TO_RIGHT else make(**{other: getattr(self, other) for other in given})
-        if self.block is not None:
-            if not isinstance(made, decoding.Ranked):
-                raise ValueError(f"decoding {name} takes no block")
-            made = decoding.blocks(self.block, made)
-        return {"plan" if name == LEFT_TO_RIGHT else "sampler": made}
+        given = {other: getattr(self, other) for other in self._given("block", "noise", "gamma", "eta")}
+        block = given.pop("block", None)
+        refused = [other for other in given if other not in inspect.signature(make).parameters]
+        if name == LEFT_TO_RIGHT and not refused and block is None:
+            return {"plan": plans.left_to_right}
+        made = make(**given) if not refused and name != LEFT_TO_RIGHT else None
+        if block is not None and not isinstance(made, decoding.Ranked):
+            refused.append("block")
+        if refused:
+            raise ValueError(f"decoding {name} takes no {refused[0]}")
+        return {"sampler": made if block is None else decoding.blocks(block, made)}
 
     def _as_published(self, name: str) -> dict[str, Any]:
         if self.steps is None:
