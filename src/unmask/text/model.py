@@ -15,10 +15,10 @@ from unmask import plan as plans
 from unmask.bound import Bound, per_text
 from unmask.data.tokens import LAYOUTS, Layout
 from unmask.draw import Draw
-from unmask.likelihood import By, drawn_seed, for_bound, nelbo
+from unmask.likelihood import By, drawn_seed, nelbo
 from unmask.plan import Planner
 from unmask.predict import Predictor
-from unmask.protocol import check, device_of
+from unmask.protocol import check, device_of, for_bound
 from unmask.samplers.autoregressive import generate
 from unmask.sampling import Sample, Step
 from unmask.sampling import sample as sample_tokens

@@ -45,11 +45,10 @@ def test_drawn_subsets_are_unbiased() -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5])
 def test_subsets_weigh_every_count_alike(m: int) -> None:
-    hidden, weight = subsets(m, 2**m - 1, generator(0))
+    hidden, part = subsets(m, 2**m - 1, generator(0), every=True)
     assert len({tuple(row) for row in hidden.tolist()}) == 2**m - 1
     for n in range(1, m + 1):
-        # weight n: every count has 1/m, and its terms, n of m hidden, are multiplied by m/n.
-        assert float(weight[hidden.sum(1) == n].sum() * n) == pytest.approx(1.0)
+        assert float(part[hidden.sum(1) == n].sum()) == pytest.approx(1 / m)
 
 
 def test_a_canvas_depends_on_its_own_generator_alone() -> None:

@@ -2,9 +2,9 @@
 
     python -m unmask.evaluate.likelihood.harness --model unmask --model_args model=kjv --tasks TASK
 
-``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``unmask.evaluate.likelihood.conditional``), so
-for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A number depends on the seed and
-the request's own text: not on the batch, the other requests or the number of processes.
+``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``conditional.conditional_nelbo``),
+so for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A number depends on the seed
+and the request's own text: not on the batch, the other requests or the number of processes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from unmask.cli.options import SAMPLERS, Options
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
-from unmask.likelihood import for_bound
 from unmask.noise import generator, word
-from unmask.protocol import device_of
+from unmask.protocol import device_of, for_bound
 from unmask.sampling import sample
 from unmask.text.find import load
 from unmask.text.model import Model
