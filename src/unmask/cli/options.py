@@ -9,37 +9,22 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from unmask import draw as draws
-from unmask import plan as plans
 from unmask import predict as predictors
 from unmask import samplers as orders
-from unmask import theory
 from unmask.evaluate.judge.samples import DTYPES
-from unmask.plan import Planner
-from unmask.predict import Predictor
 from unmask.samplers import law as published_law
 from unmask.samplers import published
+from unmask.samplers.names import DRAWS, PLANS, predictor
 from unmask.sampling import Sample
 
-SAMPLERS: dict[str, Planner] = {
-    "first-hitting": plans.first_hitting, "parallel": plans.parallel, "ancestral": plans.ancestral,
-}  # fmt: skip
 PUBLISHED: dict[str, Callable[..., Sample]] = {
     "published-ancestral": published.coupled_ancestral, "published-euler": published.sedd_euler,
     "published-tweedie": published.sedd_tweedie, "published-law": published_law.coupled_by_law,
-}  # fmt: skip
-ORDERS: dict[str, Predictor] = {
-    "1": predictors.first_order, "extrapolate": predictors.extrapolate, "correct": predictors.correct,
 }  # fmt: skip
 LOOKING: dict[str, Callable[..., orders.Order]] = {
     "confidence": orders.confidence, "llada": orders.low_confidence, "dream": orders.dream, "margin": orders.margin,
     "entropy": orders.entropy, "entropy-bounded": orders.entropy_bounded, "left-to-right": orders.left_to_right,
     "remdm-cap": orders.remdm_cap, "remdm-rescale": orders.remdm_rescale, "remdm-confidence": orders.remdm_confidence,
-}  # fmt: skip
-DRAWS: dict[str, draws.Draw] = {
-    "inverse-cdf": draws.inverse_cdf, "exponential-race": draws.exponential_race,
-    "gumbel-float64": draws.gumbel(torch.float64), "gumbel-float32": draws.gumbel(torch.float32),
-    "truncated": draws.truncated(theory.maximum_gumbel("float32")),
 }  # fmt: skip
 Sampler = Literal[
     "first-hitting", "parallel", "ancestral", "published-ancestral", "published-euler", "published-tweedie",
@@ -111,11 +96,9 @@ class Options:
                 raise ValueError(f"--{name} is for an order that looks at the network: {', '.join(LOOKING)}")
         if self.sampler in PUBLISHED:
             return self._as_published(self.sampler)
-        predict = ORDERS.get(self.order)
-        if self.order == "auto":
-            predict = predictors.auto(self.steps) if self.steps else predictors.first_order
+        predict = predictor(self.order, self.steps)
         return {
-            "plan": SAMPLERS[self.sampler] if self.sampler else None, "steps": self.steps,
+            "plan": PLANS[self.sampler] if self.sampler else None, "steps": self.steps,
             "predict": None if predict is predictors.first_order else predict, "draw": DRAWS[self.draw],
             "temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "seed": self.seed,
             "batch": self.batch,

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from unmask import plan as plans
 from unmask.bound import Bound, per_text
-from unmask.data.tokens import LAYOUTS, Layout
 from unmask.draw import Draw
 from unmask.likelihood import By, drawn_seed, nelbo
 from unmask.plan import Planner
@@ -26,7 +25,7 @@ from unmask.schedule import Linear, Schedule
 from unmask.text.blanks import BPE, Blanks, Constrained, join, spaces, split, with_mask_token
 from unmask.text.foreign import Foreign
 from unmask.text.molecules import to_selfies, to_smiles
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer import LAYOUTS, Layout, Tokenizer
 
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
 

@@ -34,7 +34,7 @@ class NotFinite(ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Result:
+class Update:
     """What one step did."""
 
     loss: float  # nats per token
@@ -71,7 +71,7 @@ class Learner:
         self.saved = self.validated = -1  # the last step that was saved, and validated
         self.bound: dict[str, Any] | None = None  # the record of the last validation
 
-    def update(self, tokens: TokenFile, trouble: Path) -> Result:
+    def update(self, tokens: TokenFile, trouble: Path) -> Update:
         """One step: the gradient over the global batch, clipped, and the update, unless something is not finite."""
         config = self.config
         assert config.batch and config.steps is not None and config.learning_rate
@@ -97,7 +97,7 @@ class Learner:
         self.ema.update(self.step)
         if self.adaptive is not None:
             self.adaptive.update(masking.n, terms * tokens.length / masking.n)
-        return Result(loss, norm, rate)
+        return Update(loss, norm, rate)
 
     def _accumulate(self, tokens: TokenFile, indices: Tensor, masking: Masking) -> Tensor:
         """Leave the gradient of the mean loss per token; return each sequence's unweighted loss, over all processes."""
