@@ -114,10 +114,8 @@ class SamplerOptions:
             raise ValueError(f"{name} is for a decoding order: {', '.join(DECODING)}")
         if self.sampler is not None:
             how["plan"] = _named("sampler", self.sampler, PLANS | PUBLISHED)
-        if self.predictor == "auto":
-            how["predict"] = predictors.auto(self.steps) if self.steps else predictors.first_order
-        elif self._given("predictor"):
-            how["predict"] = _named("predictor", self.predictor, PREDICTORS)
+        if self._given("predictor"):
+            how["predict"] = predictor(self.predictor, self.steps)
         return how
 
     def record(self, *, left_to_right: bool = False) -> dict[str, Any]:
@@ -166,6 +164,13 @@ class SamplerOptions:
         for other in self._given(*names):
             raise ValueError(f"sampler {name} is run as published: it takes no {other}")
         return {"sampler": PUBLISHED[name](), "steps": self.steps}
+
+
+def predictor(name: str, steps: int | None) -> Predictor:
+    """A predictor by its name; auto is the paper's rule, by the number of steps."""
+    auto = predictors.auto(steps) if steps else predictors.first_order
+    found: Predictor = _named("predictor", name, PREDICTORS | {"auto": auto})
+    return found
 
 
 def moved(order: str, *, prefix: str = "") -> str:

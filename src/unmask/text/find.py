@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from unmask.schedule import SCHEDULES
 from unmask.text.fetch import cache_folder
 from unmask.text.model import Model
 from unmask.text.tokenizer import ROWS, Tokenizer
@@ -237,8 +238,6 @@ def _tokenizer(folder: Path) -> Tokenizer:
 
 
 def _schedule(name: Any, folder: Path) -> Any:
-    from unmask.train.config import SCHEDULES
-
     if name not in SCHEDULES:
         raise ValueError(f"{folder / CONFIG}: schedule must be one of {', '.join(SCHEDULES)}, got {name!r}")
     return SCHEDULES[name]

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from unmask.bound import Bound, per_text
-from unmask.data.tokens import LAYOUTS, Layout
 from unmask.draw import Draw
-from unmask.likelihood import By, drawn_seed, for_bound, nelbo
+from unmask.likelihood import By, drawn_seed, nelbo
 from unmask.plan import Planner
 from unmask.predict import Predictor
-from unmask.protocol import check, is_left_to_right, length_of
+from unmask.protocol import check, for_bound, is_left_to_right, length_of
 from unmask.sampler import Sampler, Step
 from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
@@ -25,7 +24,7 @@ from unmask.schedule import Linear, Schedule
 from unmask.text.blanks import BPE, Blanks, join, spaces, split, with_mask_token
 from unmask.text.foreign import Foreign
 from unmask.text.molecules import to_selfies, to_smiles
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer import LAYOUTS, Layout, Tokenizer
 
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
 
