@@ -271,7 +271,7 @@ def chosen(
     if not looks:
         return Planned(plan, predict)
     if second_order:
-        raise ValueError("ahead is for predict.first_order: with one token per step the second order has nothing to add")
+        raise ValueError("ahead is for predict.first_order: with one token per step the second order adds nothing")
     return Ahead(plan, "auto" if ahead is True or ahead is None else ahead)
 
 
