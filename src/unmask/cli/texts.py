@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ class TextOptions(OnMachine, SamplerOptions):
 
 def refuse_order(verb: str, arguments: Sequence[str]) -> None:
     """--order was split in two: say what to write now, and leave with 2."""
-    for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, value in pairwise([*arguments, ""]):
         if argument == "--order" or argument.startswith("--order="):
             order = argument.removeprefix("--order=") if "=" in argument else value
             print(f"unmask {verb}: {moved(order, prefix='--')}", file=sys.stderr)
