@@ -79,6 +79,8 @@ class TestSample:
             (["--sampler", "published-ancestral", "--steps", "9"], {"sampler": published.Coupled(), "steps": 9}),
             (["--sampler", "published-tweedie", "--steps", "9", "--batch", "1"],
              {"sampler": published.sedd_tweedie(), "steps": 9, "batch": 1}),
+            (["--ahead", "auto"], {"ahead": "auto"}),
+            (["--ahead", "3"], {"ahead": 3}),
             (["--draw", "inverse-cdf"], {"draw": unmask.draw.inverse_cdf}),
             (["--draw", "gumbel-float32"], {"draw": unmask.draw.gumbel(torch.float32)}),
             (["--temperature", "0.5", "--top-k", "9", "--top-p", "0.8", "--device", "cpu"],

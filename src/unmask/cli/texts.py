@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 class TextOptions(OnMachine, SamplerOptions):
     """What sample and infill have in common."""
 
+    ahead: Literal["auto"] | int | None = None
+    """Look so many tokens ahead: several tokens per network call, and the very same ones. auto chooses the number. For
+    first-hitting sampling and left-to-right models."""
     number: int = 1
     """How many sequences."""
     batch: int | None = None
@@ -42,6 +45,11 @@ class TextOptions(OnMachine, SamplerOptions):
     """One JSON line per sequence: text, tokens, seed, index, nfe, ncs, model and the trace of every call."""
     output: str | None = None
     """Write there instead of to stdout; the file appears whole or not at all."""
+
+
+    def sampling(self) -> dict[str, Any]:
+        """The keyword arguments of ``Model.sample`` and ``Model.infill``."""
+        return self.arguments() | {"ahead": self.ahead, "seed": self.seed, "batch": self.batch}
 
 
 def refuse_order(verb: str, arguments: Sequence[str]) -> None:
@@ -84,7 +92,7 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
 def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
     """Texts or JSON lines, to stdout or whole into a file."""
     if chosen.json:
-        how = chosen.record(left_to_right=model.left_to_right)
+        how = chosen.record(left_to_right=model.left_to_right) | ({"ahead": chosen.ahead} if chosen.ahead else {})
         lines: Iterable[str] = map(json.dumps, trace.records(made, model=model.name, seed=chosen.seed, **how))
         between = "\n"
     else:
