@@ -79,7 +79,6 @@ class TestSample:
             (["--sampler", "published-ancestral", "--steps", "9"], {"sampler": published.Coupled(), "steps": 9}),
             (["--sampler", "published-tweedie", "--steps", "9", "--batch", "1"],
              {"sampler": published.sedd_tweedie(), "steps": 9, "batch": 1}),
-            (["--ahead", "auto"], {"ahead": "auto"}),
             (["--ahead", "3"], {"ahead": 3}),
             (["--draw", "inverse-cdf"], {"draw": unmask.draw.inverse_cdf}),
             (["--draw", "gumbel-float32"], {"draw": unmask.draw.gumbel(torch.float32)}),
@@ -111,6 +110,12 @@ class TestSample:
         assert main(["sample", str(models / "causal"), "--length", "4", "--json", "--temperature", "0.5"]) == 0
         line = json.loads(capfd.readouterr().out)
         assert (line["sampler"], line["temperature"]) == ("left-to-right", 0.5)
+
+    def test_looking_ahead_does_not_change_the_texts(self, models, capfd):
+        assert main(["sample", str(models / "bpe"), "--number", "2", "--seed", "7", "--ahead", "auto"]) == 0
+        ahead = capfd.readouterr().out
+        assert main(["sample", str(models / "bpe"), "--number", "2", "--seed", "7"]) == 0
+        assert capfd.readouterr().out == ahead
 
     def test_beyond_128_steps_auto_corrects(self):
         assert SamplerOptions(predictor="auto", steps=129).arguments()["predict"] is unmask.predict.correct
