@@ -9,30 +9,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from unmask import draw as draws
 from unmask import plan as plans
 from unmask import predict as predictors
+from unmask.noise import Noise
 from unmask.plan import Planner
 from unmask.predict import Predictor
 from unmask.sampler import Sampler
-from unmask.samplers import decoding, law, published, remasking
-from unmask.theory import maximum_gumbel
 
-SamplerName = Literal[
-    "first-hitting", "parallel", "ancestral", "published-ancestral", "published-euler", "published-tweedie",
-    "published-law",
-]  # fmt: skip
+PlanName = Literal["first-hitting", "parallel", "ancestral"]
 PLANS: dict[str, Planner] = {
     "first-hitting": plans.first_hitting, "parallel": plans.parallel, "ancestral": plans.ancestral,
 }  # fmt: skip
-PUBLISHED: dict[str, Callable[[], Sampler]] = {
-    "published-ancestral": published.Coupled, "published-euler": published.sedd_euler,
-    "published-tweedie": published.sedd_tweedie, "published-law": law.CoupledByLaw,
-}  # fmt: skip
+PublishedName = Literal["published-ancestral", "published-euler", "published-tweedie", "published-law"]
+PUBLISHED: tuple[str, ...] = get_args(PublishedName)
+SamplerName = Literal[PlanName, PublishedName]
 
 PredictorName = Literal["first-order", "extrapolate", "correct", "auto"]
 PREDICTORS: dict[str, Predictor] = {
@@ -44,19 +40,55 @@ DecodingName = Literal[
     "confidence", "llada", "dream", "margin", "entropy", "entropy-bounded", "left-to-right", "remdm-cap",
     "remdm-rescale", "remdm-confidence",
 ]  # fmt: skip
-DECODING: dict[str, Callable[..., Sampler]] = {
-    "confidence": decoding.confidence, "llada": decoding.low_confidence, "dream": decoding.dream,
-    "margin": decoding.margin, "entropy": decoding.entropy, "entropy-bounded": decoding.entropy_bounded,
-    "remdm-cap": remasking.remdm_cap, "remdm-rescale": remasking.remdm_rescale,
-    "remdm-confidence": remasking.remdm_confidence,
-}  # fmt: skip
-"""The orders that look at the network or mask again; left-to-right is one too, by a plan."""
+DECODING: tuple[str, ...] = get_args(DecodingName)
+
+
+def published(name: str) -> Sampler:
+    """A published sampler by its name. A run by a plan needs none of these modules, nor those of ``decoding``."""
+    from unmask.samplers import law, published
+
+    found: dict[str, Callable[[], Sampler]] = {
+        "published-ancestral": published.Coupled, "published-euler": published.sedd_euler,
+        "published-tweedie": published.sedd_tweedie, "published-law": law.CoupledByLaw,
+    }  # fmt: skip
+    sampler: Sampler = _named("sampler", name, found)()
+    return sampler
+
+
+def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[str, Any]:
+    """A decoding order by its name, as ``sampler`` or ``plan``; numbers: its noise, gamma or eta."""
+    from unmask.samplers import decoding, remasking
+
+    orders: dict[str, Callable[..., Any]] = {
+        "confidence": decoding.confidence, "llada": decoding.low_confidence, "dream": decoding.dream,
+        "margin": decoding.margin, "entropy": decoding.entropy, "entropy-bounded": decoding.entropy_bounded,
+        LEFT_TO_RIGHT: lambda: None, "remdm-cap": remasking.remdm_cap, "remdm-rescale": remasking.remdm_rescale,
+        "remdm-confidence": remasking.remdm_confidence,
+    }  # fmt: skip
+    make = _named("decoding", name, orders)
+    for number in numbers:
+        if number not in inspect.signature(make).parameters:
+            raise ValueError(f"decoding {name} takes no {number}")
+    order = make(**numbers)
+    if block is not None:
+        if not isinstance(order, decoding.Ranked):
+            raise ValueError(f"decoding {name} takes no block")
+        order = decoding.blocks(block, order)
+    return {"plan": plans.left_to_right} if name == LEFT_TO_RIGHT else {"sampler": order}
+
+
+def truncated(logits: Tensor, noise: Noise) -> Tensor:
+    """Gumbel-max whose Gumbels end where float32's do: the paper's "64-bit + trunc"."""
+    from unmask.theory import maximum_gumbel
+
+    return draws.truncated(maximum_gumbel("float32"))(logits, noise)
+
 
 DrawName = Literal["exponential-race", "inverse-cdf", "gumbel-float64", "gumbel-float32", "truncated"]
 DRAWS: dict[str, draws.Draw] = {
     "exponential-race": draws.exponential_race, "inverse-cdf": draws.inverse_cdf,
     "gumbel-float64": draws.gumbel(torch.float64), "gumbel-float32": draws.gumbel(torch.float32),
-    "truncated": draws.truncated(maximum_gumbel("float32")),
+    "truncated": truncated,
 }  # fmt: skip
 PRECISIONS = {
     "exponential-race": "float64", "inverse-cdf": "float64", "gumbel-float64": "float64", "gumbel-float32": "float32",
@@ -108,16 +140,17 @@ class SamplerOptions:
         how = {name: getattr(self, name) for name in self._given("steps", "temperature", "top_k", "top_p")}
         if self._given("draw"):
             how["draw"] = _named("draw", self.draw, DRAWS)
+        numbers = {name: getattr(self, name) for name in self._given("block", "noise", "gamma", "eta")}
         if self.decoding is not None:
-            return self._decoded(self.decoding) | how
-        for name in self._given("block", "noise", "gamma", "eta"):
+            for name in self._given("sampler", "predictor"):
+                raise ValueError(f"decoding {self.decoding} says itself what is unmasked when: it takes no {name}")
+            return decoding(self.decoding, **numbers) | how
+        for name in numbers:
             raise ValueError(f"{name} is for a decoding order: {', '.join(DECODING)}")
         if self.sampler is not None:
-            how["plan"] = _named("sampler", self.sampler, PLANS | PUBLISHED)
-        if self.predictor == "auto":
-            how["predict"] = predictors.auto(self.steps) if self.steps else predictors.first_order
-        elif self._given("predictor"):
-            how["predict"] = _named("predictor", self.predictor, PREDICTORS)
+            how["plan"] = _named("sampler", self.sampler, PLANS)
+        if self._given("predictor"):
+            how["predict"] = predictor(self.predictor, self.steps)
         return how
 
     def record(self, *, left_to_right: bool = False) -> dict[str, Any]:
@@ -143,37 +176,32 @@ class SamplerOptions:
         defaults = {one.name: one.default for one in fields(SamplerOptions)}
         return [name for name in names if getattr(self, name) != defaults[name]]
 
-    def _decoded(self, name: str) -> dict[str, Any]:
-        for other in self._given("sampler", "predictor"):
-            raise ValueError(f"decoding {name} says itself what is unmasked when: it takes no {other}")
-        given = self._given("noise", "gamma", "eta")
-        make = _named("decoding", name, {**DECODING, LEFT_TO_RIGHT: plans.left_to_right})
-        for other in given:
-            if other not in inspect.signature(make).parameters:
-                raise ValueError(f"decoding {name} takes no {other}")
-        made = plans.left_to_right if name == LEFT_TO_RIGHT else make(**{other: getattr(self, other) for other in given})
-        if self.block is not None:
-            if not isinstance(made, decoding.Ranked):
-                raise ValueError(f"decoding {name} takes no block")
-            made = decoding.blocks(self.block, made)
-        return {"plan" if name == LEFT_TO_RIGHT else "sampler": made}
-
     def _as_published(self, name: str) -> dict[str, Any]:
         if self.steps is None:
             raise ValueError(f"sampler {name} needs steps")
         names = [one.name for one in fields(SamplerOptions)[2:]]
         for other in self._given(*names):
             raise ValueError(f"sampler {name} is run as published: it takes no {other}")
-        return {"sampler": PUBLISHED[name](), "steps": self.steps}
+        return {"sampler": published(name), "steps": self.steps}
 
 
-def moved(order: str) -> str:
-    """What to write in the place of the option "order", which was split in two."""
-    if order in ("1", *PREDICTORS, "auto"):
-        return f"order {order} is now predictor {'first-order' if order == '1' else order}"
-    if order in (*DECODING, LEFT_TO_RIGHT):
-        return f"order {order} is now decoding {order}"
-    return "order is now two options: predictor, for second-order predictors, and decoding, for decoding orders"
+def predictor(name: str, steps: int | None) -> Predictor:
+    """A predictor by its name; auto is the paper's rule, by the number of steps."""
+    auto = predictors.auto(steps) if steps else predictors.first_order
+    found: Predictor = _named("predictor", name, PREDICTORS | {"auto": auto})
+    return found
+
+
+def moved(order: str, *, prefix: str = "") -> str:
+    """What to write in place of the option "order", which was split in two; prefix: of option names, such as --."""
+    now = {"1": "first-order"}.get(order, order)
+    for option, names in (("predictor", (*PREDICTORS, "auto")), ("decoding", DECODING)):
+        if now in names:
+            return f"{prefix}order {order} is now {prefix}{option} {now}"
+    return (
+        f"{prefix}order is now two options: {prefix}predictor for second-order predictors, {prefix}decoding for "
+        "decoding orders"
+    )
 
 
 def _named(what: str, name: str, table: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from unmask.text.molecules import is_selfies
 
 Kind = Literal["characters", "bytes", "bpe", "gpt2", "smiles", "selfies", "levels"]
 KINDS: tuple[str, ...] = get_args(Kind)
+Layout = Literal["wrapped", "rows"]  # of a token file: text cut into sequences, or one document each
+LAYOUTS: tuple[str, ...] = get_args(Layout)
 Ids = NDArray[np.int64]
 
 ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one molecule or image each
@@ -44,6 +46,10 @@ class Tokenizer:
     merges: tuple[tuple[str, str], ...] = ()
     eos_id: int | None = None
     pad_id: int | None = None
+    # The mask is no token of ours, and what stands around a text follows from the layout; others' may say otherwise.
+    mask_id: ClassVar[None] = None
+    mask_token: ClassVar[None] = None
+    frame: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -248,7 +254,7 @@ def bpe(texts: Iterable[str], size: int, *, eos: bool = True) -> Tokenizer:
 
 
 def gpt2(encoder: Path, merges: Path) -> Tokenizer:
-    """GPT-2's own BPE of 50,257 from its two published files; ``corpora.gpt2()`` fetches them."""
+    """GPT-2's own BPE of 50,257 from its two published files; ``weights.gpt2_tokenizer`` fetches them."""
     ids: dict[str, int] = json.loads(encoder.read_text(encoding="utf-8"))
     lines = merges.read_text(encoding="utf-8").split("\n")[1:]
     pairs = [tuple(line.split(" ")) for line in lines if line]
