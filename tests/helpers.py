@@ -50,5 +50,14 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
     return float(stats.chisquare(observed.numpy(), wanted.numpy()).pvalue) if len(wanted) > 1 else 1.0
 
 
+def same_law(first: Tensor, second: Tensor, vocab: int) -> float:
+    """The p-value of two samples' being of one law: homogeneity; outcomes seen fewer than 10 times are pooled."""
+    both = torch.stack([frequencies(tokens, vocab) for tokens in (first, second)])
+    rare = both.sum(0) < 10
+    both = torch.cat([both[:, ~rare], both[:, rare].sum(1, keepdim=True)], 1)
+    both = both[:, both.sum(0) > 0]
+    return float(stats.chi2_contingency(both.numpy()).pvalue) if both.shape[1] > 1 else 1.0
+
+
 def total_variation(p: Tensor, q: Tensor) -> float:
     return float((p.flatten() - q.flatten()).abs().sum() / 2)
