@@ -47,6 +47,18 @@ class Caches(Protocol):
         ...
 
 
+@runtime_checkable
+class LooksAhead(Caches, Protocol):
+    """A network that answers a whole chain of rows in one pass."""
+
+    def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
+        """Logits [B, W, V] of positions order [B, W] (pads are -1), each given the settled tokens and those before it.
+
+        The first ``known`` [B] of them have a guess in tokens [B, L]; the others are masked there.
+        """
+        ...
+
+
 def is_left_to_right(model: Any) -> bool:
     """Whether the model's answer at a position depends on the tokens before it alone."""
     return bool(getattr(model, "causal", False))
@@ -55,6 +67,13 @@ def is_left_to_right(model: Any) -> bool:
 def length_of(model: Any) -> int | None:
     """Tokens of a training sequence, if the model says."""
     return getattr(model, "length", None)
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A network that is called in another form where its likelihood is bounded."""
+
+    def for_bound(self) -> Denoiser: ...
 
 
 def check(model: Any) -> None:
@@ -91,6 +110,16 @@ def device_of(model: Any) -> torch.device:
 def for_sampling(model: Any) -> Any:
     """What a network says should be called in a run of sampling: constants folded, nothing remembered from another."""
     return model.for_sampling() if hasattr(model, "for_sampling") else model
+
+
+def for_bound(model: Any) -> Any:
+    """What a network says should be called where its likelihood is bounded: an answer depends on its input alone."""
+    return model.for_bound() if isinstance(model, Bounded) else model
+
+
+def follows_order(model: Any) -> bool:
+    """Whether the answer depends on the order in which tokens became visible, which the network must then be told."""
+    return bool(getattr(model, "any_order", False))
 
 
 @contextmanager
