@@ -7,6 +7,7 @@ from scipy import stats
 from torch import Tensor
 
 from unmask.models.oracles.enumerated import EnumeratedOracle
+from unmask.noise import Noise, Streams
 
 FALSE_ALARM = 1e-6
 """The rate at which a statistical test with a fixed seed was allowed to fail when that seed was first drawn."""
@@ -14,6 +15,11 @@ FALSE_ALARM = 1e-6
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def noise(seed: int, rows: int) -> Noise:
+    """The noise of one place in each of so many sequences."""
+    return Streams.of(seed, rows).at("token", 1)[:, 0]
 
 
 def joint(vocab: int, length: int, *, seed: int = 0, sharpness: float = 3.0) -> Tensor:
