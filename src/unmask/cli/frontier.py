@@ -15,7 +15,7 @@ from unmask.evaluate import processes
 from unmask.evaluate.data import found
 from unmask.evaluate.frontier.advice import TOLERANCE, advice
 from unmask.evaluate.frontier.points import Kept, Point
-from unmask.evaluate.frontier.sweep import SAMPLERS, Conditions, Setting, Subject, reference, settings, sweep
+from unmask.evaluate.frontier.sweep import SAMPLERS, Conditions, SampledModel, Setting, reference, settings, sweep
 from unmask.evaluate.judge.judge import Judge, load_judge
 from unmask.models.files import write_whole
 from unmask.samplers.names import DrawName
@@ -70,7 +70,7 @@ class FrontierOptions(OnDevice):
     level: float = 0.95
     """Of the intervals, by the bootstrap over sequences."""
     seed: int = 0
-    """Sequence i of a seed has the same random numbers in every point."""
+    """Of everything random; every point has random numbers of its own."""
     json: bool = False
     """The points as JSON lines on stdout, instead of the table and the recommendation."""
 
@@ -103,11 +103,11 @@ def _measured(chosen: FrontierOptions) -> list[Point]:
     if processes.main():
         folder.mkdir(parents=True, exist_ok=True)
     device = processes.device(chosen.device)
-    subjects = [Subject(name, load(name, device=device), kind_of(name)) for name in chosen.models]
+    subjects = [SampledModel(name, load(name, device=device), kind_of(name)) for name in chosen.models]
     # Tokens of one tokenizer can be compared as they are; of several, the judge's own are.
     same = all(subject.model.tokenizer == subjects[0].model.tokenizer for subject in subjects)
     conditions = replace(conditions, own_tokens=same)
-    plan: list[tuple[Subject, Setting]] = []
+    plan: list[tuple[SampledModel, Setting]] = []
     for subject in subjects:
         length = conditions.length_of(subject)
         own = settings(subject, samplers, steps, temperatures, length=length, draw=chosen.draw)
@@ -119,7 +119,7 @@ def _measured(chosen: FrontierOptions) -> list[Point]:
 
 
 def _reference(
-    chosen: FrontierOptions, subject: Subject, judged_by: Judge, conditions: Conditions, kept: Kept
+    chosen: FrontierOptions, subject: SampledModel, judged_by: Judge, conditions: Conditions, kept: Kept
 ) -> Point:
     """``num`` sequences of the data, evenly spaced, as the first model reads them."""
     assert chosen.data is not None
