@@ -8,7 +8,7 @@
 One process, one thread, CPU time; the variants take turns in five rounds (the tiny network's in 25), and a ratio is the
 median of the rounds' own ratios, with the least and the largest. Weights are random, which changes no cost. A step is
 measured from the middle of a run; a whole sequence is multiplied up from it, and the tables say so (the tiny network's
-whole runs are made as well, once, as a check). The published sampler is given the network in its plain form: torch's own
+whole runs are made as well, once, as a check). The published sampler is given the plain network: torch's own
 kernels, nothing folded, the head everywhere, probabilities made in the passes and precisions of the published codebases
 (``WAYS``), and torch.rand's random numbers.
 """
