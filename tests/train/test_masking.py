@@ -1,8 +1,13 @@
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from tests.helpers import generator, oracle
+from tests.train.runs import settings, write_tokens
 from unmask import objective, timing
 from unmask.data.batches import generator as of_purpose
 from unmask.data.batches import share
@@ -12,6 +17,7 @@ from unmask.models.ddit import DDiT, preset
 from unmask.models.self_conditioned import SelfConditioned
 from unmask.objective import Masking, by_count, by_time
 from unmask.schedule import Cosine, Linear
+from unmask.train.loop import train
 from unmask.train.masking import ALL_TOKENS, Losses, for_validation, of_step
 
 KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream")
@@ -52,6 +58,24 @@ def test_the_shares_of_a_step_are_the_step(kind: str, times: str) -> None:
         assert not torch.equal(whole.when, other.when)
         if kind not in ALL_TOKENS:
             assert not torch.equal(whole.masked, other.masked)
+
+
+@pytest.mark.parametrize(("kind", "maker"), [("time", "by_time"), ("count", "by_count"), ("score-entropy", "by_time")])
+def test_training_draws_its_masks_by_the_public_objectives(
+    kind: str, maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call for the step's global batch, and for the validations: Eq. 7's."""
+    made: list[tuple[str, int]] = []
+
+    def counting(make: Any, *args: Tensor, **options: Any) -> Masking:
+        masking: Masking = make(*args, **options)
+        made.append((make.__name__, len(masking.weight)))
+        return masking
+
+    for make in (by_time, by_count):
+        monkeypatch.setattr(objective, make.__name__, partial(counting, make))
+    train(settings(write_tokens(tmp_path / "data"), tmp_path / "run", objective=kind, steps=2, batch=6))
+    assert made[:2] == [(maker, 6)] * 2 and {name for name, _ in made[2:]} == {"by_count"}
 
 
 def test_stratified_counts_cover_every_stratum_of_the_global_batch() -> None:

@@ -197,7 +197,7 @@ def test_50258_ids_fall_back_to_gpt2s_tokenizer(tmp_path, monkeypatch):
     def unreachable(*_):
         raise ddit_family.FetchError("no network")
 
-    monkeypatch.setattr(ddit_family.corpora, "gpt2", unreachable)
+    monkeypatch.setattr(ddit_family, "gpt2_tokenizer", unreachable)
     with pytest.raises(ValueError, match=r"GPT-2's tokenizer is needed \(no network\), or put its vocab.json"):
         unmask.load(tmp_path)
 
