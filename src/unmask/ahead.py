@@ -34,7 +34,7 @@ from unmask.sampler import Ask, State, Step, Task
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 FIRST = 4
 MEMORY = 0.98  # what a guess counts less than the next one
-NEWS = 0.25  # how much of what is known of a pass's seconds a new pass replaces
+SLOWER, FASTER = 0.25, 0.75  # how much a new pass counts in what is known of its width's seconds
 TRIES = 0.01  # the part of the time that may be lost by trying other widths
 
 
@@ -72,8 +72,9 @@ class Width:
             return
         expected = self.cost(width) if self.seconds else seconds
         seconds = min(seconds, 2 * expected)  # whatever else the machine did
-        self.seconds[width] = expected + NEWS * (seconds - expected) if width in self.seconds else seconds
-        self.budget += TRIES * seconds
+        news = 1.0 if width not in self.seconds else FASTER if seconds < expected else SLOWER
+        self.seconds[width] = expected + news * (seconds - expected)
+        self.budget = min(self.budget + TRIES * seconds, seconds)
         self.now = self._chosen()
 
     def _chosen(self) -> int:
