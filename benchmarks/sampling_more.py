@@ -22,12 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from unmask.cli.process import M_TRIM_THRESHOLD
 
 import unmask
 from benchmarks import anyorder, sampling
 from benchmarks.sampling import (
     SIZES,
     VARIANTS,
+    AsPublished,
     Everywhere,
     Size,
     coupled,
@@ -36,16 +38,13 @@ from benchmarks.sampling import (
     in_turns,
     of_a_step,
     ours,
-    published_as_it_is,
     spread,
     steppers,
 )
-from benchmarks.train import _megabytes
+from benchmarks.train import megabytes
 from unmask import plan
-from unmask.cli.memory import M_TRIM_THRESHOLD
 from unmask.models import kernels, layers
 from unmask.samplers import published
-from unmask.sampling import generators
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 
@@ -90,7 +89,7 @@ def counts(size: Size) -> dict[str, dict[str, int]]:
     run("ancestral 10, batch of 3",
         lambda m: unmask.sample(m, num=3, length=size.length, plan=plan.ancestral, steps=10), fast)  # fmt: skip
     run("full head", lambda model: unmask.sample(model, **empty), Everywhere(network))
-    run("coupled 50", lambda model: published.coupled_ancestral(model, **empty, steps=50), Everywhere(network))
+    run("coupled 50", lambda m: unmask.sample(m, **empty, sampler=published.Coupled(), steps=50), Everywhere(network))
     return found
 
 
@@ -182,7 +181,7 @@ def whole_run(size: Size, kind: str, steps: int, batch: int) -> float:
         unmask.sample(network, canvas=empty, plan=plan.ancestral, steps=steps)
     else:
         times = torch.arange(steps, -1, -1, dtype=torch.float64) / steps
-        for _ in published_as_it_is(network, kind).stream(empty, times, generators(0, batch)):
+        for _ in AsPublished.of(network, kind).stream(empty, times):
             pass
     return (time.process_time() - started) / batch
 
@@ -236,9 +235,9 @@ def step_memory(name: str, variant: str) -> float:
     next(steps_of)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
-    base = _megabytes(status, "VmRSS")
+    base = megabytes(status, "VmRSS")
     next(steps_of)
-    return _megabytes(status, "VmHWM") - base
+    return megabytes(status, "VmHWM") - base
 
 
 def memory(name: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A Result as files: NAME.md to read, NAME.json with every number, PNGs, and CLAIMS.md, the sum of what is there."""
+"""An item as files: NAME.md to read, NAME.json with every number, PNGs, and CLAIMS.md, the sum of what is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from unmask.models.files import write_whole
-from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
 
 VERDICT = {True: "yes", False: "no", None: "not decided"}
 INK = {
@@ -34,7 +34,9 @@ INK = {
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08214", "#762a83", "#6b6b6b", "#17a2b8")
 
 
-def rendered(name: str, title: str, paper: str, settings: Settings, result: Result, seconds: float) -> dict[str, bytes]:
+def rendered(
+    name: str, title: str, paper: str, settings: Settings, result: ItemResult, seconds: float
+) -> dict[str, bytes]:
     """The files of an item by name, all in memory: an error here leaves nothing behind."""
     files = {f"{name}{'-' + key if key else ''}.png": png(draw) for key, draw in result.pictures.items()}
     files = {path: content for path, content in files.items() if content}
@@ -69,7 +71,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         write_whole(folder / path, content)
 
 
-def markdown(about: Mapping[str, Any], result: Result, pictures: list[str]) -> str:
+def markdown(about: Mapping[str, Any], result: ItemResult, pictures: list[str]) -> str:
     command = f"unmask reproduce {about['item']}" + (" --fast" if about["settings"]["size"] == "fast" else "")
     if about["settings"]["seed"]:
         command += f" --seed {about['settings']['seed']}"

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from unmask import plan
 from unmask.data.prepare import Progress
-from unmask.models.causal import Causal
+from unmask.protocol import is_left_to_right
 from unmask.sampling import sample
 from unmask.train import checkpoint as checkpoints
 from unmask.train import curve
@@ -145,15 +144,13 @@ class Training:
                 raise _Stopped
 
         try:
-            if isinstance(network, Causal):
-                tokens = network.generate(1, length, seed=self.config.seed)
-            else:
-                steps = min(length, PREVIEW_STEPS)
-                tokens = sample(network, length=length, plan=plan.parallel, steps=steps, seed=self.config.seed,
-                                schedule=learner.schedule, callback=check).tokens  # fmt: skip
+            steps = None if is_left_to_right(network) else min(length, PREVIEW_STEPS)
+            made = sample(
+                network, length=length, steps=steps, seed=self.config.seed, schedule=learner.schedule, callback=check
+            )
         except _Stopped:
             return
-        text = self.data.train.tokenizer.decode(tokens[0].tolist())
+        text = self.data.train.tokenizer.decode(made.tokens[0].tolist())
         self.log("preview", text=text)
         self.tell(Previewed(learner.step, text))
 
