@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -44,13 +45,17 @@ class TextOptions(OnMachine, SamplerOptions):
     """Write there instead of to stdout; the file appears whole or not at all."""
 
 
-def refuse_order(verb: str, arguments: Sequence[str]) -> None:
-    """--order was split in two: say what to write now, and leave with 2."""
-    for argument, value in pairwise([*arguments, ""]):
+def read(verb: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments with --ahead as --ahead auto where no number follows it. --order was split in two: it is refused."""
+    found: list[str] = []
+    for argument, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         if argument == "--order" or argument.startswith("--order="):
             order = argument.removeprefix("--order=") if "=" in argument else value
             print(f"unmask {verb}: {moved(order, prefix='--')}", file=sys.stderr)
             raise SystemExit(2)
+        bare = argument == "--ahead" and value != "auto" and not value.lstrip("+-").isdigit()
+        found += [argument, "auto"] if bare else [argument]
+    return found
 
 
 def model_for(chosen: TextOptions, name: str) -> Model:
