@@ -148,7 +148,7 @@ class SamplerOptions:
         for name in numbers:
             raise ValueError(f"{name} is for a decoding order: {', '.join(DECODING)}")
         if self.sampler is not None:
-            how["plan"] = _named("sampler", self.sampler, PLANS)
+            how["plan"] = _named("sampler", self.sampler, PLANS | dict.fromkeys(PUBLISHED))
         if self._given("predictor"):
             how["predict"] = predictor(self.predictor, self.steps)
         return how

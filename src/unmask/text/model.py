@@ -16,7 +16,7 @@ from unmask.plan import Planner
 from unmask.predict import Predictor
 from unmask.protocol import check, for_bound, is_left_to_right, length_of
 from unmask.sampler import Sampler, Step
-from unmask.sampling import Sample
+from unmask.sampling import Sample, Window
 from unmask.sampling import sample as sample_tokens
 from unmask.schedule import Linear, Schedule
 from unmask.text.blanks import BPE, Blanks, join, spaces, split, with_mask_token
@@ -38,6 +38,7 @@ class SamplingOptions(TypedDict, total=False):
     plan: Planner | None
     steps: int | None
     predict: Predictor
+    ahead: Window
     draw: Draw
     temperature: float
     top_k: int | None
