@@ -21,7 +21,7 @@ from unmask.schedule import Linear, Schedule
 
 
 @dataclass(frozen=True)
-class Profile:
+class EntropyProfile:
     """h(0) .. h(L - 1) in nats per hidden token, with standard errors over the sequences."""
 
     nats: tuple[float, ...]
@@ -35,7 +35,7 @@ class Profile:
             raise ValueError("a profile must be finite at every count")
 
     @classmethod
-    def of(cls, values: Tensor) -> Profile:
+    def of(cls, values: Tensor) -> EntropyProfile:
         """From h(n) of each sequence, [B, L], with nan where it was not measured."""
         number = (~values.isnan()).sum(0)
         if bool((number < 2).any()):
@@ -51,7 +51,7 @@ class Profile:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Profile:
+    def from_json(cls, text: str) -> EntropyProfile:
         try:
             content = json.loads(text)
             nats, errors = (tuple(map(float, content[name])) for name in ("nats", "errors"))
@@ -68,9 +68,9 @@ def entropy_profile(
     schedule: Schedule | None = None,
     batch: int | None = None,
     seed: int = 0,
-) -> Profile:
+) -> EntropyProfile:
     """The profile of a network on complete sequences, int64 [B, L]; the arguments are those of ``by_count``."""
-    return Profile.of(by_count(model, tokens, passes=passes, schedule=schedule, batch=batch, seed=seed))
+    return EntropyProfile.of(by_count(model, tokens, passes=passes, schedule=schedule, batch=batch, seed=seed))
 
 
 def by_count(
