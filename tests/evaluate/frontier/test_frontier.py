@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from unmask.samplers.autoregressive import generate
 
 from tests.evaluate.files import in_two_processes
 from tests.small_models import LENGTH, TEXT, TOKENIZERS, folder, network
