@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(chosen: AuditOptions) -> tuple[bool, str]:
     """The verdict, and what to print."""
-    draw = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
+    draw: Any = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
     if chosen.normalisation:
         found = audit_normalisation(draw, vocab=chosen.vocab, seed=chosen.seed)
         return found.exact, json.dumps(asdict(found)) if chosen.json else found.verdict
