@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import unmask
 from unmask import plan
-from unmask import samplers as order
+from unmask.samplers import decoding
 
 # Heavy-chain variable domains of licensed antibodies, as public collections have them.
 CHAINS = {
@@ -44,10 +44,10 @@ STRETCHES = ("CDR-H2", "CDR-H3", "framework 3")
 ORDERS: dict[str, dict[str, Any]] = {
     "first-hitting": {"plan": plan.first_hitting},
     "first-hitting, unsmoothed": {"plan": plan.first_hitting},
-    "left to right": {"sampler": order.left_to_right()},
-    "confidence": {"sampler": order.low_confidence()},
+    "left to right": {"plan": plan.left_to_right},
+    "confidence": {"sampler": decoding.low_confidence()},
     "first-hitting, T = 0.5": {"plan": plan.first_hitting, "temperature": 0.5},
-    "confidence, greedy": {"sampler": order.low_confidence(), "temperature": 0.0},
+    "confidence, greedy": {"sampler": decoding.low_confidence(), "temperature": 0.0},
     "parallel, 4 calls": {"plan": plan.parallel, "steps": 4},
 }
 

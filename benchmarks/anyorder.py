@@ -5,10 +5,10 @@
     python -m benchmarks.anyorder --train kjv --minutes 10
     python -m benchmarks.anyorder --step-costs kjv       a training step under each rule of attention
 
-Sampling is token by token, in float32, one sequence or a batch, through ``unmask.sample``, plan
-and draw included. A run is not made to its end: it is begun at several numbers of visible tokens, and a
-sequence costs L times the mean of what a token costs there. The networks take turns, so that whatever else the machine
-does falls on all. The weights are random, which changes no cost.
+Sampling is token by token, in float32, one sequence or a batch, through ``unmask.sample``, plan and draw included. A
+run is not made to its end: it is begun at several numbers of visible tokens, and a sequence costs L times the mean of
+what a token costs there. The networks take turns, so that whatever else the machine does falls on all. The weights are
+random, which changes no cost.
 
 Training compares, at equal CPU seconds of training in turns, Eq. 7 with one pass of length L against the two streams of
 length 2L, by the bound along random orders of held-out sequences.
@@ -87,8 +87,10 @@ def begun(made: DDiT | Causal, length: int, known: int, batch: int) -> Callable[
     """A run of sampling that begins with so many visible tokens: the first ones, or each sequence's own random set."""
     random = torch.Generator().manual_seed(known)
     tokens = torch.randint(made.vocab_size, (batch, length), generator=random)
-    left_to_right = isinstance(made, Causal)
-    ranks = torch.arange(length) if left_to_right else torch.rand(batch, length, generator=random).argsort(1)
+    if isinstance(made, Causal):
+        canvas = torch.where(torch.arange(length) < known, tokens, made.mask_id)
+        return lambda note: unmask.sample(made, canvas=canvas, callback=note)
+    ranks = torch.rand(batch, length, generator=random).argsort(1)
     canvas = torch.where(ranks < known, tokens, made.mask_id)
     return lambda note: unmask.sample(made, canvas=canvas, callback=note)
 

@@ -7,38 +7,40 @@ which is the joint's entropy for exact samples and less for an order that seeks 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import unmask
 from unmask import plan
-from unmask import samplers as order
+from unmask.samplers import decoding, remasking
 
 ROWS, LENGTH = 10_000, 6
 INITIAL = torch.tensor([0.7, 0.3], dtype=torch.float64)
 TRANSITION = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
 
-Made = Callable[..., unmask.Sample]
+Run = tuple[str, dict[str, Any]]
 
 
-def runs() -> list[tuple[str, Made, dict[str, Any]]]:
-    first_hitting = ("first-hitting (Alg. 1)", unmask.sample, {})
-    found: list[tuple[str, Made, dict[str, Any]]] = [first_hitting]
-    found += [("parallel (Alg. 2)", unmask.sample, {"plan": plan.parallel, "steps": steps}) for steps in (3, 2)]
+def runs() -> list[Run]:
+    """The name of each order and what it passes to ``unmask.sample``."""
+    found: list[Run] = [("first-hitting (Alg. 1)", {})]
+    found += [("parallel (Alg. 2)", {"plan": plan.parallel, "steps": steps}) for steps in (3, 2)]
+    found += [("plan.left_to_right", {"plan": plan.left_to_right, "steps": steps}) for steps in (6, 3)]
     ranked = {
-        "left_to_right()": order.left_to_right(), "confidence(), MaskGIT": order.confidence(),
-        "llada()": order.llada(), "llada(2), blocks of 2": order.llada(2), "margin()": order.margin(),
-        "entropy()": order.entropy(), "dream()": order.dream(),
+        "confidence(), MaskGIT": decoding.confidence(), "llada()": decoding.llada(),
+        "llada(2), blocks of 2": decoding.llada(2), "margin()": decoding.margin(), "entropy()": decoding.entropy(),
+        "dream()": decoding.dream(),
     }  # fmt: skip
-    found += [(name, how, {"steps": steps}) for name, how in ranked.items() for steps in (6, 3)]
-    found += [(f"entropy_bounded({gamma})", order.entropy_bounded(gamma), {}) for gamma in (0.1, 0.4, 0.8)]
-    remasking = {
-        "remdm_cap(0.0), ancestral": order.remdm_cap(0.0), "remdm_cap(0.1)": order.remdm_cap(0.1),
-        "remdm_rescale(0.2)": order.remdm_rescale(0.2), "remdm_confidence()": order.remdm_confidence(),
+    found += [(name, {"sampler": how, "steps": steps}) for name, how in ranked.items() for steps in (6, 3)]
+    found += [
+        (f"entropy_bounded({gamma})", {"sampler": decoding.entropy_bounded(gamma)}) for gamma in (0.1, 0.4, 0.8)
+    ]
+    again = {
+        "remdm_cap(0.0), ancestral": remasking.remdm_cap(0.0), "remdm_cap(0.1)": remasking.remdm_cap(0.1),
+        "remdm_rescale(0.2)": remasking.remdm_rescale(0.2), "remdm_confidence()": remasking.remdm_confidence(),
     }  # fmt: skip
-    return found + [(name, how, {"steps": steps}) for name, how in remasking.items() for steps in (6, 24)]
+    return found + [(name, {"sampler": how, "steps": steps}) for name, how in again.items() for steps in (6, 24)]
 
 
 def table() -> None:
@@ -48,8 +50,8 @@ def table() -> None:
     print(f"The joint has {-float(torch.xlogy(truth, truth).sum()):.3f} nats.\n")
     print("| order | steps | calls | rows drawn | total variation | -log p, nats |\n|---|---|---|---|---|---|")
     place = 2 ** torch.arange(LENGTH - 1, -1, -1)
-    for name, sampler, options in runs():
-        made = sampler(model, num=ROWS, length=LENGTH, seed=1, **options)
+    for name, options in runs():
+        made = unmask.sample(model, num=ROWS, length=LENGTH, seed=1, **options)
         counts = torch.bincount((made.tokens * place).sum(1), minlength=len(truth))
         distance = float((counts / ROWS - truth).abs().sum() / 2)
         nats = -model.log_likelihood(made.tokens)

@@ -8,9 +8,9 @@
 One process, one thread, CPU time; the variants take turns in five rounds (the tiny network's in 25), and a ratio is the
 median of the rounds' own ratios, with the least and the largest. Weights are random, which changes no cost. A step is
 measured from the middle of a run; a whole sequence is multiplied up from it, and the tables say so (the tiny network's
-whole runs are made as well, once, as a check). The published samplers are those of ``unmask.samplers.published``, given the
-network in its plain form: torch's own kernels, nothing folded, the head everywhere, and probabilities made in the
-passes and precisions of the published codebases (``WAYS``), which ``unmask.samplers.published`` makes in float64 always.
+whole runs are made as well, once, as a check). The published sampler is given the plain network: torch's own
+kernels, nothing folded, the head everywhere, probabilities made in the passes and precisions of the published codebases
+(``WAYS``), and torch.rand's random numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch import Tensor
 
 import unmask
 from unmask import plan
-from unmask.draw import inverse_cdf
+from unmask.draw import exponential_race
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.samplers import published
 from unmask.schedule import Linear
@@ -109,27 +109,46 @@ class Everywhere:
 
 
 @dataclass(frozen=True)
-class AsPublished(published._Run):
-    """The published sampler pass by pass, in the published precisions."""
+class AsPublished:
+    """The published ancestral sampler with its cache, pass by pass, in the published precisions, with torch.rand."""
 
-    kept: torch.dtype = torch.float32
+    network: Any
+    kept: torch.dtype
+    drawn: torch.dtype
+
+    @classmethod
+    def of(cls, network: DDiT, way: str) -> AsPublished:
+        return cls(Everywhere(network), *(published.PRECISIONS[name] for name in WAYS[way]))
+
+    def stream(self, x: Tensor, times: Tensor) -> Iterator[Tensor]:
+        """The canvas after each step; a network output serves all steps up to the first that changes something."""
+        random, mu, mask_id = torch.Generator().manual_seed(0), None, self.network.mask_id
+        for t, s in itertools.pairwise(times):
+            if not bool((x == mask_id).any()):
+                return
+            mu = self.mean(x, t) if mu is None else mu
+            leave, stay = published.ancestral_law(Linear(), s, t)
+            weights = mu * leave
+            weights[..., mask_id] = stay
+            new = torch.where(x == mask_id, self.race(weights, random), x)
+            x, mu = new, None if bool((new != x).any()) else mu
+            yield x
+        if bool((x == mask_id).any()):
+            mu = self.mean(x, times[-1]) if mu is None else mu
+            yield torch.where(x == mask_id, self.race(mu, random), x)
 
     def mean(self, x: Tensor, t: Tensor) -> Tensor:
         """mu [B, L, V]; the mask is one of the V ids here. MDLM makes log mu first, and visible tokens certain."""
         with torch.inference_mode():
             logits = self.network(x, t.expand(len(x)))
             log_mu = logits - torch.logsumexp(logits, -1, keepdim=True)
-            visible = (x != self.mask_id).nonzero(as_tuple=True)
+            visible = (x != self.network.mask_id).nonzero(as_tuple=True)
             log_mu[visible] = -torch.inf
             log_mu[(*visible, x[visible])] = 0.0
             return log_mu.to(self.kept).exp()
 
-
-def published_as_it_is(network: DDiT, way: str) -> published._Run:
-    """The published ancestral sampler with its cache."""
-    kept, drawn = WAYS[way]
-    given = (Everywhere(network), network.mask_id, published.ancestral_law, Linear(), published.race(drawn))
-    return AsPublished(*given, cache=True, denoise="draw", kept=published.PRECISIONS[kept])
+    def race(self, weights: Tensor, random: torch.Generator) -> Tensor:
+        return published.winner(weights, torch.rand(weights.shape, dtype=self.drawn, generator=random))
 
 
 def half(size: Size, batch: int = 1) -> Tensor:
@@ -147,12 +166,12 @@ def ours(model: Any, canvas: Tensor, **options: Any) -> Iterator[object]:
 
 def full_canvas(model: Everywhere, canvas: Tensor, precision: str) -> Iterator[object]:
     """First-hitting with the full head and a draw at every position, of which one is kept."""
-    race, dtype = published.race(precision), published.PRECISIONS[precision]
-    random = [torch.Generator().manual_seed(0)] * canvas.numel()
+    dtype, random = published.PRECISIONS[precision], torch.Generator().manual_seed(0)
     while True:
         x = canvas.clone()
         with torch.inference_mode():
-            ids = race(torch.softmax(model(x).flatten(0, 1).to(dtype), -1), random)
+            mu = torch.softmax(model(x).flatten(0, 1).to(dtype), -1)
+            ids = published.winner(mu, torch.rand(mu.shape, dtype=dtype, generator=random))
             at = int((x.flatten() == model.mask_id).nonzero()[0])
             x.view(-1)[at] = ids[at]
         yield x
@@ -163,11 +182,11 @@ def coupled(network: DDiT, canvas: Tensor, way: str, empty: bool) -> Iterator[ob
 
     The grid is so fine that nothing is unmasked; a step's cost does not depend on that.
     """
-    run = published_as_it_is(network, way)
+    run = AsPublished.of(network, way)
     times = torch.linspace(0.5, 0.5 - 1e-9, 1000, dtype=torch.float64)
 
     def begun() -> Iterator[object]:
-        return run.stream(canvas.clone(), times, [torch.Generator().manual_seed(0)] * len(canvas))
+        return run.stream(canvas.clone(), times)
 
     if not empty:
         return (next(begun()) for _ in itertools.count())
@@ -297,7 +316,7 @@ def parts(size: Size) -> dict[str, float]:
 
     network.states, inner = timed("body", network.states), network.network
     inner.logits = timed("head", inner.logits)
-    calls = ours(network, half(size), draw=timed("draw", inverse_cdf))
+    calls = ours(network, half(size), draw=timed("draw", exponential_race))
     next(calls)
     spent.update(dict.fromkeys(spent, 0.0))
     started = time.process_time()

@@ -28,6 +28,7 @@ from benchmarks import anyorder, sampling
 from benchmarks.sampling import (
     SIZES,
     VARIANTS,
+    AsPublished,
     Everywhere,
     Size,
     coupled,
@@ -36,18 +37,16 @@ from benchmarks.sampling import (
     in_turns,
     of_a_step,
     ours,
-    published_as_it_is,
     spread,
     steppers,
 )
-from benchmarks.train import _megabytes
+from benchmarks.train import megabytes
 from unmask import plan
-from unmask.cli.memory import M_TRIM_THRESHOLD
+from unmask.cli.process import M_TRIM_THRESHOLD
 from unmask.models.ddit import take
 from unmask.models.fast import rows as fast_path
 from unmask.models.fast.fold import sharing
 from unmask.samplers import published
-from unmask.sampling import generators
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 
@@ -92,7 +91,7 @@ def counts(size: Size) -> dict[str, dict[str, int]]:
     run("ancestral 10, batch of 3",
         lambda m: unmask.sample(m, num=3, length=size.length, plan=plan.ancestral, steps=10), fast)  # fmt: skip
     run("full head", lambda model: unmask.sample(model, **empty), Everywhere(network))
-    run("coupled 50", lambda model: published.coupled_ancestral(model, **empty, steps=50), Everywhere(network))
+    run("coupled 50", lambda m: unmask.sample(m, **empty, sampler=published.Coupled(), steps=50), Everywhere(network))
     return found
 
 
@@ -178,7 +177,7 @@ def whole_run(size: Size, kind: str, steps: int, batch: int) -> float:
         unmask.sample(network, canvas=empty, plan=plan.ancestral, steps=steps)
     else:
         times = torch.arange(steps, -1, -1, dtype=torch.float64) / steps
-        for _ in published_as_it_is(network, kind).stream(empty, times, generators(0, batch)):
+        for _ in AsPublished.of(network, kind).stream(empty, times):
             pass
     return (time.process_time() - started) / batch
 
@@ -232,9 +231,9 @@ def step_memory(name: str, variant: str) -> float:
     next(steps_of)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
-    base = _megabytes(status, "VmRSS")
+    base = megabytes(status, "VmRSS")
     next(steps_of)
-    return _megabytes(status, "VmHWM") - base
+    return megabytes(status, "VmHWM") - base
 
 
 def memory(name: str) -> dict[str, float]:

@@ -145,12 +145,12 @@ def peak_memory(setting: Setting, name: str) -> float:
     if not status.exists():
         return float("nan")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
-    base = _megabytes(status, "VmRSS")
+    base = megabytes(status, "VmRSS")
     trainer.step(VARIANTS[name], 0)
-    return _megabytes(status, "VmHWM") - base
+    return megabytes(status, "VmHWM") - base
 
 
-def _megabytes(status: Path, name: str) -> float:
+def megabytes(status: Path, name: str) -> float:
     line = next(line for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) / 1e3
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from scipy import stats
 from torch import Tensor
 
-from unmask.models.oracles.enumerated import EnumeratedOracle
+from unmask.models.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle
+from unmask.noise import Noise, Streams
 
 FALSE_ALARM = 1e-6
 """The rate at which a statistical test with a fixed seed was allowed to fail when that seed was first drawn."""
@@ -14,6 +17,11 @@ FALSE_ALARM = 1e-6
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def noise(seed: int, rows: int) -> Noise:
+    """The noise of one place in each of so many sequences."""
+    return Streams.of(seed, rows).at("token", 1)[:, 0]
 
 
 def joint(vocab: int, length: int, *, seed: int = 0, sharpness: float = 3.0) -> Tensor:
@@ -24,6 +32,29 @@ def joint(vocab: int, length: int, *, seed: int = 0, sharpness: float = 3.0) -> 
 
 def oracle(vocab: int = 3, length: int = 4, *, seed: int = 0, **options: int) -> EnumeratedOracle:
     return EnumeratedOracle(joint(vocab, length, seed=seed), **options)
+
+
+def hidden_markov(vocab: int = 11, states: int = 4, **options: int) -> HiddenMarkovOracle:
+    """A hidden Markov model with random tables, for sequences of any length."""
+    g = generator(0)
+
+    def table(*shape: int) -> Tensor:
+        weights = torch.rand(shape, generator=g, dtype=torch.float64) ** 4
+        return weights / weights.sum(-1, keepdim=True)
+
+    return HiddenMarkovOracle(table(states), table(states, states), table(states, vocab), **options)
+
+
+class Counting:
+    """A denoiser that writes down how it is called: tokens, time and rows of every call."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.vocab_size, self.mask_id = model, model.vocab_size, model.mask_id
+        self.calls: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
+
+    def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        self.calls.append((tokens.clone(), time, rows))
+        return self.model(tokens, time=time, rows=rows)
 
 
 def codes(tokens: Tensor, vocab: int) -> Tensor:
@@ -48,6 +79,15 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
         wanted = torch.cat([wanted, torch.tensor([rest], dtype=torch.float64)])
     wanted = wanted * observed.sum() / wanted.sum()
     return float(stats.chisquare(observed.numpy(), wanted.numpy()).pvalue) if len(wanted) > 1 else 1.0
+
+
+def same_law(first: Tensor, second: Tensor, vocab: int) -> float:
+    """The p-value of two samples' being of one law: homogeneity; outcomes seen fewer than 10 times are pooled."""
+    both = torch.stack([frequencies(tokens, vocab) for tokens in (first, second)])
+    rare = both.sum(0) < 10
+    both = torch.cat([both[:, ~rare], both[:, rare].sum(1, keepdim=True)], 1)
+    both = both[:, both.sum(0) > 0]
+    return float(stats.chi2_contingency(both.numpy()).pvalue) if both.shape[1] > 1 else 1.0
 
 
 def total_variation(p: Tensor, q: Tensor) -> float:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.helpers import FALSE_ALARM, chi_square, generator
+from tests.helpers import FALSE_ALARM, chi_square, generator, noise
 from unmask import draw, theory
 
 EXACT = {
@@ -20,7 +20,7 @@ EVERY = EXACT | {
 
 
 def drawn(how, logits, rows, seed=0):
-    return how(logits.expand(rows, -1), [generator(seed)] * rows)
+    return how(logits.expand(rows, -1), noise(seed, rows))
 
 
 @pytest.mark.parametrize("how", EXACT.values(), ids=EXACT)
@@ -104,39 +104,88 @@ class TestEveryDraw:
     def test_one_hot_rows(self, how):
         logits = torch.full((7, 7), -torch.inf)
         logits.fill_diagonal_(-12.0)
-        assert how(logits, [generator(i) for i in range(7)]).tolist() == list(range(7))
+        assert how(logits, noise(0, 7)).tolist() == list(range(7))
 
     def test_one_class(self, how):
-        assert how(torch.zeros(3, 1), [generator(0)] * 3).tolist() == [0, 0, 0]
+        assert how(torch.zeros(3, 1), noise(0, 3)).tolist() == [0, 0, 0]
 
     def test_no_rows(self, how):
-        assert how(torch.zeros(0, 5), []).shape == (0,)
+        assert how(torch.zeros(0, 5), noise(0, 0)).shape == (0,)
 
     def test_a_constant_added_to_the_logits_changes_nothing(self, how):
         logits = torch.randn(50, 9, generator=generator(1), dtype=torch.float64)
-        rows = [[generator(i) for i in range(50)] for _ in range(2)]
-        assert torch.equal(how(logits, rows[0]), how(logits + 700, rows[1]))
+        assert torch.equal(how(logits, noise(0, 50)), how(logits + 700, noise(0, 50)))
 
-    def test_a_row_depends_on_its_own_generator_alone(self, how):
+    def test_a_row_depends_on_its_own_noise_alone(self, how):
         logits = torch.randn(12, 40, generator=generator(2), dtype=torch.float64)
-        together = how(logits, [generator(i) for i in range(12)])
-        alone = torch.cat([how(logits[i : i + 1], [generator(i)]) for i in range(12)])
+        together = how(logits, noise(0, 12))
+        alone = torch.cat([how(logits[i : i + 1], noise(0, 12)[i : i + 1]) for i in range(12)])
         assert torch.equal(together, alone)
+        shuffled = torch.randperm(12, generator=generator(3))
+        assert torch.equal(how(logits[shuffled], noise(0, 12)[shuffled]), together[shuffled])
 
     @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
     def test_what_is_no_distribution_is_refused(self, how, bad):
         with pytest.raises(ValueError, match="logits must have no NaN"):
-            how(torch.tensor([[0.0, bad]]), [generator(0)])
+            how(torch.tensor([[0.0, bad]]), noise(0, 1))
 
     def test_rows_without_any_id_are_refused(self, how):
         with pytest.raises(ValueError, match="at least one id"):
-            how(torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]]), [generator(0)] * 2)
+            how(torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]]), noise(0, 2))
 
     def test_wrong_dtype_or_shape_is_refused(self, how):
         with pytest.raises(ValueError, match="floating-point"):
-            how(torch.zeros(2, 3, dtype=torch.int64), [generator(0)] * 2)
+            how(torch.zeros(2, 3, dtype=torch.int64), noise(0, 2))
         with pytest.raises(ValueError, match=r"\[rows, classes\]"):
-            how(torch.zeros(3), [generator(0)])
+            how(torch.zeros(3), noise(0, 1))
+
+
+def test_the_race_hardly_moves_with_the_distribution():
+    """Two distributions 1e-6 apart differ in about one of 10^6 ids for the same noise: none of 5,000 here."""
+    logits = torch.randn(5000, 20, generator=generator(6), dtype=torch.float64)
+    nearly = logits + 1e-8 * torch.randn(5000, 20, generator=generator(7), dtype=torch.float64)
+    assert torch.equal(draw.exponential_race(logits, noise(0, 5000)), draw.exponential_race(nearly, noise(0, 5000)))
+
+
+class TestPick:
+    logits = torch.randn(200, 6, generator=generator(8), dtype=torch.float64)
+
+    @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.7}], ids=str)
+    def test_it_draws_from_the_shaped_distribution_and_tells_the_probability(self, options):
+        ids, probabilities = draw.Pick(**options)(self.logits, noise(0, 200))
+        law = torch.softmax(draw.shaped(self.logits, **options), -1)
+        assert torch.equal(ids, draw.exponential_race(law.log(), noise(0, 200)))
+        torch.testing.assert_close(probabilities, law.gather(1, ids.unsqueeze(1)).squeeze(1))
+
+    @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"top_k": 2}], ids=str)
+    def test_that_log_weights_are_normalised_changes_nothing(self, options):
+        log_mu, pick = self.logits.log_softmax(-1), draw.Pick(**options)
+        told, worked_out = (pick(log_mu, noise(0, 200), normalised=known) for known in (True, False))
+        assert torch.equal(told[0], worked_out[0])
+        torch.testing.assert_close(told[1], worked_out[1])
+
+    def test_bad_options_are_named_when_it_is_made(self):
+        with pytest.raises(ValueError, match="top_p"):
+            draw.Pick(top_p=2.0)
+
+
+class TestFaults:
+    """On an accelerator what is wrong is collected, and raised when it is looked at."""
+
+    def test_a_fault_is_raised_when_it_is_checked(self):
+        faults = draw.Faults()
+        with faults.collected():
+            draw.exponential_race(torch.tensor([[0.0, torch.nan]]), noise(0, 1))
+        with pytest.raises(ValueError, match="no NaN"):
+            faults.check()
+
+    def test_nothing_wrong_raises_nothing(self):
+        faults = draw.Faults()
+        with faults.collected():
+            draw.exponential_race(torch.zeros(1, 2), noise(0, 1))
+        faults.check()
+        with pytest.raises(ValueError, match="no NaN"):
+            draw.exponential_race(torch.tensor([[0.0, torch.nan]]), noise(0, 1))
 
 
 def test_low_precision_logits_are_drawn_in_float64():

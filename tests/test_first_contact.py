@@ -78,10 +78,10 @@ class TestCommandLine:
     def test_help_lists_every_verb(self, tmp_path):
         from unmask.cli import VERBS
 
-        done = run("-m", "unmask.cli", "--help", cwd=tmp_path)
+        done = run("-m", "unmask", "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert all(f"  {verb}" in done.stdout for verb in VERBS)
-        assert run("-m", "unmask.cli", cwd=tmp_path).stdout == done.stdout
+        assert run("-m", "unmask", cwd=tmp_path).stdout == done.stdout
 
     def test_every_verb_has_a_help_page(self, capsys):
         from unmask.cli import VERBS, main

@@ -7,12 +7,13 @@ from scipy import stats
 
 from tests.helpers import FALSE_ALARM, chi_square, generator
 from unmask import plan as plans
-from unmask.sampling import generators
+from unmask.noise import Streams
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 MASK = 7
 SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(), LogLinear()]
-PLANNERS = {"first_hitting": plans.first_hitting, "parallel": plans.parallel, "ancestral": plans.ancestral}
+PLANNERS = {"first_hitting": plans.first_hitting, "parallel": plans.parallel, "ancestral": plans.ancestral,
+            "left_to_right": plans.left_to_right}  # fmt: skip
 
 
 def empty(rows, length):
@@ -20,8 +21,10 @@ def empty(rows, length):
 
 
 def make(planner, tokens, *, schedule=None, steps=None, seed=0):
+    if planner is plans.first_hitting:
+        steps = None
     return planner(
-        tokens, mask_id=MASK, generators=generators(seed, len(tokens)), schedule=schedule or Linear(), steps=steps
+        tokens, mask_id=MASK, streams=Streams.of(seed, len(tokens)), schedule=schedule or Linear(), steps=steps
     )
 
 
@@ -165,9 +168,9 @@ class TestAncestral:
 
 class TestRechoose:
     def corrected(self, rows, length, steps):
-        random = generators(3, rows)
-        plan = plans.parallel(empty(rows, length), mask_id=MASK, generators=random, schedule=Linear(), steps=steps)
-        return plans.rechoose(plan, random)
+        streams = Streams.of(3, rows)
+        plan = plans.parallel(empty(rows, length), mask_id=MASK, streams=streams, schedule=Linear(), steps=steps)
+        return plans.rechoose(plan, streams)
 
     def test_the_first_choice_comes_from_what_the_corrected_steps_leave(self):
         plan = self.corrected(200, 10, 4)
@@ -192,12 +195,12 @@ class TestRechoose:
         assert chi_square(torch.bincount(pairs, minlength=36), torch.full((36,), 1 / 36)) > FALSE_ALARM
 
 
-def test_a_row_s_plan_depends_on_its_own_generator_alone():
+def test_a_row_s_plan_depends_on_its_own_stream_alone():
     tokens = ragged()
     together = make(plans.ancestral, tokens, steps=9)
     for row in range(len(tokens)):
         alone = plans.ancestral(
-            tokens[row : row + 1], mask_id=MASK, generators=[generators(0, 7)[row]], schedule=Linear(), steps=9
+            tokens[row : row + 1], mask_id=MASK, streams=Streams.of(0, 7).take([row]), schedule=Linear(), steps=9
         )
         calls = int(alone.calls[0])
         assert torch.equal(alone.order[0], together.order[row])
@@ -212,9 +215,80 @@ def test_nothing_to_plan_is_an_empty_plan(planner, shape):
     assert plan.call_time.shape == (shape[0], 0)
 
 
-@pytest.mark.parametrize("planner", [plans.parallel, plans.ancestral])
+class TestLeftToRight:
+    def test_the_holes_from_the_first_to_the_last(self):
+        tokens = torch.tensor([[MASK, 0, MASK, MASK], [1, 1, MASK, 1], [0, 1, 2, 3]])
+        plan = make(plans.left_to_right, tokens)
+        assert plan.order.tolist() == [[0, 2, 3, -1], [2, -1, -1, -1], [-1] * 4]
+        assert plan.calls.tolist() == [3, 1, 0]
+
+    def test_a_hole_is_filled_where_so_many_are_expected(self):
+        plan = make(plans.left_to_right, empty(1, 4), schedule=Cosine())
+        expected = Cosine().inverse(1 - torch.tensor([4, 3, 2, 1]) / 4)
+        torch.testing.assert_close(plan.times[0], expected)
+        assert make(plans.left_to_right, empty(1, 4)).call_time.tolist() == [[1.0, 0.75, 0.5, 0.25]]
+
+    def test_steps_are_groups_of_neighbours(self):
+        assert make(plans.left_to_right, empty(1, 7), steps=3).step.tolist() == [[0, 0, 0, 1, 1, 2, 2]]
+
+
+def test_first_hitting_refuses_steps():
+    with pytest.raises(ValueError, match=r"steps=3: plan.first_hitting takes one token per step; plan.parallel"):
+        plans.first_hitting(empty(1, 3), mask_id=MASK, streams=Streams.of(0, 1), steps=3)
+
+
+class TestGroups:
+    """What one step fills, and the same of some rows or of several batches together."""
+
+    def test_a_group_is_the_slots_of_a_row_s_own_step(self):
+        plan = make(plans.parallel, ragged(), steps=3)
+        for offset in range(3):
+            step = (torch.arange(7) + offset) % 4 - 1  # rows at steps of their own, before the first included
+            group = plan.group(step)
+            for row in range(7):
+                real = group.positions[row] >= 0
+                slots = plan.step[row] == step[row] if step[row] >= 0 else torch.zeros(6, dtype=torch.bool)
+                assert group.positions[row][real].tolist() == plan.order[row][slots].tolist()
+                assert group.tau[row][real].tolist() == plan.times[row][slots].tolist()
+                assert torch.equal(group.drawn[row], real)
+
+    def test_a_step_past_the_last_is_empty(self):
+        plan = make(plans.parallel, ragged(), steps=3)
+        assert not bool((plan.group(torch.full((7,), 3)).positions >= 0).any())
+
+    def test_some_rows_of_a_plan_are_their_own_plan(self):
+        plan, rows = make(plans.parallel, ragged(), steps=3), torch.tensor([5, 0, 6])
+        some = plan.take(rows)
+        for step in range(3):
+            ours, whole = some.group(torch.full((3,), step)), plan.group(torch.full((7,), step))
+            for i, row in enumerate(rows.tolist()):
+                kept, theirs = ours.positions[i], whole.positions[row]
+                assert kept[kept >= 0].tolist() == theirs[theirs >= 0].tolist()
+
+    @pytest.mark.parametrize("corrected", [False, True])
+    def test_plans_of_several_batches_are_joined(self, corrected):
+        parts = []
+        for seed, steps in ((1, 2), (2, 5), (3, 1)):
+            streams = Streams.of(seed, 7)
+            part = plans.parallel(ragged(), mask_id=MASK, streams=streams, steps=steps)
+            parts.append(plans.rechoose(part, streams) if corrected else part)
+        joined = plans.Plan.join(parts)
+        assert joined.calls.tolist() == [n for part in parts for n in part.calls.tolist()]
+        for step in range(6):
+            whole = joined.group(torch.full((21,), step))
+            for i, part in enumerate(parts):
+                group = part.group(torch.full((7,), step))
+                for row in range(7):
+                    for name in ("positions", "hidden") if corrected else ("positions",):
+                        ours, theirs = getattr(whole, name)[7 * i + row], getattr(group, name)[row]
+                        assert ours[ours >= 0].tolist() == theirs[theirs >= 0].tolist()
+
+
+@pytest.mark.parametrize("planner", [plans.parallel, plans.ancestral, plans.left_to_right])
 @pytest.mark.parametrize("steps", [None, 0, -3, 2.5, True, "8"])
 def test_bad_steps_are_named(planner, steps):
+    if steps is None and planner is plans.left_to_right:
+        return  # one token per step
     with pytest.raises(ValueError, match="steps"):
         make(planner, empty(1, 3), steps=steps)
 
@@ -222,6 +296,6 @@ def test_bad_steps_are_named(planner, steps):
 def test_bad_tokens_are_named():
     for tokens in (torch.zeros(3, dtype=torch.int64), torch.zeros(2, 3)):
         with pytest.raises(ValueError, match=r"tokens must be int64 \[batch, length\]"):
-            plans.first_hitting(tokens, mask_id=MASK, generators=generators(0, len(tokens)))
-    with pytest.raises(ValueError, match="one generator per row"):
-        plans.first_hitting(empty(2, 2), mask_id=MASK, generators=generators(0, 1))
+            plans.first_hitting(tokens, mask_id=MASK, streams=Streams.of(0, len(tokens)))
+    with pytest.raises(ValueError, match="one stream per row"):
+        plans.first_hitting(empty(2, 2), mask_id=MASK, streams=Streams.of(0, 1))

@@ -1,15 +1,12 @@
+"""The predictors' parts. That they are Algorithms 3 and 4 is in test_paper.py."""
+
 import pytest
 import torch
-from scipy import stats
 
-from tests.helpers import FALSE_ALARM, frequencies, generator, oracle, total_variation
+from tests.helpers import frequencies, generator, oracle, total_variation
 from unmask import plan, predict, sample
-from unmask.models.oracles.enumerated import MarkovOracle, TimeDependent
+from unmask.models.oracles.enumerated import MarkovOracle
 from unmask.predict import Prediction, lagrange, log_mean
-from unmask.sampling import generators
-from unmask.schedule import Linear
-
-MASK = 3
 
 
 def test_log_mean_is_normalised_in_float64_whatever_comes_in():
@@ -66,90 +63,6 @@ class TestLagrange:
 def test_auto_is_the_paper_s_rule():
     assert predict.auto(128) is predict.extrapolate
     assert predict.auto(129) is predict.correct
-
-
-def reference_extrapolation(model, the_plan, rows, seed):
-    """Algorithm 3, position by position in plain Python, from the same plan; its own multinomial."""
-    g = generator(seed)
-    out = []
-    for row in range(rows):
-        x = torch.full((1, 4), model.mask_id)
-        mu_last, tau_last = None, None
-        for s in range(int(the_plan.calls[row])):
-            tau = the_plan.call_time[row, s : s + 1]
-            mu = torch.softmax(model(x, time=tau), -1)[0]
-            x = x.clone()
-            for slot in (the_plan.step[row] == s).nonzero().flatten().tolist():
-                k, hit = int(the_plan.order[row, slot]), the_plan.times[row, slot]
-                hat = mu[k]
-                if mu_last is not None:
-                    hat = (hit - tau_last) / (tau - tau_last) * mu[k] + (hit - tau) / (tau_last - tau) * mu_last[k]
-                x[0, k] = torch.multinomial(hat.clamp(min=0), 1, generator=g)
-            mu_last, tau_last = mu, tau
-        out.append(x)
-    return torch.cat(out)
-
-
-def reference_correction(model, length, steps, rows, seed):
-    """Algorithm 4 as printed, with its own uniform choices of positions."""
-    g = generator(seed)
-    sizes = torch.bincount(torch.arange(length) * steps // length).tolist()
-
-    def choose(x):
-        holes = (x == model.mask_id).nonzero().flatten()
-        return int(holes[torch.randint(len(holes), (1,), generator=g)])
-
-    out = []
-    for _ in range(rows):
-        x, hat, tau = torch.full((length,), model.mask_id), None, 1.0
-        left = length
-        for n, size in enumerate(sizes):
-            for i in range(size):
-                u = float(torch.rand(1, generator=g, dtype=torch.float64))
-                tau, left = tau * u ** (1 / left), left - 1
-                if i == 0:
-                    shown = x.clone()
-                    time = torch.tensor([tau], dtype=torch.float64)
-                    mu = torch.softmax(model(shown.unsqueeze(0), time=time), -1)[0]
-                    visible = shown != model.mask_id
-                    mu[visible] = torch.nn.functional.one_hot(shown[visible], mu.shape[1]).double()
-                    if n > 0:
-                        x = hat.clone()
-                        for _ in range(sizes[n - 1]):
-                            k = choose(x)
-                            x[k] = torch.multinomial(mu[k], 1, generator=g)
-                    hat = x.clone()
-                k = choose(x)
-                x[k] = torch.multinomial(mu[k], 1, generator=g)
-        out.append(x)
-    return torch.stack(out)
-
-
-def same_law(ours, theirs, vocab):
-    both = torch.stack([frequencies(ours, vocab), frequencies(theirs, vocab)])
-    both = both[:, both.sum(0) >= 10]
-    return stats.chi2_contingency(both.numpy()).pvalue > FALSE_ALARM
-
-
-def timed():
-    return TimeDependent(oracle(2, 4, seed=6), strength=1.0)
-
-
-def test_extrapolation_is_algorithm_3():
-    """Against Algorithm 3 written out, for a network that reads the time: homogeneity at 1e-6."""
-    model, rows = timed(), 3000
-    canvas = torch.full((rows, 4), model.mask_id)
-    the_plan = plan.parallel(canvas, mask_id=2, generators=generators(5, rows), schedule=Linear(), steps=2)
-    ours = sample(model, num=rows, length=4, plan=plan.parallel, steps=2, predict=predict.extrapolate, seed=5).tokens
-    assert same_law(ours, reference_extrapolation(model, the_plan, rows, seed=1), 2)
-
-
-@pytest.mark.parametrize("steps", [2, 4])
-def test_correction_is_algorithm_4(steps):
-    """Against Algorithm 4 written out, positions chosen again and all: homogeneity at 1e-6."""
-    model, rows = timed(), 3000
-    ours = sample(model, num=rows, length=4, plan=plan.parallel, steps=steps, predict=predict.correct, seed=5).tokens
-    assert same_law(ours, reference_correction(model, 4, steps, rows, seed=2), 2)
 
 
 def test_correction_costs_no_calls_and_carries_over_what_the_network_was_shown():

@@ -1,36 +1,22 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from tests.helpers import generator, oracle
+from tests.helpers import Counting, generator, hidden_markov, oracle
 from unmask import draw, plan, predict, sample, stream
-from unmask.models.oracles.enumerated import HiddenMarkovOracle, TimeDependent
-from unmask.sampling import apply, generators
+from unmask.batched import Batched
+from unmask.draw import Pick
+from unmask.models.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, TimeDependent
+from unmask.noise import Streams
+from unmask.sampler import Planned, PlanState, Task, apply
+from unmask.samplers import decoding
+from unmask.sampling import answer
+from unmask.schedule import Linear
 
-PLANS = {"first_hitting": plan.first_hitting, "parallel": plan.parallel, "ancestral": plan.ancestral}
-OPTIONS = {"steps": 3, "seed": 5}
+PLANS = {"first_hitting": plan.first_hitting, "parallel": plan.parallel, "ancestral": plan.ancestral,
+         "left_to_right": plan.left_to_right}  # fmt: skip
 PREDICTORS = {"first_order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}
-
-
-class Counting:
-    """A denoiser that writes down how it is called."""
-
-    def __init__(self, model):
-        self.model, self.vocab_size, self.mask_id = model, model.vocab_size, model.mask_id
-        self.calls = []
-
-    def __call__(self, tokens, time=None, rows=None):
-        self.calls.append((tokens.clone(), time.clone(), rows.clone()))
-        return self.model(tokens, time, rows)
-
-
-def hidden_markov(vocab=11, states=4, **options):
-    g = generator(0)
-
-    def table(*shape):
-        weights = torch.rand(shape, generator=g, dtype=torch.float64) ** 4
-        return weights / weights.sum(-1, keepdim=True)
-
-    return HiddenMarkovOracle(table(states), table(states, states), table(states, vocab), **options)
 
 
 def ragged(model, length=8):
@@ -43,7 +29,10 @@ def ragged(model, length=8):
 @pytest.mark.parametrize("planner", PLANS.values(), ids=PLANS)
 class TestEverySampler:
     def run(self, model, planner, how, canvas, **more):
-        return sample(model, canvas=canvas, plan=planner, predict=how, **OPTIONS | more)
+        options = {"canvas": canvas, "steps": 3, "seed": 5} | more
+        if planner is plan.first_hitting:
+            options["steps"] = None
+        return sample(model, plan=planner, predict=how, **options)
 
     def test_visible_tokens_stay_and_no_mask_is_left(self, planner, how):
         model = hidden_markov()
@@ -89,7 +78,7 @@ class TestEverySampler:
     def test_sequence_i_of_a_seed_does_not_depend_on_how_many_there_are(self, planner, how):
         model = hidden_markov()
         few, many = (
-            sample(model, num=num, length=6, plan=planner, predict=how, **OPTIONS).tokens for num in (3, 9)
+            self.run(model, planner, how, torch.full((num, 6), model.mask_id)).tokens for num in (3, 9)
         )
         assert torch.equal(few, many[:3])
 
@@ -137,7 +126,7 @@ def test_the_network_is_called_at_the_plan_s_times():
     model = Counting(TimeDependent(hidden_markov(), strength=0.5))
     canvas = torch.full((1, 7), model.mask_id)
     sample(model, canvas=canvas, plan=plan.ancestral, steps=20, seed=3)
-    the_plan = plan.ancestral(canvas, mask_id=model.mask_id, generators=generators(3, 1), steps=20)
+    the_plan = plan.ancestral(canvas, mask_id=model.mask_id, streams=Streams.of(3, 1), steps=20)
     assert torch.cat([time for _, time, _ in model.calls]).tolist() == the_plan.call_time[0].tolist()
 
 
@@ -209,16 +198,122 @@ def test_seeds():
     assert torch.equal(torch.get_rng_state(), state), "the global generator is left alone"
 
 
-def test_streams_of_one_seed_are_all_different():
-    first = [g.initial_seed() for g in generators(0, 20_000)]
-    assert len(set(first)) == 20_000
-
-
 def test_the_trace_streams_before_the_run_is_over():
     model = Counting(hidden_markov())
     steps = stream(model, torch.full((1, 5), model.mask_id))
     next(steps)
     assert len(model.calls) == 1
+
+
+def test_steps_alone_are_parallel_decoding():
+    model = hidden_markov()
+    ours, theirs = (
+        sample(model, num=4, length=9, steps=3, plan=planner, seed=2) for planner in (None, plan.parallel)
+    )
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert ours.calls == 3
+
+
+class TestAllowed:
+    """For some positions the only ids that may fill them."""
+
+    def test_nothing_else_is_drawn_there_and_elsewhere_nothing_changes(self):
+        model = EnumeratedOracle(torch.full((3, 3, 3, 3), 1 / 81))  # every position by itself
+        only = torch.tensor([False, True, True])
+        free = sample(model, num=200, length=4, seed=1).tokens
+        for how in ({}, {"steps": 2}, {"sampler": decoding.margin()}, {"predict": predict.extrapolate, "steps": 2}):
+            tokens = sample(model, num=200, length=4, allowed={1: only}, seed=1, **how).tokens
+            assert set(tokens[:, 1].tolist()) == {1, 2}
+        tokens = sample(model, num=200, length=4, allowed={1: only}, seed=1).tokens
+        assert torch.equal(tokens[:, [0, 2, 3]], free[:, [0, 2, 3]])
+        assert torch.equal(tokens[free[:, 1] > 0], free[free[:, 1] > 0]), "what was allowed anyway stays"
+
+    def test_the_law_is_the_conditional_one_of_a_single_position(self):
+        """p(x | x in A), told by the Step."""
+        model = EnumeratedOracle(torch.tensor([0.5, 0.2, 0.3]))
+        made = sample(model, num=50, length=1, allowed={0: torch.tensor([False, True, True])}, seed=3)
+        expected = torch.tensor([0.0, 0.4, 0.6])[made.tokens]
+        torch.testing.assert_close(made.trace[0].probabilities, expected.double(), rtol=1e-6, atol=0)
+
+    def test_nothing_allowed_is_refused(self):
+        with pytest.raises(ValueError, match="no distribution"):
+            sample(oracle(3, 4), allowed={0: torch.zeros(3, dtype=torch.bool)})
+
+
+def begun(sampler, canvas, seed, steps, mask_id):
+    task = Task(mask_id, Streams.of(seed, len(canvas)), Pick(), Linear(), steps)
+    return sampler.begin(canvas, task)
+
+
+def advance(model, sampler, state):
+    """One network call of a state, by hand."""
+    ask = sampler.ask(state)
+    live = (ask.rows >= 0).any(1)
+    if not bool(live.any()):
+        return False
+    step = sampler.fill(state, ask, answer(model, state.x, ask, [None] * len(state.x)))
+    apply(step, state.x, model.mask_id)
+    return True
+
+
+@pytest.mark.parametrize("how", PREDICTORS.values(), ids=PREDICTORS)
+class TestStates:
+    """A state goes on in any company: this is what a server that batches continuously needs."""
+
+    model = TimeDependent(hidden_markov(), strength=0.5)
+
+    def alone(self, canvas, seed, steps, how):
+        return sample(self.model, canvas=canvas, seed=seed, plan=plan.parallel, steps=steps, predict=how).tokens
+
+    def test_states_that_join_on_their_way_give_the_tokens_of_separate_runs(self, how):
+        sampler = Planned(plan.parallel, how)
+        first, second = ragged(self.model.model), torch.full((2, 8), self.model.mask_id)
+        state = begun(sampler, first, 3, 4, self.model.mask_id)
+        advance(self.model, sampler, state)
+        advance(self.model, sampler, state)
+        state = PlanState.join([state, begun(sampler, second, 8, 6, self.model.mask_id)])
+        while advance(self.model, sampler, state):
+            pass
+        expected = torch.cat([self.alone(first, 3, 4, how), self.alone(second, 8, 6, how)])
+        assert torch.equal(state.x, expected)
+
+    def test_some_sequences_of_a_state_go_on_as_before(self, how):
+        sampler, canvas = Planned(plan.parallel, how), ragged(self.model.model)
+        state = begun(sampler, canvas, 3, 4, self.model.mask_id)
+        advance(self.model, sampler, state)
+        index = torch.tensor([8, 0, 5])
+        state = state.take(index)
+        while advance(self.model, sampler, state):
+            pass
+        assert torch.equal(state.x, self.alone(canvas, 3, 4, how)[index])
+
+    def test_taking_leaves_the_state_it_was_taken_from_alone(self, how):
+        sampler, canvas = Planned(plan.parallel, how), ragged(self.model.model)
+        state = begun(sampler, canvas, 3, 4, self.model.mask_id)
+        part = state.take(torch.tensor([8, 7]))
+        while advance(self.model, sampler, part):
+            pass
+        assert torch.equal(state.x, canvas)
+        assert state.visits.sum() == state.step.sum() == 0
+
+
+def test_taking_goes_through_every_field():
+    @dataclass(frozen=True)
+    class Inner(Batched):
+        values: torch.Tensor
+
+    @dataclass(frozen=True)
+    class Outer(Batched):
+        name: str
+        values: torch.Tensor
+        notes: list
+        inner: Inner
+        none: None = None
+
+    whole = Outer("all", torch.arange(4), list("abcd"), Inner(torch.arange(8).view(4, 2)))
+    some = whole.take(torch.tensor([2, 0]))
+    assert (some.name, some.values.tolist(), some.notes) == ("all", [2, 0], ["c", "a"])
+    assert some.inner.values.tolist() == [[4, 5], [0, 1]] and some.none is None
 
 
 def test_other_draws_can_be_asked_for():
@@ -239,6 +334,7 @@ class TestBadInput:
             ({"canvas": torch.full((1, 4), 9)}, "the first is 9; allowed are 0..2 and the mask 3"),
             ({"canvas": torch.full((1, 4), -1)}, "the first is -1"),
             ({"canvas": torch.full((1, 4), 3), "length": 5}, "length=5 contradicts"),
+            ({"canvas": torch.full((1, 4), 3), "num": 2}, "num=2 contradicts the canvas, which has 1"),
             ({"num": -1}, "num=-1"),
             ({"length": -2}, "length=-2"),
             ({"temperature": -0.5}, "temperature must be"),
@@ -251,6 +347,12 @@ class TestBadInput:
             ({"batch": 0}, "batch must be"),
             ({"plan": plan.parallel}, "plan.parallel needs steps"),
             ({"plan": plan.ancestral, "steps": 0}, "steps must be"),
+            ({"plan": plan.first_hitting, "steps": 3}, "steps=3: plan.first_hitting takes one token per step"),
+            ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+            ({"steps": True}, "steps must be a whole number of at least 1, got True"),
+            ({"plan": "parallel"}, "plan must be a planner such as unmask.plan.parallel, got 'parallel'"),
+            ({"sampler": decoding.margin(), "plan": plan.parallel, "steps": 2}, "give a sampler, or a plan"),
+            ({"sampler": decoding.margin(), "predict": predict.correct}, "give a sampler, or a plan"),
             ({"predict": predict.lagrange}, "predict must be"),
         ],
         ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

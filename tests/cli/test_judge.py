@@ -127,7 +127,7 @@ def test_a_wrong_command_line(saved: str) -> None:
 
 
 def test_two_processes_have_the_numbers_of_one(ar: str, saved: str, tmp_path: Path) -> None:
-    judge_it = [sys.executable, "-m", "unmask.cli.judge", saved, "--judge", ar, "--output"]
+    judge_it = [sys.executable, "-m", "unmask", "judge", saved, "--judge", ar, "--output"]
     common = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1",
                            "MASTER_PORT": str(20_000 + os.getpid() % 20_000), "WORLD_SIZE": "2"}  # fmt: skip
     started = [

@@ -8,7 +8,7 @@ import pytest
 
 from unmask.cli import main
 from unmask.cli import reproduce as command
-from unmask.reproduce import ITEMS, Claim, Result, Settings, Table, files
+from unmask.reproduce import ITEMS, Claim, ItemResult, Settings, Table, files
 
 
 def test_list_names_every_item(capsys):
@@ -56,7 +56,7 @@ def broken(monkeypatch):
         def fail(*_):
             raise error
 
-        good = Result({"t": Table(("a",), ((1,),))}, (Claim("a", "b", "c", "d", True),), {"": fail})
+        good = ItemResult({"t": Table(("a",), ((1,),))}, (Claim("a", "b", "c", "d", True),), {"": fail})
         item.run = (lambda settings: good) if while_drawing else fail
         monkeypatch.setitem(sys.modules, "unmask.reproduce.items.largest_gumbel", item)
 
@@ -84,7 +84,7 @@ def test_a_picture_that_cannot_be_drawn_leaves_no_numbers_either(tmp_path, broke
 
 def test_without_matplotlib_there_are_numbers(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = Result({"t": Table(("a",), ((1,),))}, (), {"": lambda sheet: None})
+    result = ItemResult({"t": Table(("a",), ((1,),))}, (), {"": lambda sheet: None})
     written = files.rendered("name", "title", "paper", Settings("tiny"), result, 0.0)
     assert set(written) == {"name.md", "name.json"}
 

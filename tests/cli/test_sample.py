@@ -11,9 +11,10 @@ import torch
 
 import unmask
 from tests.small_models import LENGTH, folder
-from unmask.cli import main, options
-from unmask.cli import sample as commands
-from unmask.samplers import names
+from unmask.cli import main
+from unmask.cli.options import guarded
+from unmask.samplers import decoding, published, remasking
+from unmask.samplers.names import SamplerOptions
 from unmask.text import find
 
 pytest.importorskip("tyro")
@@ -39,7 +40,7 @@ def alone(tmp_path, monkeypatch):
 def run(*arguments, **more):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path), "TERM": "xterm-256color"}
     return subprocess.Popen(
-        [sys.executable, "-m", "unmask.cli", *map(str, arguments)], env=environment | {"COLUMNS": "80"}, **more
+        [sys.executable, "-m", "unmask", *map(str, arguments)], env=environment | {"COLUMNS": "80"}, **more
     )
 
 
@@ -60,24 +61,26 @@ class TestSample:
         ("flags", "same"),
         [
             (["--sampler", "ancestral", "--steps", "5"], {"plan": unmask.plan.ancestral, "steps": 5}),
-            (["--sampler", "first-hitting", "--steps", "5"], {}),
-            (["--steps", "5", "--order", "extrapolate"], {"steps": 5, "predict": unmask.predict.extrapolate}),
-            (["--steps", "5", "--order", "auto"], {"steps": 5, "predict": unmask.predict.extrapolate}),
-            (["--steps", "5", "--order", "correct", "--batch", "1"], {"steps": 5, "predict": unmask.predict.correct}),
-            (["--order", "auto"], {}),
-            (["--order", "margin", "--steps", "5"], {"sampler": unmask.samplers.margin(), "steps": 5}),
-            (["--order", "llada", "--block", "6", "--steps", "8", "--temperature", "0"],
-             {"sampler": unmask.samplers.llada(6), "steps": 8, "temperature": 0.0}),
-            (["--order", "confidence", "--noise", "2", "--steps", "5"],
-             {"sampler": unmask.samplers.confidence(noise=2.0), "steps": 5}),
-            (["--order", "entropy-bounded", "--gamma", "9"], {"sampler": unmask.samplers.entropy_bounded(9.0)}),
-            (["--order", "remdm-cap", "--eta", "0.3", "--steps", "9", "--batch", "1"],
-             {"sampler": unmask.samplers.remdm_cap(0.3), "steps": 9}),
-            (["--sampler", "published-ancestral", "--steps", "9"],
-             {"sampler": unmask.samplers.published.coupled_ancestral, "steps": 9}),
+            (["--sampler", "first-hitting"], {}),
+            (["--steps", "5", "--predictor", "extrapolate"], {"steps": 5, "predict": unmask.predict.extrapolate}),
+            (["--steps", "5", "--predictor", "auto"], {"steps": 5, "predict": unmask.predict.extrapolate}),
+            (["--steps", "5", "--predictor", "correct", "--batch", "1"],
+             {"steps": 5, "predict": unmask.predict.correct}),
+            (["--predictor", "auto"], {}),
+            (["--decoding", "margin", "--steps", "5"], {"sampler": decoding.margin(), "steps": 5}),
+            (["--decoding", "left-to-right", "--steps", "5"], {"plan": unmask.plan.left_to_right, "steps": 5}),
+            (["--decoding", "llada", "--block", "6", "--steps", "8", "--temperature", "0"],
+             {"sampler": decoding.llada(6), "steps": 8, "temperature": 0.0}),
+            (["--decoding", "confidence", "--noise", "2", "--steps", "5"],
+             {"sampler": decoding.confidence(noise=2.0), "steps": 5}),
+            (["--decoding", "entropy-bounded", "--gamma", "9"], {"sampler": decoding.entropy_bounded(9.0)}),
+            (["--decoding", "remdm-cap", "--eta", "0.3", "--steps", "9", "--batch", "1"],
+             {"sampler": remasking.remdm_cap(0.3), "steps": 9}),
+            (["--sampler", "published-ancestral", "--steps", "9"], {"sampler": published.Coupled(), "steps": 9}),
             (["--sampler", "published-tweedie", "--steps", "9", "--batch", "1"],
-             {"sampler": unmask.samplers.published.sedd_tweedie, "steps": 9, "batch": 1}),
-            (["--draw", "exponential-race"], {"draw": unmask.draw.exponential_race}),
+             {"sampler": published.sedd_tweedie(), "steps": 9, "batch": 1}),
+            (["--ahead", "6"], {"ahead": 6}),
+            (["--draw", "inverse-cdf"], {"draw": unmask.draw.inverse_cdf}),
             (["--draw", "gumbel-float32"], {"draw": unmask.draw.gumbel(torch.float32)}),
             (["--temperature", "0.5", "--top-k", "9", "--top-p", "0.8", "--device", "cpu"],
              {"temperature": 0.5, "top_k": 9, "top_p": 0.8}),
@@ -94,32 +97,42 @@ class TestSample:
     def test_what_is_saved_says_how_it_was_drawn(self, models, capfd):
         """A judge must be able to say the draw and its precision: they are in every line."""
         for flags, draw, dtype in (
-            ([], "inverse-cdf", "float64"),
+            ([], "exponential-race", "float64"),
             (["--draw", "gumbel-float32"], "gumbel-float32", "float32"),
             (["--sampler", "published-ancestral", "--steps", "4"], "coupled race", "float32"),
         ):
             assert main(["sample", str(models / "characters"), "--length", "4", "--json", *flags]) == 0
             line = json.loads(capfd.readouterr().out)
             assert (line["draw"], line["dtype"]) == (draw, dtype)
-        assert main(["sample", str(models / "characters"), "--length", "4", "--json", "--order", "margin"]) == 0
+        assert main(["sample", str(models / "characters"), "--length", "4", "--json", "--decoding", "margin"]) == 0
         line = json.loads(capfd.readouterr().out)
-        assert line["order"] == "margin" and "sampler" not in line
+        assert line["decoding"] == "margin" and "sampler" not in line
         assert main(["sample", str(models / "causal"), "--length", "4", "--json", "--temperature", "0.5"]) == 0
         line = json.loads(capfd.readouterr().out)
         assert (line["sampler"], line["temperature"]) == ("left-to-right", 0.5)
 
+    @pytest.mark.parametrize("flags", [["--ahead"], ["--ahead", "auto"], ["--ahead", "--batch", "1"], ["--ahead", "5"]])
+    @pytest.mark.parametrize("name", ["bpe", "causal"])
+    def test_ahead_gives_the_same_texts_and_is_recorded(self, flags, name, models, capfd):
+        asked = ["sample", str(models / name), "--number", "2", "--json", "--prompt", "And"]
+        assert main(asked) == 0
+        expected = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert main([*asked, *flags]) == 0
+        lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert [line["text"] for line in lines] == [line["text"] for line in expected]
+        assert {line["ahead"] for line in lines} == {5 if "5" in flags else "auto"}
+        assert all(line["nfe"] <= other["nfe"] for line, other in zip(lines, expected, strict=True))
+
+    def test_ahead_fills_blanks_too(self, models, capfd):
+        assert main(["infill", str(models / "bpe"), "And ____ the ________", "--ahead"]) == 0
+        ahead = capfd.readouterr().out
+        assert main(["infill", str(models / "bpe"), "--ahead", "0", "And ____ the ________"]) == 1
+        assert "window must be a whole number" in capfd.readouterr().err
+        assert main(["infill", str(models / "bpe"), "And ____ the ________"]) == 0
+        assert capfd.readouterr().out == ahead
+
     def test_beyond_128_steps_auto_corrects(self):
-        chosen = options.SampleOptions(order="auto", steps=129).chosen()
-        assert chosen["predict"] is unmask.predict.correct
-
-    def test_every_name_on_the_command_line_stands_for_something(self):
-        from typing import get_args, get_type_hints
-
-        hints = get_type_hints(options.Options)
-        named = {name: {value for part in (hint, *get_args(hint)) for value in get_args(part) if isinstance(value, str)}
-                 for name, hint in hints.items() if name in ("sampler", "order", "draw")}  # fmt: skip
-        assert named["sampler"] == {*names.PLANS, *options.PUBLISHED} and named["draw"] == set(names.DRAWS)
-        assert named["order"] == {*names.PREDICTORS, "auto", *options.LOOKING}
+        assert SamplerOptions(predictor="auto", steps=129).arguments()["predict"] is unmask.predict.correct
 
     def test_a_left_to_right_model_is_sampled_by_the_same_verb(self, models, capfd):
         assert main(["sample", str(models / "causal"), "--number", "2", "--prompt", "And the"]) == 0
@@ -179,15 +192,19 @@ def test_what_goes_wrong_is_one_line_and_1(models, tmp_path, capfd):
     for arguments, message in (
         (["sample", "xyzzy"], "there is no model 'xyzzy'"),
         (["sample", str(models / "bpe"), "--sampler", "ancestral"], "plan.ancestral needs steps"),
-        (["sample", str(models / "bpe"), "--sampler", "published-euler"], "--sampler published-euler needs --steps"),
+        (["sample", str(models / "bpe"), "--sampler", "first-hitting", "--steps", "5"],
+         "plan.first_hitting takes one token per step"),
+        (["sample", str(models / "bpe"), "--sampler", "published-euler"], "sampler published-euler needs steps"),
         (["sample", str(models / "bpe"), "--sampler", "published-euler", "--steps", "4", "--top-k", "3"],
-         "is run as published: it takes no --top-k"),
+         "is run as published: it takes no top_k"),
         (["sample", str(models / "bpe"), "--steps", "0"], "steps must be a whole number of at least 1"),
-        (["sample", str(models / "bpe"), "--order", "remdm-cap"], "remasking needs steps"),
-        (["sample", str(models / "bpe"), "--order", "margin", "--eta", "0.1"], "--order margin takes no --eta"),
-        (["sample", str(models / "bpe"), "--order", "remdm-cap", "--block", "4", "--steps", "4"], "takes no --block"),
-        (["sample", str(models / "bpe"), "--order", "margin", "--sampler", "parallel"], "it takes no --sampler"),
-        (["sample", str(models / "bpe"), "--gamma", "0.1"], "--gamma is for an order that looks at the network"),
+        (["sample", str(models / "bpe"), "--decoding", "remdm-cap"], "remasking needs steps"),
+        (["sample", str(models / "bpe"), "--decoding", "margin", "--eta", "0.1"], "decoding margin takes no eta"),
+        (["sample", str(models / "bpe"), "--decoding", "remdm-cap", "--block", "4", "--steps", "4"], "takes no block"),
+        (["sample", str(models / "bpe"), "--decoding", "left-to-right", "--block", "4"], "takes no block"),
+        (["sample", str(models / "bpe"), "--decoding", "margin", "--sampler", "parallel"], "it takes no sampler"),
+        (["sample", str(models / "bpe"), "--decoding", "margin", "--predictor", "correct"], "it takes no predictor"),
+        (["sample", str(models / "bpe"), "--gamma", "0.1"], "gamma is for a decoding order"),
         (["sample", str(models / "bpe"), "--temperature", "-1"], "temperature must be"),
         (["sample", str(models / "bpe"), "--number", "0"], "--number must be at least 1, got 0"),
         (["sample", str(models / "bpe"), "--length", "0"], "--length must be at least 1, got 0"),
@@ -203,8 +220,26 @@ def test_what_goes_wrong_is_one_line_and_1(models, tmp_path, capfd):
         assert said.err.startswith(f"unmask {arguments[0]}: ")
 
 
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        (["--order", "extrapolate"], "--order extrapolate is now --predictor extrapolate"),
+        (["--order=1"], "--order 1 is now --predictor first-order"),
+        (["--order", "margin"], "--order margin is now --decoding margin"),
+        (["--order", "left-to-right"], "--order left-to-right is now --decoding left-to-right"),
+        (["--order"], "--order is now two options: --predictor for second-order predictors, --decoding for decoding "
+                      "orders"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["sample", "infill"])
+def test_the_option_order_says_what_it_is_called_now(verb, old, now, capfd):
+    with pytest.raises(SystemExit) as left:
+        main([verb, *old])
+    assert left.value.code == 2 and capfd.readouterr().err == f"unmask {verb}: {now}\n"
+
+
 def test_a_wrong_command_line_is_2(models, capfd):
-    for arguments in (["sample", "--nonsense"], ["sample", "x", "--order", "3"], ["infill", "x"], ["models", "x"]):
+    for arguments in (["sample", "--nonsense"], ["sample", "x", "--predictor", "3"], ["infill", "x"], ["models", "x"]):
         with pytest.raises(SystemExit) as left:
             main(arguments)
         said = capfd.readouterr()
@@ -215,7 +250,7 @@ def test_an_interrupt_is_130_and_says_nothing(capfd):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    assert commands._guarded("sample", interrupted) == 130
+    assert guarded("sample", interrupted) == 130
     assert capfd.readouterr() == ("", "")
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from unmask.cli.evaluate import Options as EvaluateOptions
-from unmask.cli.options import InfillOptions, SampleOptions, parsed, use_threads
+from unmask.cli.evaluate import EvaluateOptions
+from unmask.cli.infill import InfillOptions
+from unmask.cli.options import parsed, use_threads
+from unmask.cli.sample import SampleOptions
 
 
 @pytest.fixture(autouse=True)

@@ -186,18 +186,6 @@ class TestPrioritisedUnmasking:
             assert abs(row[4] - row[5]) < 4.5 * row[6]
 
 
-def test_left_to_right_over_an_oracle_is_its_chain_rule():
-    """The plan goes through the positions in order, around what is visible, one per call."""
-    from unmask.reproduce.subjects import in_order
-    from unmask.sampling import generators
-
-    tokens = torch.tensor([[9, 1, 9, 9], [9, 9, 9, 9]])
-    planned = in_order(tokens, mask_id=9, generators=generators(0, 2))
-    assert planned.order.tolist() == [[0, 2, 3, -1], [0, 1, 2, 3]]
-    assert planned.calls.tolist() == [3, 4]
-    assert planned.call_time.shape == (2, 4)
-
-
 def test_the_float32_race_is_colder_at_the_papers_sizes():
     """What items 4 and 6 measure by sampling, in closed form: at N = 10,000 a Zipf position is cold and late."""
     rank = np.arange(1, 50_258)
@@ -220,3 +208,21 @@ def test_another_seed_shares_no_sequence(how):
     subject = oracle("tiny", 0)
     here, there = (cells.measure(subject, how, 8, 6, 8, Settings("tiny", seed=seed)).tokens for seed in (0, 1))
     assert not bool((here.unsqueeze(0) == there.unsqueeze(1)).all(-1).any())
+
+
+class TestPairs:
+    """Runs that share their noise are compared by their differences, and all others are independent."""
+
+    def test_cells_have_seeds_of_their_own_unless_they_are_paired(self):
+        subject = oracle("tiny", 0)
+        ways = [How("parallel", draw=f"gumbel-{bits}") for bits in ("float32", "float64")]
+        apart = [cells.measure(subject, how, 8, 6, 8, TINY).tokens for how in ways]
+        paired = [cells.measure(subject, how, 8, 6, 8, TINY, paired=True).tokens for how in ways]
+        assert not torch.equal(*apart) and torch.equal(*paired)
+
+    def test_the_error_of_a_pair_is_that_of_its_differences(self):
+        subject = oracle("tiny", 0)
+        a, b = (cells.measure(subject, How("parallel", temperature=t), 8, 6, 8, TINY, paired=True) for t in (0.5, 1.0))
+        gaps = (b.per_token - a.per_token).numpy()
+        gap, error = cells.lower_in_pairs(a, b)
+        assert gap == pytest.approx(gaps.mean()) and error == pytest.approx(gaps.std(ddof=1) / math.sqrt(6))

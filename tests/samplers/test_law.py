@@ -5,16 +5,20 @@ import math
 import pytest
 import torch
 
-from tests.helpers import FALSE_ALARM, chi_square, frequencies, joint, oracle
-from unmask import Cosine, draw
-from unmask.samplers import law as published_law
+from tests.helpers import FALSE_ALARM, chi_square, frequencies, joint, noise, oracle
+from unmask import Cosine, draw, sample
+from unmask.samplers.law import FLOAT32, CoupledByLaw, accepted
+
+
+def by_law(model, *, law="grid", maximum=FLOAT32, **options):
+    return sample(model, sampler=CoupledByLaw(law, maximum), **options)
 
 
 def test_nothing_is_refused_without_a_maximum():
     """The oracle's joint, for another schedule too; false-alarm rate 1e-6 each, fixed seed."""
     model = oracle(vocab=3, length=3)
     for schedule in (None, Cosine()):
-        made = published_law.coupled_by_law(
+        made = by_law(
             model, steps=10_000, num=1500, length=3, maximum=math.inf, schedule=schedule, seed=2
         )
         assert chi_square(frequencies(made.tokens, 3), joint(3, 3)) > FALSE_ALARM
@@ -24,11 +28,10 @@ def test_nothing_is_refused_without_a_maximum():
 def stepwise(model, steps, num, pick):
     """The published sampler in its plainest form: token and mask in one categorical, everywhere, in every step."""
     x = torch.full((num, model.length), model.mask_id)
-    generator = torch.Generator().manual_seed(5)
     for k in range(steps, 0, -1):
         mu = model(x).exp()
         law = torch.cat([mu / k, torch.full((*x.shape, 1), 1 - 1 / k, dtype=torch.float64)], -1).flatten(0, 1)
-        drawn = pick(law.log(), [generator] * len(law)).view_as(x)
+        drawn = pick(law.log(), noise(k, len(law))).view_as(x)
         x = torch.where((x == model.mask_id) & (drawn < model.vocab_size), drawn, x)
     return x
 
@@ -36,8 +39,8 @@ def stepwise(model, steps, num, pick):
 def on_grid(bits):
     """Gumbel-max with uniforms on a grid of so many bits, 0 left out: what float32 is on 24 bits."""
 
-    def pick(logits, generators):
-        u = torch.randint(1, 2**bits, logits.shape, generator=generators[0]).double() / 2**bits
+    def pick(logits, noise):
+        u = (1 + (noise.uniform(logits.shape[1]) * (2**bits - 1)).floor()) / 2**bits
         return (logits - torch.log(-torch.log(u))).argmax(-1)
 
     return pick
@@ -54,7 +57,7 @@ def test_refusals_are_the_steps_themselves(law):
     model = oracle(vocab=3, length=3)
     pick = on_grid(bits) if law == "grid" else draw.truncated(maximum)
     real = frequencies(stepwise(model, steps, num, pick), 3).double()
-    made = published_law.coupled_by_law(model, steps=steps, num=2 * num, length=3, law=law, maximum=maximum, seed=1)
+    made = by_law(model, steps=steps, num=2 * num, length=3, law=law, maximum=maximum, seed=1)
     ours = frequencies(made.tokens, 3).double()
     pooled = (real + ours) / (3 * num)
     both = torch.cat([(real - num * pooled) ** 2 / (num * pooled), (ours - 2 * num * pooled) ** 2 / (2 * num * pooled)])
@@ -64,18 +67,18 @@ def test_refusals_are_the_steps_themselves(law):
 
 def test_what_is_left_of_the_rate():
     c = torch.tensor([0.0, 1e-9, 1.0, 50.0, 1e4], dtype=torch.float64)
-    grid = published_law.accepted(c, "grid")
+    grid = accepted(c, "grid")
     assert grid[:2].tolist() == pytest.approx([1, 1]) and float(grid[2]) == pytest.approx(1 / (math.e - 1))
-    assert bool((grid >= published_law.accepted(c, "truncated")).all()) and bool((grid.diff() <= 0).all())
+    assert bool((grid >= accepted(c, "truncated")).all()) and bool((grid.diff() <= 0).all())
     with pytest.raises(ValueError, match="law"):
-        published_law.accepted(c, "exact")
+        accepted(c, "exact")
 
 
 def test_steps_say_what_happened_and_what_is_given_stays():
     model = oracle(vocab=3, length=4)
     canvas = torch.tensor([[model.mask_id, 2, model.mask_id, 0], [1, 1, 1, 1], [model.mask_id] * 4])
     seen = []
-    made = published_law.coupled_by_law(model, steps=50, canvas=canvas, maximum=2.0, seed=4, callback=seen.append)
+    made = by_law(model, steps=50, canvas=canvas, maximum=2.0, seed=4, callback=seen.append)
     assert made.tokens[0, [1, 3]].tolist() == [2, 0] and made.tokens[1].tolist() == [1] * 4
     assert made.nfe[1] == 0 and bool((made.ncs[[0, 2]] > torch.tensor([2, 4])).any())  # some were refused
     again = canvas.clone()
@@ -91,12 +94,12 @@ def test_steps_say_what_happened_and_what_is_given_stays():
 
 def test_a_sequence_does_not_depend_on_its_neighbours():
     model = oracle(vocab=3, length=4)
-    whole = published_law.coupled_by_law(model, steps=200, num=5, length=4, maximum=3.0, seed=6)
-    parts = published_law.coupled_by_law(model, steps=200, num=5, length=4, maximum=3.0, seed=6, batch=2)
+    whole = by_law(model, steps=200, num=5, length=4, maximum=3.0, seed=6)
+    parts = by_law(model, steps=200, num=5, length=4, maximum=3.0, seed=6, batch=2)
     assert torch.equal(whole.tokens, parts.tokens) and torch.equal(whole.nfe, parts.nfe)
 
 
 @pytest.mark.parametrize(("wrong", "says"), [({"steps": 0}, "steps"), ({"steps": 3, "batch": 0}, "batch")])
 def test_wrong_values_are_named(wrong, says):
     with pytest.raises(ValueError, match=says):
-        published_law.coupled_by_law(oracle(vocab=3, length=3), num=1, length=3, **wrong)
+        by_law(oracle(vocab=3, length=3), num=1, length=3, **wrong)

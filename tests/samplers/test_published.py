@@ -7,12 +7,12 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
-from unmask import plan, sample, theory
+from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, noise, oracle, same_law
+from unmask import apply, plan, sample, theory
 from unmask.models.oracles.enumerated import MarkovOracle, TimeDependent
 from unmask.samplers.published import (
+    Coupled,
     ancestral_law,
-    coupled_ancestral,
     euler_law,
     race,
     sedd_euler,
@@ -20,11 +20,10 @@ from unmask.samplers.published import (
     tweedie_law,
     winner,
 )
-from unmask.sampling import apply
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(), LogLinear()]
-SAMPLERS = {"ancestral": coupled_ancestral, "euler": sedd_euler, "tweedie": sedd_tweedie}
+SAMPLERS = {"ancestral": Coupled, "euler": sedd_euler, "tweedie": sedd_tweedie}
 M = theory.maximum_gumbel("float32")
 
 
@@ -33,9 +32,12 @@ def chain():
     return MarkovOracle(torch.full((3,), 1 / 3, dtype=torch.float64), transition)
 
 
-def same_law(first, second, vocab):
-    both = torch.stack([frequencies(tokens, vocab) for tokens in (first, second)])
-    return stats.chi2_contingency(both[:, both.sum(0) > 0].numpy()).pvalue
+OWN = ("precision", "eps", "cache", "denoise", "end")
+
+
+def run(how, model, **options):
+    own = {name: options.pop(name) for name in OWN if name in options}
+    return sample(model, sampler=how(**own), **options)
 
 
 class TestFloat64HasTheLawOfThePlan:
@@ -48,20 +50,20 @@ class TestFloat64HasTheLawOfThePlan:
     def test_without_the_cache_for_a_network_that_reads_the_time(self, schedule, steps):
         model = TimeDependent(oracle(3, 3, seed=4), strength=1.5)
         options = {"num": self.rows, "length": 3, "steps": steps, "schedule": schedule}
-        theirs = coupled_ancestral(model, precision="float64", cache=False, seed=7, **options)
+        theirs = run(Coupled, model, precision="float64", cache=False, seed=7, **options)
         ours = sample(model, plan=plan.ancestral, seed=8, **options)
         assert same_law(theirs.tokens, ours.tokens, 3) > FALSE_ALARM
 
     @pytest.mark.parametrize("how", SAMPLERS.values(), ids=SAMPLERS)
     def test_with_the_cache(self, how):
         model = oracle(3, 3, seed=4)
-        theirs = how(model, num=self.rows, length=3, steps=3, precision="float64", cache=True, seed=7)
+        theirs = run(how, model, num=self.rows, length=3, steps=3, precision="float64", cache=True, seed=7)
         ours = sample(model, num=self.rows, length=3, plan=plan.ancestral, steps=3, seed=8)
         assert same_law(theirs.tokens, ours.tokens, 3) > FALSE_ALARM
 
     def test_with_many_steps_it_is_the_joint(self):
         model = oracle(3, 3, seed=4)
-        theirs = coupled_ancestral(model, num=1000, length=3, steps=200, precision="float64")
+        theirs = run(Coupled, model, num=1000, length=3, steps=200, precision="float64")
         assert chi_square(frequencies(theirs.tokens, 3), model.joint) > FALSE_ALARM
 
     def test_an_infill_and_a_mask_inside_the_vocabulary(self):
@@ -70,7 +72,7 @@ class TestFloat64HasTheLawOfThePlan:
         p[keep.view(3, 1, 1), keep.view(1, 3, 1), keep] = oracle(3, 3).joint
         model = type(oracle())(p, mask_id=1)
         canvas = torch.tensor([[1, 2, 1]]).expand(1000, 3)
-        theirs = coupled_ancestral(model, canvas=canvas, steps=100, precision="float64").tokens
+        theirs = run(Coupled, model, canvas=canvas, steps=100, precision="float64").tokens
         assert bool((theirs[:, 1] == 2).all())
         conditional = p[:, 2, :] / p[:, 2, :].sum()
         assert chi_square(frequencies(theirs[:, [0, 2]], 4), conditional) > FALSE_ALARM
@@ -175,8 +177,8 @@ class TestLowPrecision:
             ("float64", torch.float64, 1.0),
             ("float64-truncated", torch.float64, theory.largest_below_one("float32")),
         ):
-            u = torch.rand(50, 30, generator=generator(2), dtype=dtype) * scale
-            ids = race(precision)(weights, [generator(2)] * 50)
+            u = noise(2, 50).uniform(30, dtype=dtype) * scale
+            ids = race(precision)(weights, noise(2, 50))
             assert torch.equal(ids, winner(weights, u))
             assert torch.equal(ids, (weights.to(dtype).log() - (-u.log()).log()).argmax(-1))
 
@@ -228,8 +230,8 @@ class TestSEDD:
     @pytest.mark.parametrize("how", [sedd_euler, sedd_tweedie])
     def test_the_same_seed_gives_the_same_sequences_as_the_ancestral_sampler(self, how):
         options = {"num": 5, "length": 8, "steps": 20, "precision": "float64", "seed": 3}
-        expected = coupled_ancestral(chain(), cache=False, **options)
-        assert torch.equal(how(chain(), **options).tokens, expected.tokens)
+        expected = run(Coupled, chain(), cache=False, **options)
+        assert torch.equal(run(how, chain(), **options).tokens, expected.tokens)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 8])
@@ -237,7 +239,7 @@ def test_the_calls_under_the_cache_follow_the_expected_nfe(batch):
     """Sec. 4.1: N (1 - (1 - 1/N)^{BL}), as the mean of 150 batches, by a z-test."""
     steps, length, runs = 12, 5, 150
     options = {"num": runs * batch, "length": length, "steps": steps, "precision": "float64", "batch": batch}
-    out = coupled_ancestral(chain(), seed=5, **options)
+    out = run(Coupled, chain(), seed=5, **options)
     calls = out.nfe.view(runs, batch)
     assert bool((calls == calls[:, :1]).all())
     assert out.calls == int(calls[:, 0].sum()) == len(out.trace)
@@ -248,7 +250,7 @@ def test_the_calls_under_the_cache_follow_the_expected_nfe(batch):
 
 class TestTheRun:
     def test_without_the_cache_every_step_calls(self):
-        out = coupled_ancestral(chain(), num=3, length=4, steps=50, cache=False)
+        out = run(Coupled, chain(), num=3, length=4, steps=50, cache=False)
         assert out.calls == 50
         assert out.nfe.tolist() == [50] * 3
         assert out.ncs.tolist() == [50 * 4] * 3
@@ -257,7 +259,7 @@ class TestTheRun:
     @pytest.mark.parametrize("cache", [True, False])
     def test_the_trace_replays_the_run(self, cache):
         seen = []
-        out = coupled_ancestral(chain(), num=4, length=6, steps=30, cache=cache, batch=3, callback=seen.append)
+        out = run(Coupled, chain(), num=4, length=6, steps=30, cache=cache, batch=3, callback=seen.append)
         canvas = torch.full((4, 6), 3)
         for step in out.trace:
             before = canvas.clone()
@@ -271,35 +273,35 @@ class TestTheRun:
         assert int(out.tokens.max()) < 3
 
     def test_the_cache_changes_the_calls_and_not_the_sequences(self):
-        runs = [coupled_ancestral(chain(), num=3, length=6, steps=40, cache=cache) for cache in (True, False)]
+        runs = [run(Coupled, chain(), num=3, length=6, steps=40, cache=cache) for cache in (True, False)]
         assert torch.equal(runs[0].tokens, runs[1].tokens)
         assert runs[0].calls < runs[1].calls
 
     def test_a_sequence_does_not_depend_on_its_batch(self):
-        together = coupled_ancestral(chain(), num=5, length=6, steps=15, seed=9).tokens
-        apart = coupled_ancestral(chain(), num=5, length=6, steps=15, seed=9, batch=2).tokens
+        together = run(Coupled, chain(), num=5, length=6, steps=15, seed=9).tokens
+        apart = run(Coupled, chain(), num=5, length=6, steps=15, seed=9, batch=2).tokens
         assert torch.equal(together, apart)
-        assert torch.equal(coupled_ancestral(chain(), num=2, length=6, steps=15, seed=9).tokens, together[:2])
+        assert torch.equal(run(Coupled, chain(), num=2, length=6, steps=15, seed=9).tokens, together[:2])
 
     def test_final_denoising(self):
         """One step that ends where little is unmasked: the rest is the mode, or a draw from mu."""
         model = oracle(3, 1, seed=2)
         options = {"num": 2000, "length": 1, "steps": 1, "end": 0.999, "precision": "float64"}
-        mode = coupled_ancestral(model, denoise="argmax", **options)
+        mode = run(Coupled, model, denoise="argmax", **options)
         assert int((mode.tokens == int(model.joint.argmax())).sum()) > 1950
         assert mode.calls <= 2  # the step's own, and the last one's if anything changed
-        drawn = coupled_ancestral(model, denoise="draw", **options)
+        drawn = run(Coupled, model, denoise="draw", **options)
         assert chi_square(frequencies(drawn.tokens, 3), model.joint) > FALSE_ALARM
 
     def test_a_schedule_that_leaves_masks_at_time_0_is_finished(self):
-        out = coupled_ancestral(chain(), num=20, length=5, steps=4, schedule=Geometric(0.5, 20.0))
+        out = run(Coupled, chain(), num=20, length=5, steps=4, schedule=Geometric(0.5, 20.0))
         assert int(out.tokens.max()) < 3
 
     def test_nothing_to_fill_costs_nothing(self):
         canvas = torch.tensor([[0, 1, 2]])
-        out = coupled_ancestral(chain(), canvas=canvas, steps=5)
+        out = run(Coupled, chain(), canvas=canvas, steps=5)
         assert out.calls == 0 and torch.equal(out.tokens, canvas)
-        assert coupled_ancestral(chain(), num=0, length=3, steps=5).tokens.shape == (0, 3)
+        assert run(Coupled, chain(), num=0, length=3, steps=5).tokens.shape == (0, 3)
 
     @pytest.mark.parametrize(
         "options",
@@ -308,4 +310,4 @@ class TestTheRun:
     )  # fmt: skip
     def test_bad_options_are_named(self, options):
         with pytest.raises(ValueError, match=next(iter(options))):
-            coupled_ancestral(chain(), num=1, length=3, **{"steps": 5} | options)
+            run(Coupled, chain(), num=1, length=3, **{"steps": 5} | options)

@@ -207,7 +207,7 @@ class TestInfill:
 
 
 class TestLeftToRight:
-    def test_it_is_generate_behind_the_same_method(self):
+    def test_it_is_unmask_sample_with_text(self):
         out = CAUSAL.sample(5, seed=4, batch=2, temperature=0.8, top_p=0.9)
         same = unmask.sample(CAUSAL.denoiser, num=5, seed=4, temperature=0.8, top_p=0.9).tokens
         assert torch.equal(out.tokens, same)
@@ -240,8 +240,8 @@ class TestLeftToRight:
         for options in ({"steps": 4}, {"plan": unmask.plan.parallel}, {"predict": unmask.predict.correct}):
             with pytest.raises(ValueError, match=f"it takes no {next(iter(options))}"):
                 CAUSAL.sample(**options)
-        with pytest.raises(ValueError, match="it takes no canvas"):
-            CAUSAL.sample(canvas=torch.zeros(1, 4, dtype=torch.int64))
+        with pytest.raises(ValueError, match="continues a text: the holes of its canvas must come last"):
+            CAUSAL.sample(canvas=torch.tensor([[CAUSAL.denoiser.mask_id, 1]]))
         with pytest.raises(ValueError, match="batch must be at least 1"):
             CAUSAL.sample(batch=0)
         assert CAUSAL.sample(0).text == []

@@ -29,8 +29,7 @@ class InfillOptions(texts.TextOptions):
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask infill``."""
-    texts.refuse_order("infill", arguments)
-    chosen = parsed(InfillOptions, arguments, "infill", model=MODEL_HELP, text=TEXT_HELP)
+    chosen = parsed(InfillOptions, texts.read("infill", arguments), "infill", model=MODEL_HELP, text=TEXT_HELP)
     return guarded("infill", lambda: _infill(chosen))
 
 
@@ -43,7 +42,6 @@ def _infill(chosen: InfillOptions) -> None:
         print(f"note: {len(ids)} tokens, and the model was trained on {model.length} at a time", file=sys.stderr)
     with texts.shown(model, ids, chosen.number) as callback:
         made = model.infill(
-            text, chosen.number, mask_character=chosen.mask_character, seed=chosen.seed, batch=chosen.batch,
-            callback=callback, **chosen.arguments(),
-        )  # fmt: skip
+            text, chosen.number, mask_character=chosen.mask_character, callback=callback, **chosen.sampling()
+        )
     texts.write(chosen, model, made)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from unmask.cli import trace
 from unmask.cli.options import OnMachine, check_files, device_named, use_threads
-from unmask.cli.view import picture, printable, view
 from unmask.models.files import write_whole
 from unmask.sampler import Step
 from unmask.samplers.names import SamplerOptions, moved
 from unmask.text.find import load
-from unmask.text.foreign import Foreign
 from unmask.text.model import Model, TextSample
-from unmask.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from unmask.text.foreign import Foreign
+    from unmask.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +43,22 @@ class TextOptions(OnMachine, SamplerOptions):
     output: str | None = None
     """Write there instead of to stdout; the file appears whole or not at all."""
 
+    def sampling(self) -> dict[str, Any]:
+        """The keyword arguments of ``Model.sample`` and ``Model.infill``."""
+        return self.arguments() | {"seed": self.seed, "batch": self.batch}
 
-def refuse_order(verb: str, arguments: Sequence[str]) -> None:
-    """--order was split in two: say what to write now, and leave with 2."""
-    for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
+
+def read(verb: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments, a bare --ahead as --ahead auto. --order was split in two: it is refused."""
+    found: list[str] = []
+    for argument, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         if argument == "--order" or argument.startswith("--order="):
             order = argument.removeprefix("--order=") if "=" in argument else value
             print(f"unmask {verb}: {moved(order, prefix='--')}", file=sys.stderr)
             raise SystemExit(2)
+        bare = argument == "--ahead" and value != "auto" and not value.lstrip("+-").isdigit()
+        found += [argument, "auto"] if bare else [argument]
+    return found
 
 
 def model_for(chosen: TextOptions, name: str) -> Model:
@@ -65,8 +76,12 @@ def model_for(chosen: TextOptions, name: str) -> Model:
     return replace(model, denoiser=Compiled(model.denoiser))
 
 
-def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None]]:
-    """The canvas and the bar where stdout is a terminal too; with results going into a pipe, the bar alone."""
+def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None] | None]:
+    """On a terminal a callback that shows the canvas and the bar; with results going into a pipe, the bar alone."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from unmask.cli.view import view
+
     canvas = torch.tensor(ids, dtype=torch.int64).expand(number, -1)
     return view(
         model.tokenizer, canvas, model.denoiser.mask_id, stream=sys.stderr, with_canvas=sys.stdout.isatty(),
@@ -96,5 +111,7 @@ def for_terminal(text: str, ids: Sequence[int], tokenizer: Tokenizer | Foreign) 
     """On a terminal, an image as a picture, and text without what would move the cursor; elsewhere the text."""
     if not sys.stdout.isatty():
         return text
+    from unmask.cli.view import picture, printable
+
     drawn = picture(ids, tokenizer.vocab_size) if tokenizer.kind == "levels" else None
     return printable(text) if drawn is None else f"{drawn}\n"

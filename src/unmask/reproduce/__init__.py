@@ -1,15 +1,15 @@
 """Every figure and table of the paper by one command: ``unmask reproduce [NAME | all | list]``.
 
-item.py       what an item is asked (Settings) and what it gives back (Result: tables, pictures, claims)
+item.py       what an item is asked (Settings) and what it gives back (ItemResult: tables, pictures, claims)
 items/        one file per item, named by what it shows
 subjects.py   what is sampled from: the oracle here; trained.py: the models of the box and the user's checkpoint
 appendix.py   the appendices' equalities, for the item "propositions"
 cells.py      a subject, a sampler and a number of steps: samples, their perplexity and their entropy
-files.py      a Result as NAME.md, NAME.json and PNGs, and the sum of all claims
-command.py    the command line
+coupled.py    cells of the published samplers; pictures.py: curves and levels that several items draw
+files.py      an item as NAME.md, NAME.json and PNGs, and the sum of all claims
 """
 
-from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.reproduce.item import Claim, ItemResult, Settings, Table
 from unmask.reproduce.items import ITEMS, run
 
-__all__ = ["ITEMS", "Claim", "Result", "Settings", "Table", "run"]
+__all__ = ["ITEMS", "Claim", "ItemResult", "Settings", "Table", "run"]

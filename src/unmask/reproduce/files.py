@@ -1,4 +1,4 @@
-"""A Result as files: NAME.md to read, NAME.json with every number, PNGs, and CLAIMS.md, the sum of what is there."""
+"""An item as files: NAME.md to read, NAME.json with every number, PNGs, and CLAIMS.md, the sum of what is there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+from unmask import __version__
 from unmask.models.files import write_whole
-from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
 
+DRAW = "the exponential race, each position with its own noise"  # unless a table says otherwise
 VERDICT = {True: "yes", False: "no", None: "not decided"}
 INK = {
     "axes.spines.top": False,
@@ -34,7 +36,9 @@ INK = {
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08214", "#762a83", "#6b6b6b", "#17a2b8")
 
 
-def rendered(name: str, title: str, paper: str, settings: Settings, result: Result, seconds: float) -> dict[str, bytes]:
+def rendered(
+    name: str, title: str, paper: str, settings: Settings, result: ItemResult, seconds: float
+) -> dict[str, bytes]:
     """The files of an item by name, all in memory: an error here leaves nothing behind."""
     files = {f"{name}{'-' + key if key else ''}.png": png(draw) for key, draw in result.pictures.items()}
     files = {path: content for path, content in files.items() if content}
@@ -44,6 +48,8 @@ def rendered(name: str, title: str, paper: str, settings: Settings, result: Resu
         "paper": paper,
         "settings": asdict(settings),
         "seconds": round(seconds, 1),
+        "version": __version__,
+        "draw": DRAW,
         "machine": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -69,7 +75,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         write_whole(folder / path, content)
 
 
-def markdown(about: Mapping[str, Any], result: Result, pictures: list[str]) -> str:
+def markdown(about: Mapping[str, Any], result: ItemResult, pictures: list[str]) -> str:
     command = f"unmask reproduce {about['item']}" + (" --fast" if about["settings"]["size"] == "fast" else "")
     if about["settings"]["seed"]:
         command += f" --seed {about['settings']['seed']}"
@@ -77,7 +83,8 @@ def markdown(about: Mapping[str, Any], result: Result, pictures: list[str]) -> s
     lines = [
         f"# {about['title']}",
         "",
-        f"{about['paper']}. `{command}`, {about['seconds']:.0f} s with torch {machine['torch']} on a CPU.",
+        f"{about['paper']}. `{command}`, {about['seconds']:.0f} s with torch {machine['torch']} on a CPU. "
+        f"Version {about['version']}; draws of tokens: {about['draw']}.",
         "",
     ]
     lines += [text for path in pictures for text in (f"![{about['title']}]({path})", "")]
@@ -162,7 +169,7 @@ def summary(folder: Path) -> str:
         about = json.loads(path.read_text(encoding="utf-8"))
         if about.get("claims"):
             claims = tuple(Claim(**claim) for claim in about["claims"])
-            how = f"size {about['settings']['size']}, {about['seconds']:.0f} s"
+            how = f"size {about['settings']['size']}, {about['seconds']:.0f} s; draws of tokens: {about['draw']}"
             lines += [f"## [{about['title']}]({about['item']}.md)", "", f"{about['paper']}; {how}.", ""]
             lines += [claims_table(claims), ""]
     return "\n".join(lines).rstrip() + "\n"

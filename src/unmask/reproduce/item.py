@@ -68,7 +68,7 @@ Drawing = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
-class Result:
+class ItemResult:
     """What an item found: everything is here before a file is written."""
 
     tables: dict[str, Table]

@@ -17,7 +17,7 @@ from torch import Tensor
 import unmask
 from unmask.evaluate.judge.oracle import OracleJudge
 from unmask.noise import generator
-from unmask.plan import Plan, hitting_times
+from unmask.plan import left_to_right as from_left_to_right
 from unmask.reproduce.item import Settings
 from unmask.sampling import Sample
 
@@ -79,7 +79,7 @@ def oracle(size: str, seed: int) -> Subject:
         length, long = {"full": (32, 256), "fast": (24, 64)}[size]
 
     def left_to_right(num: int, length: int, seed: int | Sequence[int], **options: Any) -> Sample:
-        return unmask.sample(model, num=num, length=length, plan=in_order, seed=seed, **options)
+        return unmask.sample(model, num=num, length=length, plan=from_left_to_right, seed=seed, **options)
 
     def exact(num: int, length: int, seed: int) -> Tensor:
         return model.sample(num, length, generator(0, seed, "truth"))
@@ -117,12 +117,3 @@ def _small(seed: int) -> unmask.HiddenMarkovOracle:
 
 def _numbers(ids: list[int]) -> str:
     return " ".join(map(str, ids))
-
-
-def in_order(tokens: Tensor, *, mask_id: int, generators: Any, schedule: Any = None, steps: int | None = None) -> Plan:
-    """A plan from left to right, one token per call: with an oracle, what a left-to-right model of it would do."""
-    _, times, holes = hitting_times(tokens, mask_id=mask_id, generators=generators, schedule=schedule)
-    real = torch.arange(tokens.shape[1]) < holes.unsqueeze(1)
-    masked_first = torch.argsort((tokens != mask_id).to(torch.int8), dim=1, stable=True)
-    step = torch.where(real, torch.arange(tokens.shape[1]), -1)
-    return Plan(torch.where(real, masked_first, -1), times, step, times[:, : int(holes.max())])

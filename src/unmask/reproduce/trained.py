@@ -12,10 +12,7 @@ from unmask.reproduce.subjects import Subject
 from unmask.sampling import Sample
 from unmask.text.find import load
 
-TWIN, SEDD = (
-    "-ar",
-    "-sedd",
-)  # what the box calls a model's left-to-right twin, and the one trained with the score entropy
+TWIN, SEDD = "-ar", "-sedd"  # the box's names of a left-to-right twin, and of one trained with the score entropy
 
 
 @lru_cache(maxsize=4)
@@ -28,7 +25,7 @@ def trained(name: str, settings: Settings) -> Subject:
     length = model.length or 128
 
     def left_to_right(num: int, length: int, seed: int | Sequence[int], **options: Any) -> Sample:
-        made: Sample = twin.sample(num, length=length, seed=seed, batch=8, **options)
+        made: Sample = twin.sample(num, length=length, seed=seed, **options)
         return made
 
     return Subject(

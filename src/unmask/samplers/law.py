@@ -43,23 +43,24 @@ def accepted(c: Tensor, law: Law) -> Tensor:
 
 @dataclass(frozen=True)
 class Grid:
-    """The N steps that every sequence goes through."""
+    """The N steps that every sequence goes through; step k is from t = k/N to (k-1)/N."""
 
-    alpha: Tensor  # float64 [N + 1]: at t = k/N
+    schedule: Schedule
+    steps: int
 
-    @classmethod
-    def of(cls, schedule: Schedule, steps: int) -> Grid:
-        return cls(schedule.alpha(torch.arange(steps + 1, dtype=torch.float64) / steps))
+    def alpha(self, k: Tensor) -> Tensor:
+        return self.schedule.alpha(k.double() / self.steps)
 
     def step_after(self, before: Tensor, u: Tensor) -> Tensor:
-        """Step k, from t = k/N to (k-1)/N, in which a position is unmasked that is masked before step ``before``."""
-        reached = self.alpha[before] + u * (1 - self.alpha[before])
-        k = len(self.alpha) - torch.searchsorted(self.alpha.flip(0), reached, right=True)
+        """The step in which a position is unmasked that is masked before step ``before``."""
+        alpha = self.alpha(before)
+        k = (self.schedule.inverse(alpha + u * (1 - alpha)) * self.steps).ceil().long()
         return k.clamp(min=1).minimum(before)
 
     def stay(self, k: Tensor) -> Tensor:
         """The odds of the mask in step k: (1 - alpha_s) / (alpha_s - alpha_t)."""
-        return (1 - self.alpha[k - 1]) / (self.alpha[k - 1] - self.alpha[k])
+        alpha_s = self.alpha(k - 1)
+        return (1 - alpha_s) / (alpha_s - self.alpha(k))
 
 
 @dataclass
@@ -89,7 +90,7 @@ class CoupledByLaw:
         steps = steps_as_published(task)
         accepted(torch.zeros(1), self.law)
         noise, length = task.streams.at("step", canvas.shape[1]), canvas.shape[1]
-        grid = Grid.of(task.schedule, steps)
+        grid = Grid(task.schedule, steps)
         due = grid.step_after(torch.full(canvas.shape, steps), noise.uniform())
         # Twice the holes is more than the refusals take in practice; it may be less than one of these runs needs.
         calls = (2 * (canvas == task.mask_id).sum(1).cpu()).clamp(max=steps)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.draw import Draw, Pick
-from unmask.noise import Noise
+from unmask.noise import Noise, generator
 from unmask.sampler import Ask, State, Step, Task, filled
 from unmask.schedule import Schedule
 from unmask.theory import largest_below_one
@@ -32,6 +32,23 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "float64-trunc
 
 Law = Callable[[Schedule, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(schedule, s, t) -> (a, b): a masked position goes to token v with probability a mu_v and stays with b."""
+
+
+@dataclass(frozen=True)
+class TorchRand(Noise):
+    """torch.rand in the place of a hash: what the codebases draw with, and what makes their N L V numbers affordable.
+
+    keys: int64 [B], one for each sequence and step; places: the rows that each of them is for.
+    """
+
+    places: int = 1
+
+    def uniform(
+        self, columns: int | None = None, *, dtype: torch.dtype = torch.float64, device: torch.device | None = None
+    ) -> Tensor:
+        shape = (self.places,) if columns is None else (self.places, columns)
+        drawn = [torch.rand(shape, dtype=dtype, generator=generator(0, key)) for key in self.keys.tolist()]
+        return (drawn[0] if len(drawn) == 1 else torch.cat(drawn)).to(device)
 
 
 def race(precision: str = "float32", *, eps: float = 0.0) -> Draw:
@@ -91,7 +108,7 @@ class CoupledState(State):
     """A batch that goes through the N steps together."""
 
     k: int  # steps made
-    noise: Noise  # [B, L]
+    noise: Noise  # [B]
 
 
 @dataclass(frozen=True)
@@ -122,7 +139,7 @@ class Coupled:
         steps = steps_as_published(task)
         most = min(steps, max(canvas.numel(), 1)) if self.cache else steps
         calls = torch.full((len(canvas),), most)
-        return CoupledState(task, canvas.clone(), calls, 0, task.streams.at("coupled", canvas.shape[1]))
+        return CoupledState(task, canvas.clone(), calls, 0, task.streams.at("coupled", 1)[:, 0])
 
     def ask(self, state: CoupledState) -> Ask:
         """Every position; none at the end of the grid, or with the cache as soon as nothing is masked."""
@@ -153,7 +170,7 @@ class Coupled:
         return torch.tensor(self.end + (1 - self.end) * (steps - min(k, steps)) / steps, dtype=torch.float64)
 
     def _drawn(self, state: CoupledState, weights: Tensor) -> Tensor:
-        noise = Noise(state.noise.again(state.k).keys.flatten())
+        noise = TorchRand(state.noise.again(state.k).keys, places=state.x.shape[1])
         return race(self.precision, eps=self.eps)(weights, noise).view_as(state.x)
 
     def _step(self, x: Tensor, new: Tensor, mu: Tensor, tau: Tensor, draws: int) -> Step:

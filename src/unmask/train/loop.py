@@ -145,11 +145,12 @@ class Training:
 
         try:
             steps = None if is_left_to_right(network) else min(length, PREVIEW_STEPS)
-            tokens = sample(network, length=length, steps=steps, seed=self.config.seed, schedule=learner.schedule,
-                            callback=check).tokens  # fmt: skip
+            made = sample(
+                network, length=length, steps=steps, seed=self.config.seed, schedule=learner.schedule, callback=check
+            )
         except _Stopped:
             return
-        text = self.data.train.tokenizer.decode(tokens[0].tolist())
+        text = self.data.train.tokenizer.decode(made.tokens[0].tolist())
         self.log("preview", text=text)
         self.tell(Previewed(learner.step, text))
 

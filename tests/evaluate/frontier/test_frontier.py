@@ -12,46 +12,63 @@ from typing import Any
 import pytest
 import torch
 
+from tests.evaluate.files import in_two_processes
 from tests.small_models import LENGTH, TEXT, TOKENIZERS, folder, network
-from tests.train.runs import PROCESSES, free_port
 from unmask import draw, plan, predict
 from unmask.cli import frontier as frontier_command
 from unmask.evaluate.frontier.advice import advice, clearly_better, floor_of, recommend, staircase
 from unmask.evaluate.frontier.picture import draw as draw_picture
 from unmask.evaluate.frontier.points import Kept, Point, append, read
-from unmask.evaluate.frontier.sweep import SAMPLERS, Conditions, Setting, Subject, measure, reference, settings, sweep
+from unmask.evaluate.frontier.sweep import (
+    SAMPLERS,
+    Conditions,
+    SampledModel,
+    Setting,
+    measure,
+    reference,
+    settings,
+    sweep,
+)
 from unmask.evaluate.judge.diversity import sequence_entropy
 from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import OracleJudge, Samples
 from unmask.models.oracles.enumerated import MarkovOracle
-from unmask.noise import word
 from unmask.samplers import published
 from unmask.sampling import sample
 
 CHAIN = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]], dtype=torch.float64)
 ORACLE = MarkovOracle(torch.full((3,), 1 / 3, dtype=torch.float64), CHAIN)
-SUBJECT, JUDGE = Subject("chain", ORACLE), OracleJudge(ORACLE)
+SUBJECT, JUDGE = SampledModel("chain", ORACLE), OracleJudge(ORACLE)
 CONDITIONS = Conditions(num=10, length=8, seed=5, batch=4)
-SEEDS = [word(5, "frontier", i) for i in range(10)]
+
+
+def seeds(setting: Setting, model: str) -> list[int]:
+    return [setting.seed(5, model, i) for i in range(10)]
+
+
+def test_points_share_no_noise() -> None:
+    """Their intervals are compared as those of independent samples."""
+    ways = [Setting("parallel", 2), Setting("parallel", 4), Setting("parallel", 4, 0.9), Setting("ancestral", 4)]
+    assert len({seed for model in ("a", "b") for setting in ways for seed in seeds(setting, model)}) == 80
 
 
 @pytest.mark.parametrize(
-    ("setting", "options", "sampler"),
+    ("setting", "options"),
     [
-        (Setting("first-hitting", temperature=0.7), {"temperature": 0.7}, sample),
+        (Setting("first-hitting", temperature=0.7), {"temperature": 0.7}),
         (Setting("parallel-extrapolate", 3),
-         {"plan": plan.parallel, "steps": 3, "predict": predict.extrapolate}, sample),
-        (Setting("parallel-correct", 4), {"plan": plan.parallel, "steps": 4, "predict": predict.correct}, sample),
+         {"plan": plan.parallel, "steps": 3, "predict": predict.extrapolate}),
+        (Setting("parallel-correct", 4), {"plan": plan.parallel, "steps": 4, "predict": predict.correct}),
         (Setting("ancestral", 5, draw="gumbel-float32"),
-         {"plan": plan.ancestral, "steps": 5, "draw": draw.gumbel(torch.float32)}, sample),
-        (Setting("published-tweedie", 4, draw="published race"), {"steps": 4}, published.sedd_tweedie),
+         {"plan": plan.ancestral, "steps": 5, "draw": draw.gumbel(torch.float32)}),
+        (Setting("published-tweedie", 4, draw="published race"), {"steps": 4, "sampler": published.sedd_tweedie()}),
     ],
     ids=lambda value: value.sampler if isinstance(value, Setting) else "",
 )  # fmt: skip
-def test_a_point_is_what_direct_computation_gives(setting: Setting, options: dict[str, Any], sampler: Any) -> None:
+def test_a_point_is_what_direct_computation_gives(setting: Setting, options: dict[str, Any]) -> None:
     """With an oracle as model and judge: both perplexities, entropy and calls; whatever the batch."""
     point = measure(SUBJECT, setting, JUDGE, CONDITIONS)
-    made = sampler(ORACLE, num=10, length=8, seed=SEEDS, **options)
+    made = sample(ORACLE, num=10, length=8, seed=seeds(setting, "chain"), **options)
     nats = -ORACLE.log_likelihood(made.tokens)
     assert point.perplexity.value == pytest.approx(math.exp(float(nats.sum()) / 80))
     assert point.mean_perplexity.value == pytest.approx(float((nats / 8).exp().mean()))
@@ -67,10 +84,10 @@ def test_a_point_is_what_direct_computation_gives(setting: Setting, options: dic
 
 def test_a_left_to_right_network_is_sampled_as_one() -> None:
     model = network(TOKENIZERS["levels"], length=6, causal=True)
-    subject, truth = Subject("twin", model, "left-to-right"), OracleJudge(uniform(17))
+    subject, truth = SampledModel("twin", model, "left-to-right"), OracleJudge(uniform(17))
     (setting,) = settings(subject, list(SAMPLERS), [2, 4], [0.9])
     point = measure(subject, setting, truth, replace(CONDITIONS, length=None))
-    made = sample(model, num=10, length=6, seed=SEEDS, temperature=0.9)
+    made = sample(model, num=10, length=6, seed=seeds(setting, "twin"), temperature=0.9)
     assert point.calls == 6 and point.length == 6 and not point.exact
     assert point.entropy.value == pytest.approx(float(sequence_entropy(made.tokens).mean()))
     assert point.perplexity.value == pytest.approx(17.0)
@@ -104,7 +121,7 @@ def test_a_sweep_is_continued(tmp_path: Path) -> None:
     plan_ = [(SUBJECT, Setting("parallel", n)) for n in (1, 2, 4)]
     news: list[bool] = []
 
-    def run(number: int, subject: Subject = SUBJECT, **changes: Any) -> list[Point]:
+    def run(number: int, subject: SampledModel = SUBJECT, **changes: Any) -> list[Point]:
         news.clear()
         own = [(subject, setting) for _, setting in plan_[:number]]
         conditions = replace(CONDITIONS, **changes)
@@ -119,7 +136,7 @@ def test_a_sweep_is_continued(tmp_path: Path) -> None:
     assert run(3) == whole and news == [False] * 3
     run(1, seed=6)
     assert news == [True]
-    run(1, Subject("chain", MarkovOracle(ORACLE.initial, CHAIN.flip(0))))
+    run(1, SampledModel("chain", MarkovOracle(ORACLE.initial, CHAIN.flip(0))))
     assert news == [True], "a model of the same name with other weights"
     path.write_text("[]\n")
     with pytest.raises(ValueError, match="line 1"):
@@ -226,13 +243,8 @@ def test_the_picture(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def run_command(arguments: list[str], rank: int = 0, world: int = 1, port: int = 0) -> None:
-    """The command in a process of its own, as accelerate launch would start it."""
-    torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true",
-    }  # fmt: skip
+def run_command(arguments: list[str]) -> None:
+    """The command in a process of its own."""
     os._exit(frontier_command.main(arguments))
 
 
@@ -248,8 +260,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]  # fmt: skip
     assert frontier_command.main([*arguments, "--out", str(tmp_path / "one")]) == 0
     shown = capsys.readouterr()
-    for part in ("score", "left-to-right", "inverse-cdf, float64", "published race, float32", f"6 x {LENGTH}", "95%",
-                 "first-hitting", "real.txt", "How this was decided", "all models"):  # fmt: skip
+    for part in ("score", "left-to-right", "exponential-race, float64", "published race, float32", f"6 x {LENGTH}",
+                 "95%", "first-hitting", "real.txt", "How this was decided", "all models"):  # fmt: skip
         assert part in shown.out
     assert (tmp_path / "one" / "frontier.txt").read_text() == shown.out
     assert (tmp_path / "one" / "frontier.png").read_bytes().startswith(b"\x89PNG")
@@ -260,13 +272,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert again.err.count("(was there)") == 11
     assert [Point.from_dict(json.loads(line)) for line in again.out.splitlines()] == points
 
-    port, two = free_port(), [*arguments, "--out", str(tmp_path / "two")]
-    started = [PROCESSES.Process(target=run_command, args=(two, rank, 2, port)) for rank in range(2)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
-    assert [process.exitcode for process in started] == [0, 0]
+    assert in_two_processes(run_command, [*arguments, "--out", str(tmp_path / "two")]) == [0, 0]
     for one, other in zip(points, read(tmp_path / "two" / "points.jsonl"), strict=True):
         assert replace(other, seconds=one.seconds, cpu_seconds=one.cpu_seconds) == one
 
@@ -287,8 +293,7 @@ def test_a_wrong_command(wrong: list[str], message: str, tmp_path: Path, capsys:
 
 
 def test_no_model_is_a_wrong_command_line(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        frontier_command.main(["--out", str(tmp_path / "out")])
+    assert frontier_command.main(["--out", str(tmp_path / "out")]) == 2
 
 
 def test_points_survive_their_file(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_requests_do_not_depend_on_their_company(folders: dict[str, str]) -> Non
     """Likelihoods to the network's rounding, texts to the letter; a repeated request gets another text."""
     options = {"do_sample": True, "max_gen_toks": 6, "until": []}
     contexts = ["In the", "And the earth was without form", ""]
-    for which, sampler in (("masked", {}), ("masked", {"steps": 4, "order": "extrapolate"}), ("causal", {})):
+    for which, sampler in (("masked", {}), ("masked", {"steps": 4, "predictor": "extrapolate"}), ("causal", {})):
         lm = UnmaskLM(folders[which], batch_size=2, passes=5, **sampler)
         pairs = [request(context, " God created") for context in contexts]
         together = lm.loglikelihood(pairs, disable_tqdm=True)

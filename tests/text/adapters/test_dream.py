@@ -9,7 +9,7 @@ import torch
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator
 from tests.text.adapters import llama_checkpoints as small
 from unmask import sample
-from unmask import samplers as order
+from unmask.samplers import decoding
 from unmask.text.adapters import dream as adapter
 from unmask.text.adapters import look, recognise
 
@@ -88,7 +88,7 @@ def test_at_temperature_0_the_order_is_the_published_algorithm(checkpoint, alg, 
         return written_out.index_fill(-1, torch.tensor([MASK]), -math.inf)
 
     expected = published(logits, tokens, steps=steps, alg=alg)
-    made = order.dream(alg)(loaded.denoiser, canvas=tokens, steps=steps, temperature=0.0)
+    made = sample(loaded.denoiser, sampler=decoding.dream(alg), canvas=tokens, steps=steps, temperature=0.0)
     assert torch.equal(made.tokens, expected)
     assert made.calls <= min(steps, 7)
 

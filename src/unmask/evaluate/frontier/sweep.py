@@ -1,8 +1,8 @@
 """The fair comparison of Sec. 6: models and samplers by perplexity, entropy, network calls and time, with intervals.
 
 A Setting says how sequences are made, and ``measure`` makes and judges them: one Point. ``sweep`` measures many, and
-keeps every Point in a file as it comes, so that it can be stopped and continued. Sequence i of a seed is made from the
-same stream of random numbers in every Setting and on any number of processes.
+keeps every Point in a file as it comes, so that it can be stopped and continued. Every Point has random numbers of its
+own, the same on any number of processes: Points are independent, as the comparison of their intervals takes them to be.
 """
 
 from __future__ import annotations
@@ -16,34 +16,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask import plan as plans
-from unmask import predict as predictors
 from unmask.evaluate import processes
-from unmask.evaluate.frontier.points import DATA, EXACT, LEFT_TO_RIGHT, Kept, Point
+from unmask.evaluate.frontier.points import AHEAD, DATA, EXACT, LEFT_TO_RIGHT, Kept, Point
 from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import Judge, judge
-from unmask.evaluate.judge.samples import DTYPES, Samples
+from unmask.evaluate.judge.samples import Samples
 from unmask.evaluate.likelihood.partial import fingerprint
 from unmask.noise import word
-from unmask.protocol import device_of, inference, is_left_to_right, length_of, logits_at
-from unmask.samplers import published
-from unmask.samplers.names import DRAWS
+from unmask.protocol import device_of, inference, is_left_to_right, length_of, logits_of
+from unmask.samplers.names import DRAWS, PLANS, PRECISIONS, SamplerOptions
 from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
 from unmask.text.model import Model
 
-# What each name passes to ``unmask.sample``; the published ones are samplers of their own.
+PUBLISHED = ("published-ancestral", "published-euler", "published-tweedie")
 SAMPLERS: dict[str, dict[str, Any]] = {
-    "first-hitting": {"plan": plans.first_hitting},
-    "parallel": {"plan": plans.parallel},
-    "parallel-extrapolate": {"plan": plans.parallel, "predict": predictors.extrapolate},
-    "parallel-correct": {"plan": plans.parallel, "predict": predictors.correct},
-    "ancestral": {"plan": plans.ancestral},
-    "published-ancestral": {"sampler": published.coupled_ancestral},
-    "published-euler": {"sampler": published.sedd_euler},
-    "published-tweedie": {"sampler": published.sedd_tweedie},
+    **{name: {"sampler": name} for name in PLANS},
+    AHEAD: {"sampler": "first-hitting", "ahead": "auto"},
+    **{f"parallel-{name}": {"sampler": "parallel", "predictor": name} for name in ("extrapolate", "correct")},
+    **{name: {"sampler": name} for name in PUBLISHED},
     LEFT_TO_RIGHT: {},
 }
+"""The samplers of a sweep, as SamplerOptions: a plan, one with a second-order predictor, or as published."""
+
 PUBLISHED_DRAW = "published race"  # over tokens and mask together, in float32
 
 
@@ -54,7 +49,7 @@ class Setting:
     sampler: str
     steps: int | None = None
     temperature: float = 1.0
-    draw: str = "inverse-cdf"
+    draw: str = "exponential-race"
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
@@ -70,21 +65,25 @@ class Setting:
 
     @property
     def published(self) -> bool:
-        return self.sampler.startswith("published-")
+        return self.sampler in PUBLISHED
 
     @property
     def dtype(self) -> str:
-        return "float32" if self.published else DTYPES[self.draw]
+        return "float32" if self.published else PRECISIONS[self.draw]
 
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of ``Model.sample``."""
-        shape = {} if self.published else {"draw": DRAWS[self.draw], "temperature": self.temperature}
-        return SAMPLERS[self.sampler] | ({} if self.steps is None else {"steps": self.steps}) | shape
+        shape: dict[str, Any] = {} if self.published else {"draw": self.draw, "temperature": self.temperature}
+        return SamplerOptions(steps=self.steps, **SAMPLERS[self.sampler], **shape).arguments()
+
+    def seed(self, seed: int, model: str, i: int) -> int:
+        """Of sequence i: another for every Setting and model."""
+        return word(seed, "frontier", model, repr(self), i)
 
 
 @dataclass(frozen=True)
-class Subject:
+class SampledModel:
     """A model to be sampled: a Model, whose samples are texts too, or any denoiser."""
 
     name: str
@@ -125,21 +124,21 @@ class Conditions:
         if self.num < 2 or self.batch < 1:
             raise ValueError(f"num must be at least 2 and batch at least 1, got num={self.num} and batch={self.batch}")
 
-    def length_of(self, subject: Subject) -> int:
+    def length_of(self, subject: SampledModel) -> int:
         length = self.length or length_of(subject.network)
         if length is None:
             raise ValueError(f"{subject.name} does not say how long its sequences are: give length")
-        return int(length)
+        return length
 
 
 def settings(
-    subject: Subject,
+    subject: SampledModel,
     samplers: Sequence[str],
     steps: Sequence[int],
     temperatures: Sequence[float] = (1.0,),
     *,
     length: int | None = None,
-    draw: str = "inverse-cdf",
+    draw: str = "exponential-race",
 ) -> list[Setting]:
     """The Settings of a sweep for one model: a left-to-right model has its one sampler, every other those asked for.
 
@@ -151,15 +150,15 @@ def settings(
     for name in samplers:
         if name == LEFT_TO_RIGHT:
             continue
-        for temperature in (1.0,) if name.startswith("published-") else temperatures:
-            own = PUBLISHED_DRAW if name.startswith("published-") else draw
+        for temperature in (1.0,) if name in PUBLISHED else temperatures:
+            own = PUBLISHED_DRAW if name in PUBLISHED else draw
             for n in (None,) if name in EXACT else steps:
                 if not (name.startswith("parallel") and length is not None and n is not None and n > length):
                     found.append(Setting(name, n, temperature, own))
     return found
 
 
-def measure(subject: Subject, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
+def measure(subject: SampledModel, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
     """Make sequences and have them judged. On several processes each makes some of the batches; all get the Point."""
     parts = [range(i, min(i + conditions.batch, conditions.num)) for i in range(0, conditions.num, conditions.batch)]
     own = [_batch(subject, setting, parts[i], conditions) for i in processes.share(len(parts)).tolist()]
@@ -174,7 +173,7 @@ def measure(subject: Subject, setting: Setting, judged_by: Judge, conditions: Co
     )  # fmt: skip
 
 
-def asked_for(subject: Subject, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
+def asked_for(subject: SampledModel, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
     """The Point without its result: its key says whether it has been measured already."""
     nothing = Interval(0.0, 0.0, 0.0, conditions.level)
     return Point(
@@ -199,7 +198,7 @@ def reference(
 
 
 def sweep(
-    plan: Iterable[tuple[Subject, Setting]],
+    plan: Iterable[tuple[SampledModel, Setting]],
     judged_by: Judge,
     conditions: Conditions,
     *,
@@ -236,8 +235,8 @@ class _Batch:
     cpu_seconds: float
 
 
-def _batch(subject: Subject, setting: Setting, indices: Sequence[int], conditions: Conditions) -> _Batch:
-    seeds = [word(conditions.seed, "frontier", i) for i in indices]
+def _batch(subject: SampledModel, setting: Setting, indices: Sequence[int], conditions: Conditions) -> _Batch:
+    seeds = [setting.seed(conditions.seed, subject.name, i) for i in indices]
     started, worked = clock.perf_counter(), clock.process_time()
     made, texts = subject.sample(len(indices), conditions.length_of(subject), seeds, setting.options)
     seconds, cpu_seconds = clock.perf_counter() - started, clock.process_time() - worked
@@ -253,9 +252,10 @@ def _judged(asked: Point, tokens: Tensor, texts: list[str], judged_by: Judge, co
     )
 
 
-def _warm_up(subject: Subject, conditions: Conditions) -> None:
+def _warm_up(subject: SampledModel, conditions: Conditions) -> None:
     """One call of the network, so that no Point pays for what happens once."""
     network, length = subject.network, conditions.length_of(subject)
     canvas = torch.full((conditions.batch, length), network.mask_id, device=device_of(network))
+    first = canvas.new_zeros(len(canvas), 1)
     with inference(network):
-        logits_at(network, canvas, canvas.new_ones(len(canvas), dtype=torch.float64), canvas.new_zeros(len(canvas), 1))
+        logits_of(network, canvas, canvas.new_ones(len(canvas), dtype=torch.float64), first, first.cpu() == 0)

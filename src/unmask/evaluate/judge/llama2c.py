@@ -50,7 +50,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> CausalJudge:
 
 
 def as_judge(
-    name: str, network: Llama, tokenizer: bytes, *, device: str = "cpu", batch: int = 1, window: int | None = None
+    name: str, network: Llama2c, tokenizer: bytes, *, device: str = "cpu", batch: int = 1, window: int | None = None
 ) -> CausalJudge:
     """Every text begins after the start token, as in training, so its first token is judged."""
     if window is not None and window > network.length:
@@ -64,7 +64,7 @@ def as_judge(
 
 
 @dataclass(frozen=True)
-class Llama:
+class Llama2c:
     """The network as a function of its tensors, which have llama2.c's names and a first axis for the layer."""
 
     width: int
@@ -76,7 +76,7 @@ class Llama:
     length: int
     weights: dict[str, Tensor] = field(repr=False)
 
-    def to(self, device: str) -> Llama:
+    def to(self, device: str) -> Llama2c:
         return replace(self, weights={name: tensor.to(device) for name, tensor in self.weights.items()})
 
     def logits(self, ids: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
 
 
-def read_model(content: bytes) -> Llama:
+def read_model(content: bytes) -> Llama2c:
     """The network of a model's file; a file of another size than its header says is refused."""
     if len(content) < 28:
         raise ValueError(f"not a model of llama2.c: {len(content)} bytes have no header")
@@ -147,7 +147,7 @@ def read_model(content: bytes) -> Llama:
     everything = torch.frombuffer(bytearray(content[28:]), dtype=torch.float32)
     parts = torch.split(everything, [math.prod(shape) for shape in shapes.values()])
     weights = {name: part.view(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
-    return Llama(*numbers, weights)
+    return Llama2c(*numbers, weights)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from unmask.samplers.names import PRECISIONS
+
 Separation = Literal["auto", "lines", "paragraphs"]
 
-# The precision of this package's draws, by their names at the command line.
-DTYPES = {
-    "inverse-cdf": "float64", "exponential-race": "float64", "gumbel-float64": "float64", "gumbel-float32": "float32",
-    "truncated": "float64, truncated as float32 is",
-}  # fmt: skip
 _PER_SEQUENCE = ("text", "tokens", "trace", "index", "nfe", "ncs", "seed")
 
 
@@ -61,7 +58,7 @@ class Samples:
         if self.about.get("draw") is None:
             return "draw not recorded"
         name = str(self.about["draw"])
-        dtype = self.about.get("dtype") or DTYPES.get(name)
+        dtype = self.about.get("dtype") or PRECISIONS.get(name)
         return f"{name}, in {dtype}" if dtype else f"{name}, dtype not recorded"
 
     @staticmethod

@@ -14,18 +14,18 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
 from unmask.noise import generator, word
 from unmask.protocol import device_of, for_bound
-from unmask.samplers.names import PLANS, predictor
+from unmask.samplers import names
+from unmask.samplers.names import PLANS, PlanName, PredictorName
 from unmask.sampling import sample
 from unmask.text.find import load
 from unmask.text.model import Model
@@ -71,7 +71,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
 
     model: what ``unmask.load`` takes, or a Model. passes: subsets of a continuation that its bound is estimated with;
     a continuation of m tokens with 2^m - 1 <= passes has no error. length: tokens of a canvas, the training sequences'
-    by default. sampler, steps, order: as in ``unmask sample``, for generate_until. batch_size: canvases per call.
+    by default. sampler, steps, predictor: as in ``unmask sample``, for generate_until. batch_size: canvases per call.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class UnmaskLM(LM):  # type: ignore[misc]
         passes: int = 32,
         seed: int = 0,
         length: int | None = None,
-        sampler: Literal["first-hitting", "parallel", "ancestral"] | None = None,
+        sampler: PlanName | None = None,
         steps: int | None = None,
-        order: Literal["1", "extrapolate", "correct", "auto"] = "1",
+        predictor: PredictorName = "first-order",
         batch_size: int | str = "auto",
         max_batch_size: int | None = None,
         device: str | None = None,
@@ -95,13 +95,13 @@ class UnmaskLM(LM):  # type: ignore[misc]
         self._rank, self._world_size = processes.rank(), processes.world()
         self.passes, self.seed = int(passes), int(seed)
         self.rows = int(max_batch_size or ROWS) if str(batch_size).startswith("auto") else int(batch_size)
-        self.options = _sampler_options(sampler, steps, str(order))  # the harness reads order=1 as a number
+        if self.model.left_to_right and (sampler or steps or predictor != "first-order"):
+            raise ValueError(f"{self.model.name} draws one token per call: it takes no sampler, steps or predictor")
+        self.options = {} if self.model.left_to_right else _sampler_options(sampler, steps, predictor)
         length = length or self.model.length
         if length is None:
             raise ValueError(f"{self.model.name} does not say how long its sequences are: give length")
         self.page = Page(self.model, int(length))
-        if self.model.left_to_right and (sampler or steps or str(order) != "1"):
-            raise ValueError(f"{self.model.name} draws one token per call: it takes no sampler, steps or order")
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Minus the bound of each continuation given its context, and whether greedy decoding would give it.
@@ -190,42 +190,22 @@ class UnmaskLM(LM):  # type: ignore[misc]
             ids = self.model.tokenizer.encode(without_last_spaces(self.model, context)[0])
             new = min(asked.tokens, room - min(len(ids), room // 2))
             begun.append((ids[max(len(ids) - (room - new), 0) :], new))
-        fill = self._left_to_right if self.model.left_to_right else self._masked
-        filled = fill([ids for ids, _ in begun], max(new for _, new in begun), seeds, asked)
+        filled = self._filled([ids for ids, _ in begun], max(new for _, new in begun), seeds, asked)
         texts = []
         for context, (ids, new), row in zip(contexts, begun, filled, strict=True):
             start = len(self.page.before) + len(ids)
             texts.append(self._text(row[start : start + new].tolist(), context, asked.until))
         return texts
 
-    def _masked(
-        self, begun: Sequence[list[int]], new: int, seeds: Sequence[int], asked: Generation
-    ) -> Sequence[Tensor]:
+    def _filled(self, begun: Sequence[list[int]], new: int, seeds: Sequence[int], asked: Generation) -> Tensor:
         canvas, _ = self.page.canvases([(ids, []) for ids in begun])
+        if self.model.left_to_right:  # one call per token: none behind the longest text
+            canvas = canvas[:, : len(self.page.before) + max(map(len, begun)) + new]
         made = sample(
             self.model.denoiser, canvas=canvas, schedule=self.model.schedule, temperature=asked.temperature,
             top_k=asked.top_k, top_p=asked.top_p, seed=list(seeds), **self.options,
         )  # fmt: skip
-        return list(made.tokens.cpu())
-
-    def _left_to_right(
-        self, begun: Sequence[list[int]], new: int, seeds: Sequence[int], asked: Generation
-    ) -> Sequence[Tensor]:
-        """One token per call with the KV cache; prompts of one length go together."""
-        before = self.page.before
-        rows: dict[int, Tensor] = {}
-        by_length: dict[int, list[int]] = defaultdict(list)
-        for i, ids in enumerate(begun):
-            by_length[len(ids)].append(i)
-        for same in by_length.values():
-            prompt = torch.tensor([before + begun[i] for i in same], dtype=torch.int64)
-            holes = min(new, self.page.length - prompt.shape[1])
-            made = sample(
-                self.model.denoiser, canvas=functional.pad(prompt, (0, holes), value=self.model.denoiser.mask_id),
-                seed=[seeds[i] for i in same], temperature=asked.temperature, top_k=asked.top_k, top_p=asked.top_p,
-            )  # fmt: skip
-            rows.update(zip(same, made.tokens.cpu(), strict=True))
-        return [rows[i] for i in range(len(begun))]
+        return made.tokens.cpu()
 
     def _text(self, ids: list[int], context: str, until: Sequence[str]) -> str:
         """The text up to the first eos and the first ``until``; the context's own last spaces are not repeated."""
@@ -258,12 +238,12 @@ class UnmaskLM(LM):  # type: ignore[misc]
         }  # fmt: skip
 
 
-def _sampler_options(sampler: str | None, steps: int | None, order: str) -> dict[str, Any]:
+def _sampler_options(sampler: str | None, steps: int | None, predictor: str) -> dict[str, Any]:
     """What ``unmask.sample`` takes, from the names that ``unmask sample`` knows."""
     sampler = sampler or ("parallel" if steps else "first-hitting")
     if sampler not in PLANS:
         raise ValueError(f"sampler must be one of {', '.join(PLANS)}, got {sampler!r}")
-    return {"plan": PLANS[sampler], "steps": steps, "predict": predictor(order, steps)}
+    return {"plan": PLANS[sampler], "steps": steps, "predict": names.predictor(predictor, steps)}
 
 
 def _bar(total: int, what: str, disable: bool) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from unmask.reproduce.item import Result, Settings
+from unmask.reproduce.item import ItemResult, Settings
 
 ITEMS = (
     "beta_densities",
@@ -33,7 +33,7 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(f"unmask.reproduce.items.{name}")
 
 
-def run(name: str, settings: Settings) -> Result:
+def run(name: str, settings: Settings) -> ItemResult:
     """Compute an item; nothing is written."""
-    result: Result = module(name).run(settings)
+    result: ItemResult = module(name).run(settings)
     return result

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from unmask.reproduce import cells
+from unmask.reproduce import cells, coupled
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
-from unmask.reproduce.items.precisions import cell as coupled
-from unmask.reproduce.items.published_steps import bars, by_law, level, reference
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
+from unmask.reproduce.pictures import against_steps
 from unmask.reproduce.subjects import Subject, subjects
 
 TITLE = "After the fix: 64-bit samplers, first-hitting and its high-order variants, with their times"
 PAPER = "Figure 9, Sec. 6.1"
-VARIANTS = {name: How("parallel", predict=name) for name in ("first order", "extrapolate", "correct")}
+VARIANTS = {name: How("parallel", predictor=name) for name in ("first-order", "extrapolate", "correct")}
+EXACT = How("coupled", "float64")
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
     measured, rows, claims = [], [], []
     pictures: dict[str, Drawing] = {}
@@ -25,21 +25,23 @@ def run(settings: Settings) -> Result:
         many = settings.pick(full=(100, 2048), fast=(100, 512), tiny=(4, 32))
         few = sorted({max(1, L // k) for k in settings.pick(full=(16, 8, 4, 2, 1), fast=(8, 4, 2, 1), tiny=(2, 1))})
         num = settings.pick(full=64, fast=32, tiny=4)
-        sweeps = {"published, float64": [coupled(subject, "float64", N, settings) for N in many]}
+        sweeps = {"published, float64": [coupled.drawn(subject, EXACT, N, settings) for N in many]}
         for name, how in VARIANTS.items():
             sweeps[f"first-hitting, {name}"] = [cells.measure(subject, how, N, num, L, settings) for N in few]
-        base = reference(subject, settings)
+        base = coupled.reference(subject, settings)
         ltr = cells.left_to_right(subject, num, L, settings)
-        alone = cells.measure(subject, VARIANTS["first order"], L, 1, L, settings)
+        alone = cells.measure(subject, VARIANTS["first-order"], L, 1, L, settings)
         measured += [*(cell for sweep in sweeps.values() for cell in sweep), *([ltr] if ltr else []), base]
         slow = sweeps["published, float64"]
         rows += [
             (subject.name, one.steps, one.nfe, one.seconds, L, alone.seconds, one.seconds / alone.seconds)
             for one in slow
         ]
-        fault = cells.lower(by_law(subject, many[-1], settings), base)[0]  # what float32 does at as many steps
-        claims += compared(subject, slow, sweeps["first-hitting, first order"][-1], base, ltr, rows, fault)
-        pictures[subject.name if pictures else ""] = drawing(sweeps, base, L)
+        fault = cells.lower(coupled.by_law(subject, many[-1], settings), base)[0]  # what float32 does at as many steps
+        claims += compared(subject, slow, sweeps["first-hitting, first-order"][-1], base, ltr, rows, fault)
+        pictures[subject.name if pictures else ""] = against_steps(
+            sweeps, {base.how.label: base}, f"{base.subject}, L = {L}, 64 bits"
+        )
     columns = (
         "subject",
         "N, published",
@@ -50,7 +52,7 @@ def run(settings: Settings) -> Result:
         "times faster",
     )
     tables = {"cells": cells.table(measured), "seconds of one sequence": Table(columns, tuple(rows))}
-    return Result(tables, tuple(claims), pictures, tuple(notes))
+    return ItemResult(tables, tuple(claims), pictures, tuple(notes))
 
 
 def compared(
@@ -98,15 +100,3 @@ def trailing(subject: Subject, exact: Cell, ltr: Cell | None, base: Cell, on: st
         return [Claim(says, "(about 100 against below 40, trained)", measured, on, abs(lead) < 3 * error)]
     says = "after the fix masked models trail their left-to-right counterpart"
     return [Claim(says, "about 100 against below 40", measured, on, cells.decided(lead, error))]
-
-
-def drawing(sweeps: dict[str, list[Cell]], base: Cell, length: int) -> Any:
-    def draw(sheet: Any) -> None:
-        for axes, what in zip(sheet.subplots(1, 2), ("perplexity", "entropy"), strict=True):
-            for name, sweep in sweeps.items():
-                bars(axes, [one.steps for one in sweep], [getattr(one, what) for one in sweep], name)
-            level(axes, getattr(base, what), base.how.label)
-            axes.set(xscale="log", xlabel="steps N", ylabel=what, title=f"{base.subject}, L = {length}, 64 bits")
-        axes.legend()
-
-    return draw

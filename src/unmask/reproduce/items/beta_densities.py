@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
 from unmask.theory import BetaMixture
 
 TITLE = "The Beta densities of the time given n masked tokens"
@@ -15,7 +15,7 @@ L = 1024
 SHOWN = (1, 64, 256, 512, 768, 960, 1024)
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     points = settings.pick(full=2001, fast=1001, tiny=201)
     alpha = np.linspace(0, 1, points)
     laws = {n: BetaMixture(n, L) for n in SHOWN}
@@ -66,7 +66,7 @@ def run(settings: Settings) -> Result:
         ("alpha", *(f"n = {n}" for n in SHOWN)),
         tuple(zip(alpha.tolist(), *(d.tolist() for d in densities.values()), strict=True)),
     )
-    return Result({"moments": moments}, claims, {"": drawing(alpha, densities)}, data={"densities": curves})
+    return ItemResult({"moments": moments}, claims, {"": drawing(alpha, densities)}, data={"densities": curves})
 
 
 def drawing(alpha: Any, densities: dict[int, Any]) -> Drawing:

@@ -9,16 +9,16 @@ import torch
 
 import unmask
 from unmask import plan
-from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
+from unmask.noise import Streams
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
 from unmask.samplers import published
-from unmask.sampling import generators
 from unmask.theory import expected_nfe
 
 TITLE = "Network calls under the cache against N, for several batch sizes"
 PAPER = "Figure 3b, Sec. 4.1 and the appendix on the expected NFE"
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     length = settings.pick(full=1024, fast=1024, tiny=32)
     batches = settings.pick(full=(1, 2, 4, 8, 16), fast=(1, 2, 8), tiny=(1, 2))
     steps = settings.pick(
@@ -65,7 +65,7 @@ def run(settings: Settings) -> Result:
     notes = (
         "Rows of a batch have their own plans in unmask.sample: its calls are the longest row's, at most L for any B.",
     )
-    return Result({"calls": Table(columns, tuple(rows))}, claims, {"": drawing(rows, length)}, notes)
+    return ItemResult({"calls": Table(columns, tuple(rows))}, claims, {"": drawing(rows, length)}, notes)
 
 
 def drawing(rows: list[tuple[Any, ...]], length: int) -> Drawing:
@@ -98,7 +98,7 @@ def simulated(length: int, batch: int, steps: int, runs: int, seed: int) -> tupl
     shared, own = [], []
     for r in range(runs):
         planned = plan.ancestral(
-            canvas, mask_id=0, generators=generators([seed + r * batch + b for b in range(batch)], batch), steps=steps
+            canvas, mask_id=0, streams=Streams(tuple((seed, r * batch + b) for b in range(batch))), steps=steps
         )
         shared.append(len(torch.unique(planned.call_time[planned.call_time > 0])))
         own.append(int(planned.calls.max()))
@@ -110,8 +110,8 @@ def coupled(length: int, batch: int, steps: int, *, runs: int, seed: int) -> tup
     chain = torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=torch.float64)
     model = unmask.MarkovOracle(torch.tensor([0.6, 0.4], dtype=torch.float64), chain)
     calls = [
-        published.coupled_ancestral(
-            model, steps=steps, num=batch, length=length, precision="float64", seed=seed + r
+        unmask.sample(
+            model, sampler=published.Coupled("float64"), steps=steps, num=batch, length=length, seed=seed + r
         ).calls
         for r in range(runs)
     ]

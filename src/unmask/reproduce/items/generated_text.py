@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from unmask.reproduce import cells
+from unmask.reproduce import cells, coupled
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Result, Settings
-from unmask.reproduce.items.published_steps import coupled, many_steps
-from unmask.reproduce.items.published_steps import steps as published_steps
+from unmask.reproduce.item import Claim, ItemResult, Settings
 from unmask.reproduce.subjects import subjects
 
 TITLE = "Generated text under each sampler"
 PAPER = "the appendix on generated text, Figure 6"
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
     texts: dict[str, str] = {}
     measured: list[Cell] = []
     claims = []
     for subject in found:
-        L, most, real = subject.length, many_steps(settings)[-1], published_steps(settings)[-1]
+        L, most, real = subject.length, coupled.many_steps(settings)[-1], coupled.steps(settings)[-1]
         ways: dict[str, tuple[How, int | None]] = {
-            "published, float32, by its law": (How("law", "float32"), most),
-            "published, float32": (How("coupled", "float32"), real),
+            "published, float32, by its law": (coupled.MDLM_LAW, most),
+            "published, float32": (coupled.MDLM, real),
             "published, float64": (How("coupled", "float64"), settings.pick(full=2048, fast=512, tiny=32)),
             "first-hitting": (How("parallel"), L),
-            "first-hitting, corrected": (How("parallel", predict="correct"), L),
+            "first-hitting, corrected": (How("parallel", predictor="correct"), L),
         }
         if subject.left_to_right is not None:
             ways["left to right"] = (How("left to right"), None)
         num = settings.pick(full=64, fast=32, tiny=32)
         by = {
-            name: coupled(subject, how, N, settings) if how.kind == "coupled" and N else
+            name: coupled.drawn(subject, how, N, settings) if how.kind == "coupled" and N else
             cells.measure(subject, how, N, num, L, settings)
             for name, (how, N) in ways.items()
         }
@@ -47,4 +45,4 @@ def run(settings: Settings) -> Result:
                 says, "-", repeats, f"{subject.name}, L = {L}", True if fault.entropy.high < exact.entropy.low else None
             )
         )
-    return Result({"cells": cells.table(measured)}, tuple(claims), notes=tuple(notes), texts=texts)
+    return ItemResult({"cells": cells.table(measured)}, tuple(claims), notes=tuple(notes), texts=texts)

@@ -6,13 +6,13 @@ from typing import Any
 
 from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, Result, Settings
-from unmask.reproduce.items.published_steps import bars, level
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings
+from unmask.reproduce.pictures import against_steps
 from unmask.reproduce.subjects import Subject, subjects
 
 TITLE = "The high-order variants of first-hitting sampling against N"
 PAPER = "Figure 13"
-ORDERS = ("first order", "extrapolate", "correct")
+ORDERS = ("first-order", "extrapolate", "correct")
 
 
 def steps(length: int, settings: Settings) -> list[int]:
@@ -26,14 +26,16 @@ def number(settings: Settings) -> int:
     return settings.pick(full=32, fast=8, tiny=4)
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
     measured, claims = [], []
     pictures: dict[str, Drawing] = {}
     for subject in found:
         sweeps = {
             name: [
-                cells.measure(subject, How("parallel", predict=name), N, number(settings), subject.long, settings)
+                cells.measure(
+                    subject, How("parallel", predictor=name), N, number(settings), subject.long, settings, paired=True
+                )
                 for N in steps(subject.long, settings)
             ]
             for name in ORDERS
@@ -45,8 +47,10 @@ def run(settings: Settings) -> Result:
         )
         measured += [*(cell for sweep in sweeps.values() for cell in sweep), *([base] if base else [])]
         claims += compared(subject, sweeps)
-        pictures[subject.name if pictures else ""] = drawing(sweeps, base, subject.long)
-    return Result({"cells": cells.table(measured)}, tuple(claims), pictures, tuple(notes))
+        pictures[subject.name if pictures else ""] = against_steps(
+            sweeps, {"the truth": base}, f"{subject.name}, L = {subject.long}", powers=True
+        )
+    return ItemResult({"cells": cells.table(measured)}, tuple(claims), pictures, tuple(notes))
 
 
 def compared(subject: Subject, sweeps: dict[str, list[Cell]]) -> list[Claim]:
@@ -54,8 +58,8 @@ def compared(subject: Subject, sweeps: dict[str, list[Cell]]) -> list[Claim]:
     on = f"{subject.name}: {len(plain[0].tokens)} sequences of L = {subject.long} tokens"
 
     def gains(sweep: list[Cell], few: bool) -> list[tuple[Any, ...]]:
-        """Nats per token below first order, at the N that the paper speaks of."""
-        pairs = [(cell.steps or 0, *cells.lower(better, cell)) for cell, better in zip(plain, sweep, strict=True)]
+        """Nats per token below first order, at the N that the paper speaks of; cells of one N share their noise."""
+        pairs = [(a.steps or 0, *cells.lower_in_pairs(b, a)) for a, b in zip(plain, sweep, strict=True)]
         return [pair for pair in pairs if (pair[0] <= subject.long // 8 if few else pair[0] >= subject.long // 4)]
 
     few, many = gains(ahead, True), gains(corrected, False)
@@ -93,18 +97,3 @@ def compared(subject: Subject, sweeps: dict[str, list[Cell]]) -> list[Claim]:
             None,
         ),
     ]
-
-
-def drawing(sweeps: dict[str, list[Cell]], base: Cell | None, length: int) -> Any:
-    def draw(sheet: Any) -> None:
-        for axes, what in zip(sheet.subplots(1, 2), ("perplexity", "entropy"), strict=True):
-            for name, sweep in sweeps.items():
-                bars(axes, [one.steps for one in sweep], [getattr(one, what) for one in sweep], name)
-            if base is not None:
-                level(axes, getattr(base, what), base.how.label)
-            axes.set(xscale="log", xlabel="steps N", ylabel=what, title=f"{sweep[0].subject}, L = {length}")
-            axes.set_xscale("log", base=2)
-            axes.set_xticks([one.steps for one in sweep], [str(one.steps) for one in sweep])
-        axes.legend()
-
-    return draw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.reproduce.item import Claim, ItemResult, Settings, Table
 from unmask.theory import largest_below_one, maximum_gumbel
 
 TITLE = "The largest Gumbel of each floating-point type"
@@ -12,7 +12,7 @@ PAPER = "Table 1"
 PRINTED = {"float32": 16.6355, "float64": 36.7368}
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     rows = []
     for name in ("bfloat16", "float16", "float32", "float64"):
         dtype = getattr(torch, name)
@@ -51,7 +51,7 @@ def run(settings: Settings) -> Result:
             most <= largest_below_one("float32"),
         ),
     )
-    return Result({"largest Gumbels": table}, claims)
+    return ItemResult({"largest Gumbels": table}, claims)
 
 
 def largest_drawn(numbers: int, seed: int) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from unmask.reproduce import cells
+from unmask.reproduce import cells, coupled
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
-from unmask.reproduce.items.published_steps import bars, by_law, coupled, level, reference
-from unmask.reproduce.subjects import Subject, subjects
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
+from unmask.reproduce.pictures import bars, level
+from unmask.reproduce.subjects import subjects
 
 TITLE = "32-bit, 64-bit and truncated 64-bit categorical sampling"
 PAPER = "Table 2, Figure 8, Sec. 5.2"
@@ -20,16 +20,20 @@ def steps(settings: Settings) -> int:
     return settings.pick(full=2048, fast=512, tiny=32)
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
     rows: list[tuple[Any, ...]] = []
     measured, claims = [], []
     pictures: dict[str, Drawing] = {}
     for subject in found:
-        by = {precision: cell(subject, precision, steps(settings), settings) for precision in PRINTED}
-        base = reference(subject, settings)
+        N = steps(settings)
+        by = {precision: coupled.drawn(subject, How("coupled", precision), N, settings) for precision in PRINTED}
+        base = coupled.reference(subject, settings)
         more = settings.pick(full=(2048, 10_000, 50_000), fast=(512, 10_000), tiny=(32, 100_000_000))
-        law = {p: [by_law(subject, N, settings, How("law", p)) for N in more] for p in ("float32", "float64-truncated")}
+        law = {
+            precision: [coupled.by_law(subject, N, settings, How("law", precision)) for N in more]
+            for precision in ("float32", "float64-truncated")
+        }
         measured += [*by.values(), *law["float32"], *law["float64-truncated"], base]
         rows += [
             (subject.name, one.how.label, one.steps, *PRINTED[one.how.precision], str(one.perplexity), str(one.entropy))
@@ -40,11 +44,7 @@ def run(settings: Settings) -> Result:
         pictures[subject.name if pictures else ""] = drawing(by, law, base)
     columns = ("subject", "version", "N", "the paper's perplexity (N = 2,048)", "its entropy", "perplexity", "entropy")
     tables = {"versions": Table(columns, tuple(rows)), "cells": cells.table(measured)}
-    return Result(tables, tuple(claims), pictures, tuple(notes))
-
-
-def cell(subject: Subject, precision: str, N: int, settings: Settings) -> Cell:
-    return coupled(subject, How("coupled", precision), N, settings)
+    return ItemResult(tables, tuple(claims), pictures, tuple(notes))
 
 
 def compared(by: dict[str, Cell], law: dict[str, list[Cell]], base: Cell) -> list[Claim]:

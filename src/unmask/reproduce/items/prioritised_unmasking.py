@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.noise import generator
+from unmask.noise import Streams, generator
 from unmask.predict import log_mean
-from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.reproduce.item import Claim, ItemResult, Settings, Table
 from unmask.reproduce.subjects import Subject, oracle
 from unmask.samplers import published
 from unmask.theory import effective_temperature, maximum_gumbel, shifted_probabilities, unmasking_probability
@@ -20,7 +20,7 @@ PAPER = "Figure 15, Sec. 5.3"
 M = maximum_gumbel("float32")
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     subject = oracle(settings.size, settings.seed)
     mu = predictions(subject, settings.pick(full=48, fast=24, tiny=6), settings)
     entropy = -torch.xlogy(mu, mu).sum(-1)
@@ -71,7 +71,7 @@ def run(settings: Settings) -> Result:
         ),
     )
     tables = {"one step, counted": Table(columns, tuple(rows)), "by N, from theory": by_n}
-    return Result(tables, claims, {"": drawing(entropy.numpy(), mu.numpy(), rows, by_n, N)})
+    return ItemResult(tables, claims, {"": drawing(entropy.numpy(), mu.numpy(), rows, by_n, N)})
 
 
 def by_thirds(entropy: Any, counted: dict[str, Any], laws: dict[str, Any], N: int, draws: int) -> list[tuple[Any, ...]]:
@@ -112,11 +112,13 @@ def unmasked(mu: Any, N: int, kind: str, draws: int, seed: int) -> Any:
     weights = torch.cat([mu / N, torch.full((len(mu), 1), 1 - 1 / N, dtype=mu.dtype)], 1)
     pick, hits = published.race(kind), np.zeros(len(mu))
     at_once = max(1, 2**21 // mu.shape[1])
+    starts = range(0, draws, at_once)
+    keys = Streams.of(seed, len(mu)).at(f"prioritised, {kind}", len(starts)).keys
     for i in range(len(mu)):
-        random = generator(i, seed, "prioritised", kind)
-        for start in range(0, draws, at_once):
+        for start, key in zip(starts, keys[i].unsqueeze(1), strict=True):
             rows = min(at_once, draws - start)
-            hits[i] += int((pick(weights[i].expand(rows, -1), [random] * rows) != mu.shape[1]).sum())
+            noise = published.TorchRand(key, places=rows)
+            hits[i] += int((pick(weights[i].expand(rows, -1), noise) != mu.shape[1]).sum())
     return hits
 
 

@@ -14,12 +14,11 @@ from torch import Tensor
 import unmask
 from unmask import draw, forward, objective, plan, theory
 from unmask.models.oracles.enumerated import TimeDependent
-from unmask.noise import generator
+from unmask.noise import Streams
 from unmask.predict import log_mean
 from unmask.reproduce import appendix
 from unmask.reproduce.appendix import Outcome, joint, kolmogorov
-from unmask.reproduce.item import Claim, Result, Settings, Table
-from unmask.sampling import generators
+from unmask.reproduce.item import Claim, ItemResult, Settings, Table
 
 TITLE = "Every proposition and appendix equality, checked numerically"
 PAPER = "Sec. 2 to 5 and the appendices"
@@ -28,7 +27,7 @@ SCHEDULES = (unmask.Linear(), unmask.Cosine(), unmask.Polynomial(2.0))
 Check = Callable[[Settings], Outcome]
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     rows = []
     for name, check in CHECKS.items():
         what, error, allowed = check(settings)
@@ -46,7 +45,7 @@ def run(settings: Settings) -> Result:
         "Errors of drawn quantities are in standard errors, or Kolmogorov's distance times the root of the number; the "
         "others are the largest absolute difference.",
     )
-    return Result({"checks": table}, (claim,), notes=notes)
+    return ItemResult({"checks": table}, (claim,), notes=notes)
 
 
 def masks(n: int) -> list[tuple[int, ...]]:
@@ -141,7 +140,7 @@ def first_hitting_times(settings: Settings) -> Outcome:
     worst = 0.0
     for schedule in SCHEDULES:
         canvas = torch.zeros(num, length, dtype=torch.int64)
-        _, tau, _ = plan.hitting_times(canvas, mask_id=0, generators=generators(settings.seed, num), schedule=schedule)
+        _, tau, _ = plan.hitting_times(canvas, mask_id=0, streams=Streams.of(settings.seed, num), schedule=schedule)
         masked = torch.cat([torch.ones(num, 1, dtype=torch.float64), 1 - schedule.alpha(tau)], 1)
         n = torch.arange(length, 0, -1)
         u = (masked[:, 1:] / masked[:, :-1]) ** n  # Prop. 4.1 solved for u_n
@@ -199,7 +198,7 @@ def truncated_amplifies(settings: Settings) -> Outcome:
 def truncated_draws(settings: Settings) -> Outcome:
     num, M = settings.pick(full=400_000, fast=100_000, tiny=10_000), 1.5
     pi = torch.tensor([0.02, 0.07, 0.07, 0.24, 0.6], dtype=torch.float64)
-    ids = draw.truncated(M)(pi.log().expand(num, -1), [generator(0, settings.seed, "truncated")] * num)
+    ids = draw.truncated(M)(pi.log().expand(num, -1), Streams.of(settings.seed, 1).at("truncated", num)[0])
     law = theory.shifted_probabilities(pi.numpy(), M)
     found = np.bincount(ids.numpy(), minlength=5) / num
     return (

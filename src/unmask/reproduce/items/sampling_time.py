@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,9 +11,8 @@ from torch import Tensor
 import unmask
 from unmask import plan
 from unmask.models.ddit import DDiT, preset
-from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
 from unmask.samplers import published
-from unmask.sampling import Sample
 
 TITLE = "Sampling time of one sequence against N under the cache"
 PAPER = "Figure 3a"
@@ -35,29 +33,24 @@ class Timed:
         return logits
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     vocabulary = settings.pick(full=50_257, fast=50_257, tiny=64)
     length = settings.pick(full=64, fast=32, tiny=8)
     steps = settings.pick(full=(16, 64, 256, 1024), fast=(8, 32, 128, 256), tiny=(4, 16))
     torch.manual_seed(settings.seed)
     network = DDiT(preset(settings.pick(full="mini", fast="mini", tiny="tiny"), vocabulary, length)).eval()
-    samplers: dict[str, Callable[..., Sample]] = {
-        "published, float32": lambda model, N: published.coupled_ancestral(
-            model, steps=N, length=length, seed=settings.seed
-        ),
-        "published, float64": lambda model, N: published.coupled_ancestral(
-            model, steps=N, length=length, precision="float64", seed=settings.seed
-        ),
-        "plan.ancestral": lambda model, N: unmask.sample(
-            model, plan=plan.ancestral, steps=N, length=length, seed=settings.seed
-        ),
-        "plan.first_hitting": lambda model, N: unmask.sample(model, length=length, seed=settings.seed),
+    samplers: dict[str, dict[str, Any]] = {
+        "published, float32": {"sampler": published.Coupled("float32")},
+        "published, float64": {"sampler": published.Coupled("float64")},
+        "plan.ancestral": {"plan": plan.ancestral},
+        "plan.first_hitting": {"plan": plan.first_hitting},
     }
     rows = []
-    for name, sampler in samplers.items():
+    for name, options in samplers.items():
         for N in steps:
             timed = Timed(network)
-            made = sampler(timed, N)
+            count = None if name == "plan.first_hitting" else N
+            made = unmask.sample(timed, length=length, seed=settings.seed, steps=count, **options)
             rows.append((name, N, made.calls, made.seconds, timed.seconds, made.seconds - timed.seconds))
     table = Table(("sampler", "N", "NFE", "seconds", "in the network", "elsewhere"), tuple(rows))
     by = {name: table.where(sampler=name) for name in samplers}
@@ -82,7 +75,7 @@ def run(settings: Settings) -> Result:
             None,
         ),
     )
-    return Result({"seconds": table}, claims, {"": drawing(by, f"L = {length}, V = {vocabulary:,}, batch of 1")})
+    return ItemResult({"seconds": table}, claims, {"": drawing(by, f"L = {length}, V = {vocabulary:,}, batch of 1")})
 
 
 def drawing(by: dict[str, Table], title: str) -> Drawing:

@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from unmask.reproduce import cells
+from unmask.reproduce import cells, coupled
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, Result, Settings
-from unmask.reproduce.items.published_steps import MDLM, by_law, coupled, many_steps, steps
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings
 from unmask.reproduce.subjects import subjects
 
 TITLE = "The trade-off of perplexity and entropy, by temperature and by the float32 fault"
 PAPER = "Figure 10, Sec. 6.2"
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
     heats = settings.pick(full=(0.8, 0.85, 0.9, 0.95, 1.0), fast=(0.8, 0.9, 1.0), tiny=(0.8, 1.0))
     num = settings.pick(full=64, fast=48, tiny=8)
@@ -26,15 +25,15 @@ def run(settings: Settings) -> Result:
         L = subject.length
         curves = {
             "first-hitting, L steps, corrected, T from 0.8 to 1": [
-                cells.measure(subject, How("parallel", predict="correct", temperature=T), L, num, L, settings)
+                cells.measure(subject, How("parallel", predictor="correct", temperature=T), L, num, L, settings)
                 for T in heats
             ],
         }
         ar = [cells.left_to_right(subject, num, L, settings, temperature=T) for T in heats]
         if all(ar):
             curves["left to right, T from 0.8 to 1"] = [cell for cell in ar if cell is not None]
-        fault = [by_law(subject, N, settings) for N in many_steps(settings)]
-        drawn = coupled(subject, MDLM, steps(settings)[-1], settings)
+        fault = [coupled.by_law(subject, N, settings) for N in coupled.many_steps(settings)]
+        drawn = coupled.drawn(subject, coupled.MDLM, coupled.steps(settings)[-1], settings)
         measured += [*(cell for curve in curves.values() for cell in curve), *fault]
         ours = curves["first-hitting, L steps, corrected, T from 0.8 to 1"]
         cold, warm = ours[0], ours[-1]
@@ -51,7 +50,7 @@ def run(settings: Settings) -> Result:
             *matched(ours, fault, drawn, on),
         ]
         pictures[subject.name if pictures else ""] = drawing(subject.name, curves, fault, L)
-    return Result({"cells": cells.table(measured)}, tuple(claims), pictures, tuple(notes))
+    return ItemResult({"cells": cells.table(measured)}, tuple(claims), pictures, tuple(notes))
 
 
 def matched(curve: list[Cell], faults: list[Cell], drawn: Cell, on: str) -> list[Claim]:

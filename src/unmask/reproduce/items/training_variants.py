@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data import corpora
-from unmask.reproduce.item import Claim, Result, Settings, Table
+from unmask.reproduce.item import Claim, ItemResult, Settings, Table
 from unmask.train.config import TrainConfig
 from unmask.train.loop import train
 
@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     sizes: dict[str, Any] = settings.pick(
         full={
             "layers": 4,
@@ -58,7 +58,7 @@ def run(settings: Settings) -> Result:
     )
     tables = {"variants": Table(columns, rows)}
     long = {"training loss": Table(("variant", "step", "loss"), tuple(curves))}
-    return Result(tables, compared(rows, on), {"": drawing(runs)}, data=long)
+    return ItemResult(tables, compared(rows, on), {"": drawing(runs)}, data=long)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 import unmask
 from unmask import objective, timing
 from unmask.noise import generator
-from unmask.reproduce.item import Claim, Drawing, Result, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
 from unmask.reproduce.subjects import oracle
 
 TITLE = "Variance of the loss: independent, low-discrepancy and importance-sampled counts"
@@ -21,7 +21,7 @@ VDM, WEIGHTED = "VDM's comb", "importance sampling"
 PAPER = "Figure 12, the appendix on variance reduction and on low-discrepancy samplers"
 
 
-def run(settings: Settings) -> Result:
+def run(settings: Settings) -> ItemResult:
     length = settings.pick(full=64, fast=48, tiny=8)
     model, data = task(length, settings)
     batches, batch = settings.pick(full=(400, 64), fast=(150, 32), tiny=(60, 8))
@@ -54,7 +54,7 @@ def run(settings: Settings) -> Result:
     curve = Table(("n", "p_n L"), tuple((n + 1, float(w)) for n, w in enumerate(weights)))
     on = f"an oracle at L = {length}, batches of {batch}, {batches} of each"
     pictures = {"": drawing(table, curve, f"batches of {batch}, L = {length}")}
-    return Result({"variance": table}, compared(table, on), pictures, data={"importance weights": curve})
+    return ItemResult({"variance": table}, compared(table, on), pictures, data={"importance weights": curve})
 
 
 def compared(table: Table, on: str) -> tuple[Claim, ...]:

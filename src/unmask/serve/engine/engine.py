@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import torch
 
-from unmask.sampling import Step
 from unmask.protocol import bytes_of
+from unmask.sampling import Step
 from unmask.serve.engine.aside import Aside
 from unmask.serve.engine.forecast import Costs, begins, forecast
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Job, Key, Planned, Refused, lane_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.protocol import Denoiser
+from unmask.schedule import Linear, Schedule
 from unmask.text.adapters import torchfile
 from unmask.text.adapters.unpickle import Stored
+from unmask.text.tokenizer import Layout
 
 CONFIG = "config.json"
 WHOLE = ("model.safetensors", "pytorch_model.bin")  # the names by which transformers and the hub keep weights
@@ -48,7 +51,7 @@ class Tensorlike:
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightFile:
     """One file's weights: shapes now, values when they are asked for (True for the averaged ones)."""
 
     tensors: Mapping[str, Tensorlike]
@@ -69,7 +72,7 @@ class Found:
     pickled: tuple[str, ...] = ()  # the globals that the pickles name: listed, never executed
     ema: bool = False  # whether averaged weights are inside
     weights: tuple[str, ...] = ()  # the files that hold the tensors
-    parts: tuple[Part, ...] = field(default=(), repr=False)
+    parts: tuple[WeightFile, ...] = field(default=(), repr=False)
 
     @property
     def folder(self) -> Path:
@@ -78,6 +81,18 @@ class Found:
     def read(self, *, ema: bool = True) -> dict[str, Tensor]:
         """The weights as they are stored; with ``ema`` the averages over training where there are any."""
         return {name: tensor for part in self.parts for name, tensor in part.read(ema).items()}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint, ready to sample."""
+
+    denoiser: Denoiser  # with .length, that of the training sequences
+    tokenizer: Any  # a Tokenizer of ours, a Foreign of unmask.text, or None if the folder has none
+    schedule: Schedule = field(default_factory=Linear)
+    layout: Layout = "wrapped"
+    about: dict[str, Any] = field(default_factory=dict)
+    # format, parameters, mask_id, special_ids, length, time, ema, missing, unexpected, needs
 
 
 def look(path: str | Path) -> Found:
@@ -100,6 +115,11 @@ def look(path: str | Path) -> Found:
     pickled = tuple(sorted({name for part in parts for name in part.pickled}))
     ema = any(part.averaged for part in parts)
     return Found(path, config, tensors, files, pickled, ema, tuple(weights), tuple(parts))
+
+
+def holds_weights(files: Iterable[str]) -> bool:
+    """Whether any of a folder's files is one of weights."""
+    return any(file.endswith((*SUFFIXES, INDEX)) for file in files)
 
 
 def _weights(folder: Path, files: tuple[str, ...]) -> dict[str, frozenset[str] | None]:
@@ -133,7 +153,7 @@ def _indexed(index: Path) -> dict[str, frozenset[str] | None]:
     return {name: frozenset(tensor for tensor, file in where.items() if file == name) for name in names}
 
 
-def _part(file: Path, wanted: frozenset[str] | None) -> Part:
+def _part(file: Path, wanted: frozenset[str] | None) -> WeightFile:
     """One file, by its first bytes and not by its name."""
     with file.open("rb") as opened:
         start = opened.read(64)
@@ -161,7 +181,7 @@ def _guess(start: bytes) -> str:
     return known[0] if known else f"it begins with {start[:8]!r}"
 
 
-def _from_safetensors(file: Path) -> Part:
+def _from_safetensors(file: Path) -> WeightFile:
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -195,10 +215,10 @@ def _from_safetensors(file: Path) -> Part:
         except SafetensorError as error:
             raise ValueError(f"{file} is not a whole safetensors file: {error}") from None
 
-    return Part(tensors, read)
+    return WeightFile(tensors, read)
 
 
-def _from_torch(file: Path) -> Part:
+def _from_torch(file: Path) -> WeightFile:
     pickled = torchfile.read(file)
     content = pickled.content
     if not isinstance(content, dict):
@@ -226,7 +246,7 @@ def _from_torch(file: Path) -> Part:
         return {name: value.of(cache[value.storage.key]) for name, value in chosen.items()}
 
     tensors = {name: Tensorlike(t.shape, str(t.dtype).removeprefix("torch.")) for name, t in by_name.items()}
-    return Part(tensors, read, config if isinstance(config, dict) else {}, pickled.globals, frozenset(average))
+    return WeightFile(tensors, read, config if isinstance(config, dict) else {}, pickled.globals, frozenset(average))
 
 
 def _average(file: Path, ema: Any, parameters: Mapping[str, Stored]) -> dict[str, Stored]:

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 
 from unmask.models.llama import Llama, LlamaConfig
-from unmask.text.adapters import Loaded
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
 from unmask.text.foreign import Foreign
 
 OVERRIDES = ("mask_id", "length", "theta")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class LlamaCheckpoint:
     """A checkpoint read as a Llama: which of its tensors (the key) is which of ours."""
 
     name: str  # of the format

@@ -8,10 +8,10 @@ import pytest
 
 COUNT = """
 import resource, sys, torch
-from unmask.cli.memory import keep_freed_memory
+from unmask.cli.process import keep_freed_memory
 print(keep_freed_memory() if sys.argv[1] == "keep" else None)
 torch.set_num_threads(1)
-for _ in range(2):
+for _ in range(20):  # until the blocks have found their places
     torch.ones(16 * 2**20)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):

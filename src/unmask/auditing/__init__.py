@@ -14,9 +14,17 @@ from typing import Any
 
 import torch
 
-from unmask.audit.law import Consequence, Fit, binomial_tails, chi_square_tail, consequences, fit, leave_truncated
-from unmask.audit.probes import LADDER, SHARE, Probe, measure, rung, rung_cost, sure_first, ties, zero_clock, zipf
-from unmask.audit.subjects import Subject, builtin, seeded, subject
+from unmask.auditing.law import (
+    Consequence,
+    GumbelFit,
+    binomial_tails,
+    chi_square_tail,
+    consequences,
+    fit,
+    leave_truncated,
+)
+from unmask.auditing.probes import LADDER, SHARE, Probe, measure, rung, rung_cost, sure_first, ties, zero_clock, zipf
+from unmask.auditing.subjects import AuditedDraw, builtin, seeded, subject
 
 SMALLEST_BUDGET = 1e6
 REFINE_AT = (0.7, 1.5, 3.0)  # c = e^-M / p
@@ -112,7 +120,7 @@ def audit(
     )
 
 
-def _ladder(who: Subject, vocab: int, budget: float) -> list[Probe]:
+def _ladder(who: AuditedDraw, vocab: int, budget: float) -> list[Probe]:
     """Rungs in rising precision up to the first that is failed; then the faults that look like none of them."""
     bits = [b for b in LADDER if rung_cost(b) <= budget]
     probes = []
@@ -127,7 +135,7 @@ def _ladder(who: Subject, vocab: int, budget: float) -> list[Probe]:
     return probes
 
 
-def _fit(who: Subject, probes: Sequence[Probe], vocab: int, budget: float) -> tuple[Fit, int]:
+def _fit(who: AuditedDraw, probes: Sequence[Probe], vocab: int, budget: float) -> tuple[GumbelFit, int]:
     """M from the rungs; after a failed one also from more counts, in the middle of what the rungs leave open."""
     rungs = [probe for probe in probes if probe.name.endswith("bits")]
     counts = [probe.count for probe in rungs if probe.count is not None]
@@ -148,7 +156,7 @@ def _fit(who: Subject, probes: Sequence[Probe], vocab: int, budget: float) -> tu
     return found, numbers
 
 
-def _against_closed_form(probe: Probe, found: Fit) -> Probe:
+def _against_closed_form(probe: Probe, found: GumbelFit) -> Probe:
     """Beside the truth: how far the draws are from Prop. 5.2 with the M that fits it best."""
     if probe.count is not None:
         count = probe.count
@@ -163,7 +171,7 @@ def _against_closed_form(probe: Probe, found: Fit) -> Probe:
     return replace(probe, closed_form_distance=distance, closed_form_p_value=p_value, bins=None)
 
 
-def _kind(probes: Sequence[Probe], found: Fit) -> str:
+def _kind(probes: Sequence[Probe], found: GumbelFit) -> str:
     """Which fault it is: truncation, if that explains what was failed; or that of a test that alone was failed."""
     failed = {probe.name for probe in probes if probe.fault}
     if any(name.endswith("bits") for name in failed):
@@ -177,7 +185,7 @@ def _kind(probes: Sequence[Probe], found: Fit) -> str:
     return "order" if failed == {"sure class first"} else "other"
 
 
-def _verdict(law: str, worst: Probe, found: Fit, temperature: float) -> str:
+def _verdict(law: str, worst: Probe, found: GumbelFit, temperature: float) -> str:
     low, high = found.interval
     if law == "exact":
         return f"exact: no truncation below M = {low:.1f} could be seen ({found.precision})"

@@ -72,7 +72,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Fit:
+class GumbelFit:
     """The largest Gumbel by maximum likelihood over both laws, with a 95 % profile-likelihood interval."""
 
     maximum: float  # inf where an exact draw is within the interval
@@ -96,7 +96,7 @@ class Fit:
         return " or ".join(inside) or "none that has a name"
 
 
-def fit(counts: Sequence[Count]) -> Fit:
+def fit(counts: Sequence[Count]) -> GumbelFit:
     """M from binomial counts at several p. The law is a nuisance parameter: the interval holds for either."""
     q = np.exp(-GRID_OF_M)
     profile = {name: sum((log_likelihood(c, law(c.r, c.p, q)) for c in counts), 0 * q) for name, law in LAWS.items()}
@@ -109,9 +109,9 @@ def fit(counts: Sequence[Count]) -> Fit:
     best = sum(float(log_likelihood(c, np.float64(c.left / c.rows))) for c in counts)
     p_value = chi_square_tail(2 * (best - top), max(len(counts) - 1, 1))
     if inside[-1] == len(q) - 1:
-        return Fit(math.inf, (low, math.inf), "exact", math.inf, p_value)
+        return GumbelFit(math.inf, (low, math.inf), "exact", math.inf, p_value)
     at = {name: float(GRID_OF_M[int(values.argmax())]) for name, values in profile.items()}
-    return Fit(at[law], (low, high), law, at["truncated"], p_value)
+    return GumbelFit(at[law], (low, high), law, at["truncated"], p_value)
 
 
 def log_likelihood(count: Count, leave: Array | np.float64) -> Array:

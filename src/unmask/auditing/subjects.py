@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask import draw, theory
-from unmask.samplers.published import race
+from unmask.noise import Streams
+from unmask.samplers.published import TorchRand, race
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -28,7 +29,7 @@ TELLTALE_ROWS = 2000
 
 
 @dataclass(frozen=True)
-class Subject:
+class AuditedDraw:
     """A draw behind one face: probabilities float32 [R, V] in, ids int64 [R] out."""
 
     name: str
@@ -63,15 +64,15 @@ class Source:
 
     def argument(self, name: str, rows: int) -> Any:
         self.calls += 1
-        if name == "generators":
-            return [self.torch] * rows
+        if name == "noise":  # fresh in every call, and another for each row
+            return Streams(((self.seed, self.calls),)).at("audit", rows)[0]
         if name == "key":
             jax = importlib.import_module("jax")
             return jax.random.fold_in(jax.random.key(self.seed), self.calls)
         return self.torch if name == "generator" else self.numpy
 
 
-RANDOM = ("generators", "generator", "key", "rng")
+RANDOM = ("noise", "generator", "key", "rng")
 
 
 def subject(
@@ -81,11 +82,11 @@ def subject(
     takes: str | None = None,
     library: str | None = None,
     seed: int = 0,
-) -> Subject:
+) -> AuditedDraw:
     """Find out how a function wants to be called: with which arrays, and with probabilities or logits.
 
-    Arguments named generators, generator, key or rng are supplied. What is not said is tried: torch tensors, then
-    numpy arrays; and TELLTALE's values are drawn from, whose two readings 2,000 draws tell apart.
+    Arguments named noise (as those of unmask.draw), generator, key or rng are supplied. What is not said is tried:
+    torch tensors, then numpy arrays; and TELLTALE's values are drawn from, whose two readings 2,000 draws tell apart.
     """
     if not callable(function):
         raise ValueError(f"draw must be a function from probabilities or logits to ids, got {function!r}")
@@ -108,7 +109,7 @@ def subject(
             counts = np.bincount(ids, minlength=4)
             readings = {"probabilities": TELLTALE, "logits": np.exp(TELLTALE) / np.exp(TELLTALE).sum()}
             takes = max(readings, key=lambda reading: float((counts * np.log(readings[reading])).sum()))
-        return Subject(name or str(getattr(function, "__name__", function)), function, way, takes, source)
+        return AuditedDraw(name or str(getattr(function, "__name__", function)), function, way, takes, source)
     raise ValueError(
         "draw must take an array [rows, classes] of probabilities or logits and return one id per row; "
         + "; ".join(failures)
@@ -166,8 +167,8 @@ def _gumbel_log1p(p: Tensor, generator: torch.Generator) -> Tensor:
     return (p.log() - torch.log(-torch.log1p(-u))).argmax(-1)
 
 
-def _published_race(precision: str, p: Tensor, generators: list[torch.Generator]) -> Tensor:
-    return race(precision, eps=1e-10)(p, generators)
+def _published_race(precision: str, p: Tensor, generator: torch.Generator) -> Tensor:
+    return race(precision, eps=1e-10)(p, TorchRand(torch.randint(2**62, (1,), generator=generator), places=len(p)))
 
 
 def _numpy_choice(p: Floats, rng: np.random.Generator) -> Ids:
@@ -211,8 +212,8 @@ class Builtin:
 
 
 BUILTIN = {
-    "inverse_cdf": Builtin("unmask's default", draw.inverse_cdf, "logits"),
-    "exponential_race": Builtin("unmask's race in float64", draw.exponential_race, "logits"),
+    "exponential_race": Builtin("unmask's default, in float64", draw.exponential_race, "logits"),
+    "inverse_cdf": Builtin("unmask.draw.inverse_cdf", draw.inverse_cdf, "logits"),
     "gumbel_float64": Builtin("unmask.draw.gumbel(torch.float64)", draw.gumbel(torch.float64), "logits"),
     "gumbel_float32": Builtin("unmask.draw.gumbel(torch.float32)", draw.gumbel(torch.float32), "logits"),
     "gumbel_float16": Builtin("unmask.draw.gumbel(torch.float16)", draw.gumbel(torch.float16), "logits"),
@@ -236,7 +237,7 @@ BUILTIN = {
 }
 
 
-def builtin(name: str, *, seed: int = 0) -> Subject:
+def builtin(name: str, *, seed: int = 0) -> AuditedDraw:
     """A built-in subject by name."""
     if name not in BUILTIN:
         raise ValueError(f"there is no built-in subject {name!r}; they are {', '.join(BUILTIN)}")

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask import theory
-from unmask.audit.law import Count, chi_square_tail, leave_grid, leave_zero, quantum
-from unmask.audit.subjects import Subject
+from unmask.auditing.law import Count, chi_square_tail, leave_grid, leave_zero, quantum
+from unmask.auditing.subjects import AuditedDraw
 
 FALSE_ALARM = 1e-6  # how often an exact sampler is called faulty
 MISSED = 1e-3  # how often a rung passes the grid that it was made for
@@ -83,7 +83,7 @@ class Probe:
         return self.rows * self.classes
 
 
-def rung(who: Subject, bits: int, vocab: int, share: float) -> Probe:
+def rung(who: AuditedDraw, bits: int, vocab: int, share: float) -> Probe:
     """Does the sure class lose as often as it should, or as a grid of so many bits lets it?"""
     q = quantum(bits)
     return sequential(
@@ -96,7 +96,7 @@ def rung_cost(bits: int) -> float:
     return LOSSES * BEST_C / quantum(bits)
 
 
-def zero_clock(who: Subject, bits: int, vocab: int) -> Probe:
+def zero_clock(who: AuditedDraw, bits: int, vocab: int) -> Probe:
     """Does the sure class lose too often, as to clocks that are 0 once in 2^bits?"""
     q = quantum(bits)
     return sequential(
@@ -105,7 +105,7 @@ def zero_clock(who: Subject, bits: int, vocab: int) -> Probe:
     )  # fmt: skip
 
 
-def sure_first(who: Subject, vocab: int) -> Probe:
+def sure_first(who: AuditedDraw, vocab: int) -> Probe:
     """Are classes lost behind a large one, as from a cumulative sum in float32?"""
     return sequential(
         who, "sure class first", ORDER_P, vocab, lambda r, p: 0.02 * r, share=SHARE["order"], losses=ORDER_LOSSES,
@@ -114,7 +114,7 @@ def sure_first(who: Subject, vocab: int) -> Probe:
 
 
 def sequential(
-    who: Subject,
+    who: AuditedDraw,
     name: str,
     p: float,
     vocab: int,
@@ -146,7 +146,7 @@ def sequential(
     return Probe(name, rows, tokens + 1, abs(left / rows - r), p_value, Count(tokens, p, rows, left))
 
 
-def measure(who: Subject, maximum: float, c: float, vocab: int, numbers: float) -> Count:
+def measure(who: AuditedDraw, maximum: float, c: float, vocab: int, numbers: float) -> Count:
     """Losses of the sure class to classes at p = e^-M / c, for a fixed number of random numbers: to refine M."""
     p = math.exp(-maximum) / c
     tokens = _tokens(p, vocab)
@@ -158,7 +158,7 @@ def measure(who: Subject, maximum: float, c: float, vocab: int, numbers: float) 
     return Count(tokens, float(law[0]), rows, left)
 
 
-def zipf(who: Subject, vocab: int, numbers: float) -> tuple[Probe, Probe, float, float]:
+def zipf(who: AuditedDraw, vocab: int, numbers: float) -> tuple[Probe, Probe, float, float]:
     """Zipf's law over all classes: a chi-square over ranks that double, and the temperature with its standard error.
 
     The temperature is that of maximum likelihood, and what it is fitted to, the mean of log pi, is the second test.
@@ -178,7 +178,7 @@ def zipf(who: Subject, vocab: int, numbers: float) -> tuple[Probe, Probe, float,
     return fit, second, temperature, 1 / (spread * math.sqrt(len(ids)))
 
 
-def ties(who: Subject, vocab: int, numbers: float) -> Probe:
+def ties(who: AuditedDraw, vocab: int, numbers: float) -> Probe:
     """Equal classes: where scores are coarse enough to tie, the first wins. A chi-square over 16 parts of the ids."""
     classes = min(vocab, 1024) // 16 * 16
     values, law = who.law(np.full(classes, 1 / classes))
@@ -197,6 +197,6 @@ def _tokens(p: float, vocab: int) -> int:
     return max(1, min(vocab - 1, int(LARGEST_R / p)))
 
 
-def _draw(who: Subject, values: NDArray[np.float32], rows: int) -> NDArray[np.int64]:
+def _draw(who: AuditedDraw, values: NDArray[np.float32], rows: int) -> NDArray[np.int64]:
     at_once = max(1, PER_CALL // len(values))
     return np.concatenate([who.ids(values, min(at_once, rows - start)) for start in range(0, rows, at_once)])

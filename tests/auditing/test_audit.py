@@ -18,8 +18,8 @@ from scipy import stats
 import unmask
 from tests.helpers import FALSE_ALARM
 from unmask import audit, draw, theory
-from unmask.audit import probes as audit_probes
-from unmask.audit.law import (
+from unmask.auditing import probes as audit_probes
+from unmask.auditing.law import (
     Count,
     binomial_tails,
     chi_square_tail,
@@ -32,9 +32,10 @@ from unmask.audit.law import (
     position,
     quantum,
 )
-from unmask.audit.normalisation import audit_normalisation
-from unmask.audit.subjects import BUILTIN, builtin, subject
+from unmask.auditing.normalisation import audit_normalisation
+from unmask.auditing.subjects import BUILTIN, builtin, subject
 from unmask.cli.audit import main
+from unmask.noise import Streams
 
 QUICK = 1e7
 
@@ -97,12 +98,11 @@ class TestLaws:
         assert up < r < down
 
     def test_low_precision_gumbels_follow_the_grid(self):
-        """float16 uniforms from torch, 11 bits: a two-sided binomial test, which Prop. 5.2 and the truth fail."""
+        """float16 uniforms, 11 bits: a two-sided binomial test, which Prop. 5.2 and the truth fail."""
         tokens, r, rows = 400, 0.1, 40_000
         logits = torch.tensor([r / tokens] * tokens + [1 - r], dtype=torch.float64).log()
-        g = torch.Generator().manual_seed(1)
-        how = draw.gumbel(torch.float16)
-        left = sum(int((how(logits.expand(500, -1), [g] * 500) != tokens).sum()) for _ in range(rows // 500))
+        how, noise = draw.gumbel(torch.float16), Streams.of(1, rows // 500).at("token", 500)
+        left = sum(int((how(logits.expand(500, -1), noise[i]) != tokens).sum()) for i in range(rows // 500))
         p, q = r / tokens, quantum(11)
         assert 2 * min(binomial_tails(left, rows, float(leave_grid(r, p, q)))) > FALSE_ALARM
         for wrong in (float(leave_truncated(r, p, q)), r):
