@@ -1,4 +1,7 @@
-"""The process of a command. Memory that is freed is kept for the next call: counted in page faults, which a busy machine does not change."""
+"""The process of a command: how its threads wait, and that memory which is freed is kept for the next call.
+
+The latter is counted in page faults, which a busy machine does not change.
+"""
 
 import os
 import subprocess
