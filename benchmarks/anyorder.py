@@ -5,8 +5,8 @@
     python -m benchmarks.anyorder --train kjv --minutes 10
     python -m benchmarks.anyorder --step-costs kjv       a training step under each rule of attention
 
-Sampling is token by token, in float32, one sequence or a batch, through ``unmask.sample`` and ``Causal``'s generation,
-plan and draw included. A run is not made to its end: it is begun at several numbers of visible tokens, and a
+Sampling is token by token, in float32, one sequence or a batch, through ``unmask.sample``, plan
+and draw included. A run is not made to its end: it is begun at several numbers of visible tokens, and a
 sequence costs L times the mean of what a token costs there. The networks take turns, so that whatever else the machine
 does falls on all. The weights are random, which changes no cost.
 
@@ -36,7 +36,6 @@ import unmask
 from unmask.evaluate.likelihood.anyorder import along_orders, importance_weighted, random_orders
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
-from unmask.samplers.autoregressive import generate
 from unmask.sampling import Step
 from unmask.train import data as find_data
 from unmask.train.config import TrainConfig, resolve
@@ -88,9 +87,8 @@ def begun(made: DDiT | Causal, length: int, known: int, batch: int) -> Callable[
     """A run of sampling that begins with so many visible tokens: the first ones, or each sequence's own random set."""
     random = torch.Generator().manual_seed(known)
     tokens = torch.randint(made.vocab_size, (batch, length), generator=random)
-    if isinstance(made, Causal):
-        return lambda note: generate(made, batch, length, prompt=tokens[0, :known], callback=note)
-    ranks = torch.rand(batch, length, generator=random).argsort(1)
+    left_to_right = isinstance(made, Causal)
+    ranks = torch.arange(length) if left_to_right else torch.rand(batch, length, generator=random).argsort(1)
     canvas = torch.where(ranks < known, tokens, made.mask_id)
     return lambda note: unmask.sample(made, canvas=canvas, callback=note)
 

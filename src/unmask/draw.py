@@ -1,40 +1,43 @@
-"""From a distribution to a token id, at a stated precision.
+"""From a distribution and a position's own noise to a token id, at a stated precision.
 
-A draw is any callable ``(logits [R, V], generators) -> ids [R]``: one torch.Generator per row, and a row's id depends
-on its own logits and its own generator alone. The default, ``inverse_cdf``, and ``exponential_race`` are exact to
-float64. ``gumbel(dtype)`` and ``truncated(M)`` are what the field's codebases run; they are here to be measured, and
-must be asked for.
+A draw is any callable ``(logits [R, V], noise) -> ids [R]``: a row's id depends on its own logits and its own row of
+the noise alone. The default, ``exponential_race``, and ``inverse_cdf`` are exact to float64. ``gumbel(dtype)`` and
+``truncated(M)`` are what the field's codebases run; they are here to be measured, and must be asked for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import groupby
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Draw = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
+from unmask.noise import Noise
+
+Draw = Callable[[Tensor, Noise], Tensor]
 
 
-def inverse_cdf(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
+    """The first of V exponential clocks with rates pi to ring: argmin_i E_i / pi_i, in float64.
+
+    Two distributions that hardly differ give the same id for the same noise, except with a probability of the order of
+    their total variation: this is what makes a run insensitive to rounding.
+    """
+    weights = _weights(logits)
+    return (weights / noise.exponential(weights.shape[-1], device=logits.device)).argmax(-1)
+
+
+def inverse_cdf(logits: Tensor, noise: Noise) -> Tensor:
     """The first id whose cumulative probability exceeds u ~ U(0, 1): one uniform per row, exact to float64."""
     cumulative = _weights(logits).cumsum(-1)
-    u = uniforms(generators).to(logits.device).unsqueeze(-1)
+    u = noise.uniform(device=logits.device).unsqueeze(-1)
     # u < 1, so u * total < total in float64 too; `right` passes over ids of probability zero.
     ids = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).squeeze(-1)
     return ids.clamp(max=logits.shape[-1] - 1)  # V itself comes of NaN alone, which a run may refuse later
-
-
-def exponential_race(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """The first of V exponential clocks with rates pi to ring: argmin_i E_i / pi_i, in float64."""
-    weights = _weights(logits)
-    u = uniforms(generators, weights.shape[-1]).to(logits.device)
-    clocks = (-torch.log1p(-u)).clamp(min=2.0**-54)  # E = 0 would win at any rate, zero included
-    return (weights / clocks).argmax(-1)
 
 
 def gumbel(dtype: torch.dtype) -> Draw:
@@ -45,9 +48,9 @@ def gumbel(dtype: torch.dtype) -> Draw:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"gumbel(dtype) takes a floating-point torch dtype, for example torch.float64, got {dtype!r}")
 
-    def gumbel_max(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    def gumbel_max(logits: Tensor, noise: Noise) -> Tensor:
         _weights(logits)  # refuses rows that are no distribution
-        u = uniforms(generators, logits.shape[-1], dtype=dtype).to(logits.device)
+        u = noise.uniform(logits.shape[-1], dtype=dtype, device=logits.device)
         u = u.clamp(min=torch.finfo(dtype).tiny)  # g = -inf would tie with an id of probability zero
         return (logits.double() - torch.log(-torch.log(u)).double()).argmax(-1)
 
@@ -64,9 +67,9 @@ def truncated(maximum: float) -> Draw:
         raise ValueError(f"truncated(maximum) takes a finite largest Gumbel, got {maximum}")
     ceiling = math.exp(-math.exp(-maximum))  # F(M): scaled uniforms never pass it
 
-    def truncated_gumbel_max(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    def truncated_gumbel_max(logits: Tensor, noise: Noise) -> Tensor:
         _weights(logits)
-        u = uniforms(generators, logits.shape[-1]).to(logits.device).clamp(min=2.0**-54) * ceiling
+        u = noise.uniform(logits.shape[-1], device=logits.device).clamp(min=2.0**-54) * ceiling
         return (logits.double() - torch.log(-torch.log(u))).argmax(-1)
 
     return truncated_gumbel_max
@@ -109,6 +112,34 @@ def shaped(
     return logits
 
 
+@dataclass(frozen=True)
+class Pick:
+    """How tokens are picked: the distribution is shaped, an id drawn, and its probability told."""
+
+    draw: Draw = exponential_race
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        check_shape_options(self.temperature, self.top_k, self.top_p)
+
+    def shaped(self, log_weights: Tensor) -> Tensor:
+        return shaped(log_weights, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+
+    def __call__(self, log_weights: Tensor, noise: Noise, *, normalised: bool = False) -> tuple[Tensor, Tensor]:
+        """An id for each row [M, V] and its probability under what it was drawn from.
+
+        normalised: the log-weights are logarithms of probabilities already.
+        """
+        logits = self.shaped(log_weights)
+        ids = self.draw(logits, noise)
+        chosen = logits.gather(1, ids.unsqueeze(1)).squeeze(1)
+        if not (normalised and logits is log_weights):
+            chosen = chosen - logits.logsumexp(1)
+        return ids, chosen.exp()
+
+
 def check_shape_options(temperature: float, top_k: int | None, top_p: float | None) -> None:
     if not (temperature >= 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be a finite number of at least 0, got {temperature}")
@@ -116,23 +147,6 @@ def check_shape_options(temperature: float, top_k: int | None, top_p: float | No
         raise ValueError(f"top_k must be at least 1, or None for all ids, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be in (0, 1], or None for all ids, got {top_p}")
-
-
-def uniforms(
-    generators: Sequence[torch.Generator], columns: int | None = None, *, dtype: torch.dtype = torch.float64
-) -> Tensor:
-    """U(0, 1) numbers [R] or [R, columns], each row from its own generator.
-
-    Neighbouring rows of one generator are drawn in one call; a row's numbers do not depend on its neighbours.
-    """
-    if not generators:
-        return torch.empty(0 if columns is None else (0, columns), dtype=dtype)
-    parts = []
-    for generator, run in groupby(generators):
-        rows = sum(1 for _ in run)
-        shape = (rows,) if columns is None else (rows, columns)
-        parts.append(torch.rand(shape, dtype=dtype, generator=generator, device=generator.device))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _weights(logits: Tensor) -> Tensor:

@@ -1,15 +1,126 @@
-"""Numbered streams of random numbers: whatever is random here comes from a seed, a purpose and a number."""
+"""Random numbers that belong to their place: each is a function of (seed, sequence, purpose, position, visit, column).
+
+No number depends on a batch, a step, a device or on what was drawn before it, and none needs a generator's state: a
+number is a hash of its place. The hash is SplitMix64's finaliser over keys of 64 bits.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import torch
+from torch import Tensor
+
+from unmask.batched import Batched
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: its multiples are spread over all words
+FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+@dataclass(frozen=True)
+class Noise(Batched):
+    """The noise of some places, one key for each; index it as its keys."""
+
+    keys: Tensor  # int64 [...], on the CPU
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: Any) -> Noise:
+        return Noise(self.keys[index])
+
+    def again(self, visits: Tensor | int) -> Noise:
+        """Fresh noise for places that have been drawn ``visits`` times before; none before changes nothing."""
+        visits = torch.as_tensor(visits)
+        if not bool(visits.any()):
+            return self
+        return Noise(torch.where(visits > 0, _mixed(self.keys ^ _mixed(visits * _signed(GOLDEN))), self.keys))
+
+    def uniform(
+        self, columns: int | None = None, *, dtype: torch.dtype = torch.float64, device: torch.device | None = None
+    ) -> Tensor:
+        """U(0, 1) for each place, or ``columns`` of them: [...] or [..., columns].
+
+        The values are multiples of 2^-53 in float64, of 2^-24 in float32 and likewise in others, 1 excluded, as
+        torch.rand draws them.
+        """
+        keys = self.keys if device is None else self.keys.to(device)
+        words = _mixed(keys if columns is None else keys.unsqueeze(-1) ^ _columns(columns, keys.device))
+        bits = BITS[dtype]
+        return (words >> (64 - bits)).bitwise_and_((1 << bits) - 1).to(dtype).mul_(2.0**-bits)
+
+
+    def exponential(self, columns: int, *, device: torch.device | None = None) -> Tensor:
+        """Exp(1) clocks [..., columns]: -log(1 - u), and 2^-54 where that is 0, which would win any race."""
+        return self.uniform(columns, device=device).neg_().log1p_().neg_().clamp_(min=2.0**-54)
+
+
+@dataclass(frozen=True)
+class KeptNoise(Noise):
+    """Noise that remembers the clocks of its places until it is told to forget them."""
+
+    clocks: dict[int, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, index: Any) -> KeptNoise:
+        return KeptNoise(self.keys[index], self.clocks)
+
+    def take(self, index: Tensor) -> KeptNoise:
+        return self[index]
+
+    def exponential(self, columns: int, *, device: torch.device | None = None) -> Tensor:
+        keys = self.keys.tolist()
+        new = [key for key in keys if key not in self.clocks]
+        if new:
+            made = Noise(torch.tensor(new)).exponential(columns, device=device)
+            self.clocks.update(zip(new, made, strict=True))
+        return torch.stack([self.clocks[key] for key in keys])
+
+    def forget(self, positions: Tensor) -> None:
+        """Drop the clocks of positions [B, R], pads of -1 aside, of a noise with keys [B, L]."""
+        row, column = (positions >= 0).nonzero(as_tuple=True)
+        for key in self.keys[row, positions[row, column]].tolist():
+            self.clocks.pop(key, None)
+
+
+BITS = {torch.float64: 53, torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
+"""Significant bits of each type: as many as a uniform on an even grid below 1 can have."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What the sequences of a run draw from: sequence i of seed s has the same noise alone or in any company."""
+
+    places: tuple[tuple[int, int], ...]  # (seed, which sequence of that seed)
+
+    @classmethod
+    def of(cls, seed: int | Sequence[int], num: int) -> Streams:
+        """The first ``num`` sequences of a seed; or with one seed per sequence, the first of each."""
+        if not isinstance(seed, Sequence):
+            return cls(tuple((_checked(seed), i) for i in range(num)))
+        if len(seed) != num:
+            raise ValueError(f"seed must be one number or one per sequence: {num} sequences, {len(seed)} seeds")
+        return cls(tuple((_checked(one), 0) for one in seed))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def take(self, index: Sequence[int]) -> Streams:
+        """The streams of some of the sequences."""
+        return Streams(tuple(self.places[i] for i in index))
+
+    def at(self, purpose: str, length: int) -> Noise:
+        """The noise of every position for one purpose: keys [B, L]."""
+        sequences = [_signed(word(seed, purpose) + i * GOLDEN) for seed, i in self.places]
+        keys = _mixed(torch.tensor(sequences, dtype=torch.int64)).unsqueeze(1)
+        return Noise(_mixed(keys + torch.arange(length) * _signed(GOLDEN)))
 
 
 def generator(number: int, *key: int | str) -> torch.Generator:
-    """Stream ``number`` of a key, such as a seed and a purpose. Streams of one key are never the same.
+    """A torch.Generator for stream ``number`` of a key, such as a seed and a purpose. No two of one key are the same.
 
     torch's CPU generator keeps the lowest 32 bits of its seed. A hash of everything would let two of 100,000 streams
     collide; here the key is hashed, and its streams are counted from there and scrambled by a bijection.
@@ -26,8 +137,38 @@ def word(*key: int | str) -> int:
     return int.from_bytes(hashlib.shake_256(written.encode()).digest(8), "little")
 
 
+def _mixed(words: Tensor) -> Tensor:
+    """A bijection of 64-bit words in which every input bit moves about half of the output bits; a new tensor."""
+    shifted = torch.empty_like(words)
+
+    def fold(words: Tensor, shift: int) -> Tensor:
+        torch.bitwise_right_shift(words, shift, out=shifted)  # it copies the sign: cut that off
+        return words.bitwise_xor_(shifted.bitwise_and_((1 << (64 - shift)) - 1))
+
+    words = fold(words.clone(), 30).mul_(_signed(FACTORS[0]))
+    words = fold(words, 27).mul_(_signed(FACTORS[1]))
+    return fold(words, 31)
+
+
+@lru_cache(maxsize=16)
+def _columns(count: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return _mixed((torch.arange(count, device=device) + 1) * _signed(GOLDEN))
+
+
 def _scramble(word: int) -> int:
-    """A bijection of 32-bit words in which every input bit moves about half of the output bits."""
+    """The same for 32-bit words."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         word = (word ^ word >> shift) * factor & 0xFFFFFFFF
     return word ^ word >> 16
+
+
+def _signed(word: int) -> int:
+    """The 64-bit word as torch's signed integers write it."""
+    return (word + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _checked(seed: int) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+    return seed

@@ -15,14 +15,16 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from unmask.draw import uniforms
+from unmask.batched import Batched
+from unmask.noise import Streams
 from unmask.schedule import Linear, Schedule
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One call's part of a plan. Pads are -1; a real position that is not drawn keeps the token the network saw."""
+class Group(Batched):
+    """What is filled after one call. Pads are -1; a real position that is not drawn keeps the token the network saw."""
 
     positions: Tensor  # int64 [B, R]: to fill after this call
     tau: Tensor  # float64 [B, R]: their hitting times
@@ -31,7 +33,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Batched):
     """The network-independent half of a sampling run, for a batch of sequences with any numbers of holes.
 
     A row's slots are its masked positions in the order they are unmasked; slots of one step are neighbours. Steps are
@@ -57,10 +59,15 @@ class Plan:
     def __len__(self) -> int:
         return len(self.order)
 
-    def rows(self, index: Tensor | slice) -> Plan:
-        """The plan of some of the sequences."""
-        tentative = None if self.tentative is None else self.tentative[index]
-        return Plan(self.order[index], self.times[index], self.step[index], self.call_time[index], tentative)
+    @classmethod
+    def join(cls, plans: Sequence[Plan]) -> Plan:
+        """The plans of several batches as one: shorter ones get steps in which nothing happens."""
+        most = max(plan.call_time.shape[1] for plan in plans)
+        call_time = [functional.pad(plan.call_time, (0, most - plan.call_time.shape[1])) for plan in plans]
+        tentative = [plan.tentative for plan in plans if plan.tentative is not None]
+        assert len(tentative) in (0, len(plans)), "one predictor, one kind of plan"
+        order, times, step = (torch.cat([getattr(plan, name) for plan in plans]) for name in ("order", "times", "step"))
+        return cls(order, times, step, torch.cat(call_time), torch.cat(tentative) if tentative else None)
 
     @cached_property
     def starts(self) -> Tensor:
@@ -69,12 +76,12 @@ class Plan:
         every = torch.arange(self.call_time.shape[1] + 1).expand(len(self), -1)
         return torch.searchsorted(step.contiguous(), every.contiguous())
 
-    def ask(self, step: Tensor) -> Ask:
-        """What one call of the network is for: the rows' own steps are int64 [B] and need not be the same."""
+    def group(self, step: Tensor) -> Group:
+        """What is filled in one step: the rows' own steps are int64 [B] and need not be the same."""
         slots, real = self._slots(step)
         positions, tau = self._at(self.order, slots, real, -1), self._at(self.times, slots, real, 0.0)
         if self.tentative is None:
-            return Ask(positions, tau, drawn=real)
+            return Group(positions, tau, drawn=real)
         # Algorithm 4: take the last step's first choice back, choose its positions again, then choose this step's.
         earlier, was = self._slots(step - 1)
         hidden = self._at(self.tentative, earlier, was, -1)
@@ -83,7 +90,7 @@ class Plan:
         tau = torch.cat([self._at(self.times, earlier, was, 0.0), tau], 1)
         # What the network was shown is carried over (Eq. 4); the rest is drawn.
         carried = (positions.unsqueeze(2) == hidden.unsqueeze(1)).any(2)
-        return Ask(positions, tau, drawn=(positions >= 0) & ~carried, hidden=hidden)
+        return Group(positions, tau, drawn=(positions >= 0) & ~carried, hidden=hidden)
 
     def _slots(self, step: Tensor) -> tuple[Tensor, Tensor]:
         """Slots of one step of each row, int64 [B, R], padded to the fullest row, and which of them are real."""
@@ -106,21 +113,22 @@ def first_hitting(
     tokens: Tensor,
     *,
     mask_id: int,
-    generators: Sequence[torch.Generator],
+    streams: Streams,
     schedule: Schedule | None = None,
     steps: int | None = None,
 ) -> Plan:
-    """Algorithm 1: first-hitting sampling. One token per step, called at its own hitting time; ``steps`` is ignored."""
-    order, times, _ = hitting_times(tokens, mask_id=mask_id, generators=generators, schedule=schedule)
-    step = torch.where(order >= 0, torch.arange(order.shape[1]), -1)
-    return _plan(order, times, step, times)
+    """Algorithm 1: first-hitting sampling. One token per step, called at its own hitting time."""
+    if steps is not None:
+        raise ValueError(f"steps={steps}: plan.first_hitting takes one token per step; plan.parallel takes steps")
+    order, times, holes = hitting_times(tokens, mask_id=mask_id, streams=streams, schedule=schedule)
+    return _plan(order, times, _even_steps(holes, max(order.shape[1], 1), order.shape[1]), times)
 
 
 def parallel(
     tokens: Tensor,
     *,
     mask_id: int,
-    generators: Sequence[torch.Generator],
+    streams: Streams,
     schedule: Schedule | None = None,
     steps: int | None = None,
 ) -> Plan:
@@ -129,18 +137,15 @@ def parallel(
     A row with fewer holes than ``steps`` takes one step per hole, which is Algorithm 1.
     """
     steps = _check_steps("parallel", steps)
-    order, times, holes = hitting_times(tokens, mask_id=mask_id, generators=generators, schedule=schedule)
-    slot = torch.arange(order.shape[1])
-    groups = holes.clamp(max=steps).unsqueeze(1)
-    step = torch.where(order >= 0, slot * groups // holes.clamp(min=1).unsqueeze(1), -1)
-    return _plan(order, times, step, times)
+    order, times, holes = hitting_times(tokens, mask_id=mask_id, streams=streams, schedule=schedule)
+    return _plan(order, times, _even_steps(holes, steps, order.shape[1]), times)
 
 
 def ancestral(
     tokens: Tensor,
     *,
     mask_id: int,
-    generators: Sequence[torch.Generator],
+    streams: Streams,
     schedule: Schedule | None = None,
     steps: int | None = None,
 ) -> Plan:
@@ -150,7 +155,7 @@ def ancestral(
     Under a schedule with alpha_0 < 1 what is still masked at time 0 is unmasked there, in one last step.
     """
     steps, schedule = _check_steps("ancestral", steps), schedule or Linear()
-    order, times, holes = hitting_times(tokens, mask_id=mask_id, generators=generators, schedule=schedule)
+    order, times, holes = hitting_times(tokens, mask_id=mask_id, streams=streams, schedule=schedule)
     start = start_time(holes, order.shape[1], schedule).unsqueeze(1)
     interval = (times / start.clamp(min=2.0**-1000) * steps).ceil().long().clamp(0, steps)
     if bool(schedule.alpha(0.0) == 1):
@@ -161,8 +166,30 @@ def ancestral(
     return _plan(order, times, torch.where(order >= 0, step, -1), start * interval.clamp(min=0) / steps)
 
 
+def left_to_right(
+    tokens: Tensor,
+    *,
+    mask_id: int,
+    streams: Streams,
+    schedule: Schedule | None = None,
+    steps: int | None = None,
+) -> Plan:
+    """The holes from the first to the last: one per step, or ``steps`` groups whose sizes differ by at most one.
+
+    With one token per step it has the model's law, as every order has that does not depend on the tokens. A hole is
+    filled, and the network called, at alpha^-1(1 - n/L) with n holes left: 1 - l/L under the linear schedule.
+    """
+    masked = (tokens == mask_id).cpu()
+    holes, length = masked.sum(1), masked.shape[1]
+    slot, left = torch.arange(length), holes.unsqueeze(1) - torch.arange(length)
+    order = torch.where(left > 0, torch.where(masked, slot, length).sort(1).values, -1)
+    times = torch.where(left > 0, start_time(left.clamp(min=0), length, schedule or Linear()), 0.0)
+    steps = max(length, 1) if steps is None else _check_steps("left_to_right", steps)
+    return _plan(order, times, _even_steps(holes, steps, length), times)
+
+
 def hitting_times(
-    tokens: Tensor, *, mask_id: int, generators: Sequence[torch.Generator], schedule: Schedule | None = None
+    tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Proposition 4.1: positions in the order they are hit, their hitting times, and the holes of each row.
 
@@ -171,13 +198,13 @@ def hitting_times(
     """
     if tokens.ndim != 2 or tokens.dtype != torch.int64:
         raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
-    if len(generators) != len(tokens):
-        raise ValueError(f"one generator per row is needed: {len(tokens)} rows, {len(generators)} generators")
+    if len(streams) != len(tokens):
+        raise ValueError(f"one stream per row is needed: {len(tokens)} rows, {len(streams)} streams")
     schedule = schedule or Linear()
     length = tokens.shape[1]
     masked = (tokens == mask_id).cpu()
     holes = masked.sum(1)
-    u = uniforms(generators, length).cpu()
+    u = streams.at("hitting time", length).uniform()
     u, order = torch.where(masked, u, -1.0).sort(1, descending=True)
     alpha_start = schedule.alpha(start_time(holes, length, schedule))
     times = schedule.inverse(1 - u.clamp(min=0) * (1 - alpha_start).unsqueeze(1))
@@ -190,13 +217,13 @@ def start_time(holes: Tensor, length: int, schedule: Schedule) -> Tensor:
     return schedule.inverse(1 - holes.double() / max(length, 1))
 
 
-def rechoose(plan: Plan, generators: Sequence[torch.Generator]) -> Plan:
+def rechoose(plan: Plan, streams: Streams) -> Plan:
     """Algorithm 4's two choices: ``order`` is the corrected one, ``tentative`` holds each step's first choice.
 
     A step's tentative positions are uniform among those that the corrected steps before it leave masked. The last step
     is not corrected: both choices are what is left.
     """
-    u = uniforms(generators, plan.order.shape[1]).tolist()
+    u = streams.at("tentative choice", plan.order.shape[1]).uniform().tolist()
     tentative = plan.order.clone()
     for row, (starts, calls, holes) in enumerate(
         zip(plan.starts.tolist(), plan.calls.tolist(), plan.holes.tolist(), strict=True)
@@ -226,6 +253,12 @@ def _plan(order: Tensor, times: Tensor, step: Tensor, called_at: Tensor) -> Plan
     if calls:
         call_time.scatter_reduce_(1, step.clamp(min=0), torch.where(real, called_at, 0.0), "amax")
     return Plan(order, times, step, call_time)
+
+
+def _even_steps(holes: Tensor, steps: int, length: int) -> Tensor:
+    """The step of each slot, -1 past the last: groups whose sizes differ by at most one, of at least one slot."""
+    slot, holes = torch.arange(length), holes.unsqueeze(1)
+    return torch.where(slot < holes, slot * holes.clamp(max=steps) // holes.clamp(min=1), -1)
 
 
 def _check_steps(name: str, steps: int | None) -> int:

@@ -6,25 +6,27 @@ variants: neither costs a network call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from unmask.batched import Batched
 from unmask.draw import refuse
+from unmask.noise import Streams
 from unmask.plan import Plan, rechoose
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Batched):
     """log mu at some rows, [M, V] in float64, and the time [M] at which the network was called for it."""
 
     log_mu: Tensor
     time: Tensor
 
 
-def _as_planned(plan: Plan, generators: Sequence[torch.Generator]) -> Plan:
+def _as_planned(plan: Plan, streams: Streams) -> Plan:
     return plan
 
 
@@ -43,7 +45,7 @@ class Predictor:
 
     combine: Callable[[Prediction, Prediction | None, Tensor], Tensor] = _as_predicted
     lookahead: bool = False
-    prepare: Callable[[Plan, Sequence[torch.Generator]], Plan] = _as_planned
+    prepare: Callable[[Plan, Streams], Plan] = _as_planned
 
 
 def log_mean(logits: Tensor) -> Tensor:

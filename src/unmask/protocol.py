@@ -99,11 +99,6 @@ class SuppressesMask(Protocol):
 class Caches(Protocol):
     """It remembers what it read of each sequence. Row i of a call is seat i; a first call takes the seats it needs."""
 
-    @property
-    def bytes(self) -> int:
-        """The size of the memory."""
-        ...
-
     def add(self, count: int, length: int) -> None:
         """Seats for newcomers behind the last, with nothing remembered; length is that of their canvas."""
         ...
@@ -117,6 +112,14 @@ class Caches(Protocol):
     ) -> Tensor:
         """Logits [B, R, V] for the sequences in these seats, all by default. If it raises, nothing was remembered."""
         ...
+
+
+@runtime_checkable
+class HasBytes(Protocol):
+    """It knows the size of what it remembers."""
+
+    @property
+    def bytes(self) -> int: ...
 
 
 @runtime_checkable
@@ -142,13 +145,18 @@ def for_bound(model: Any) -> Any:
 
 
 def remembers(model: Any) -> bool:
-    """Whether its answers depend on earlier calls, so that each run needs one of its own."""
+    """Whether what ``for_sampling`` gave depends on earlier calls, so that each run needs one of its own."""
     return for_sampling(model) is not model
 
 
 def length_of(model: Any) -> int | None:
     """The length of its training sequences, if it has one."""
     return model.length if isinstance(model, HasLength) else None
+
+
+def bytes_of(model: Any) -> int:
+    """The size of what it remembers."""
+    return model.bytes if isinstance(model, HasBytes) else 0
 
 
 def follows_order(model: Any) -> bool:
@@ -206,9 +214,13 @@ def inference(model: Any) -> Iterator[None]:
             model.train()
 
 
-def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor) -> Tensor:
-    """Raw logits [B, R, V] at the asked rows, from any denoiser."""
-    arguments: dict[str, Tensor | None] = {"time": time} if takes(model, "time") else {}
+def logits_at(
+    model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, *, seats: slice | None = None
+) -> Tensor:
+    """Raw logits [B, R, V] at the asked rows, from any denoiser; seats: of a cache, which its rows are."""
+    arguments: dict[str, Any] = {"time": time} if takes(model, "time") else {}
+    if seats is not None:
+        arguments["seats"] = seats
     if takes(model, "rows"):
         logits: Tensor = model(tokens, rows=rows, **arguments)
     else:
@@ -219,10 +231,12 @@ def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor) -> 
     return suppress_mask(model, logits)
 
 
-def logits_of(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, real: Tensor) -> Tensor:
+def logits_of(
+    model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, real: Tensor, *, seats: slice | None = None
+) -> Tensor:
     """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order; the others are pads."""
     if bool(real.all()) or not isinstance(model, ComputesWhere):
-        return logits_at(model, tokens, time, rows)[real.to(rows.device)]
+        return logits_at(model, tokens, time, rows, seats=seats)[real.to(rows.device)]
     real = real.to(rows.device)
     batch, position = real.nonzero()[:, 0], rows[real]
     where = torch.zeros_like(tokens, dtype=torch.bool)

@@ -1,47 +1,50 @@
-"""The loop that joins Plan, Predict and Draw.
+"""The one loop: a sampler asks for rows, the network answers, the sampler fills.
 
-``stream`` yields one Step per network call and ``sample`` collects them. Sequence i of a call with seed s depends on
-(s, i) and the model alone: not on the batch, nor on what it shares it with.
+``stream`` yields one Step per network call and ``sample`` collects them. A sampler is three functions: ``begin`` draws
+whatever needs no network, ``ask`` says which rows the next call is for, and ``fill`` turns the answer into tokens. The
+loop owns batches, counting, callbacks and errors, and the server steps the same states. Sequence i of a call with seed
+s depends on (s, i) and the model alone: not on the batch, nor on what it shares it with.
 """
 
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from unmask import plan as plans
 from unmask import predict as predictors
-from unmask.draw import Draw, Faults, check_shape_options, inverse_cdf, shaped
-from unmask.noise import generator
-from unmask.plan import Ask, Plan, Planner
-from unmask.predict import Prediction, Predictor, log_mean
-from unmask.protocol import check, device_of, for_sampling, inference, length_of, logits_of
+from unmask.ahead import Ahead
+from unmask.draw import Draw, Faults, Pick, exponential_race
+from unmask.noise import Streams
+from unmask.plan import Planner
+from unmask.predict import Predictor, log_mean
+from unmask.protocol import (
+    Caches,
+    LooksAhead,
+    check,
+    device_of,
+    for_sampling,
+    inference,
+    is_left_to_right,
+    length_of,
+    logits_of,
+)
+from unmask.sampler import Ask, Planned, Sampler, Step, Task, apply
 from unmask.schedule import Linear, Schedule
 
-Pick = Callable[[Tensor, Sequence[torch.Generator]], tuple[Tensor, Tensor]]
+Allowed = Mapping[int, Tensor]
+"""Position -> bool [V]: the only ids that may fill it."""
+
+Window = int | bool | Literal["auto"] | None
+"""How many tokens to look ahead."""
 
 CALLS_BETWEEN_CHECKS = 64  # of an accelerator: looking at what it computed makes it wait
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one call of the network did. R is the most positions that a sequence filled; pads are -1."""
-
-    sequences: Tensor  # int64 [b]: which sequences the call was for
-    positions: Tensor  # int64 [b, R]: filled after the call
-    tokens: Tensor  # int64 [b, R]: with these
-    probabilities: Tensor  # float64 [b, R]: their probabilities under what they were drawn from; 1 if carried over
-    tau: Tensor  # float64 [b, R]: their hitting times
-    drawn: Tensor  # bool [b, R]: drawn in this call, not carried over
-    hidden: Tensor | None  # int64 [b, H]: masked again before the filling (Algorithm 4)
-    calls: int  # network calls so far, this one included
-    planned: int  # network calls of the whole run: known before the first
 
 
 @dataclass(frozen=True)
@@ -59,26 +62,37 @@ class Sample:
 def sample(
     model: Any,
     *,
-    num: int = 1,
+    num: int | None = None,
     length: int | None = None,
     canvas: Tensor | None = None,
-    plan: Planner = plans.first_hitting,
+    callback: Callable[[Step], object] | None = None,
+    plan: Planner | None = None,
     steps: int | None = None,
     predict: Predictor = predictors.first_order,
-    draw: Draw = inverse_cdf,
+    sampler: Sampler | None = None,
+    ahead: Window = None,
+    draw: Draw = exponential_race,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     schedule: Schedule | None = None,
+    allowed: Allowed | None = None,
     seed: int | Sequence[int] = 0,
     batch: int | None = None,
-    callback: Callable[[Step], object] | None = None,
 ) -> Sample:
     """Fill the masked positions of a canvas, or of ``num`` empty canvases of ``length``.
 
-    canvas: int64 [B, L] with mask_id at the holes. plan: plan.first_hitting (one token per call, exact),
-    plan.parallel or plan.ancestral with ``steps``. seed: one number for the whole call, or one per sequence, which is
-    then what that seed gives alone. batch: at most so many sequences per network call. callback: gets every Step.
+    canvas: int64 [B, L] with mask_id at the holes. num, length: without a canvas, by default 1 and the model's own.
+    plan: which positions are unmasked when: plan.first_hitting (one token per call, exact, the default), plan.parallel
+    (the default with ``steps``), plan.ancestral or plan.left_to_right (the only one of a left-to-right model).
+    steps: how many network calls at most. predict: predict.first_order, extrapolate or correct.
+    sampler: one of unmask.samplers in the place of plan and predict.
+    ahead: several tokens per network pass, and the very same tokens (unmask.ahead): a number of tokens to look ahead,
+    or True or "auto" to let the run choose it. For plans that fill one token per step.
+    draw, temperature, top_k, top_p: how a token is drawn from its distribution; exact by default.
+    schedule: alpha(t), for networks that read the time. allowed: for some positions the only ids, bool [V].
+    seed: one number for the whole call, or one per sequence, which is then what that seed gives alone.
+    batch: at most so many sequences per network call. callback: gets every Step.
     """
     started = clock.perf_counter()
     canvas = check_canvas(model, canvas, num, length)
@@ -86,17 +100,17 @@ def sample(
     nfe, ncs = torch.zeros(2, len(canvas), dtype=torch.int64)
     trace = []
     for step in stream(
-        model, canvas, plan=plan, steps=steps, predict=predict, draw=draw, temperature=temperature, top_k=top_k,
-        top_p=top_p, schedule=schedule, seed=seed, batch=batch,
+        model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, ahead=ahead, draw=draw,
+        temperature=temperature, top_k=top_k, top_p=top_p, schedule=schedule, allowed=allowed, seed=seed, batch=batch,
     ):  # fmt: skip
         apply(step, tokens, model.mask_id)
         nfe[step.sequences] += 1
-        ncs[step.sequences] += step.drawn.sum(1)
+        ncs[step.sequences] += step.draws
         trace.append(step)
         if callback is not None:
             callback(step)
     if left := int((tokens == model.mask_id).sum()):
-        raise ValueError(f"plan={plan!r} left {left} positions masked: a plan must order every masked position")
+        raise ValueError(f"{plan or sampler} left {left} positions masked: it must fill every masked position")
     return Sample(tokens, tuple(trace), nfe, ncs, len(trace), clock.perf_counter() - started)
 
 
@@ -104,137 +118,171 @@ def stream(
     model: Any,
     canvas: Tensor,
     *,
-    plan: Planner = plans.first_hitting,
+    plan: Planner | None = None,
     steps: int | None = None,
     predict: Predictor = predictors.first_order,
-    draw: Draw = inverse_cdf,
+    sampler: Sampler | None = None,
+    ahead: Window = None,
+    draw: Draw = exponential_race,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     schedule: Schedule | None = None,
+    allowed: Allowed | None = None,
     seed: int | Sequence[int] = 0,
     batch: int | None = None,
 ) -> Iterator[Step]:
     """Yield one Step per network call; arguments as in ``sample``. ``apply`` turns Steps into tokens."""
-    canvas = check_canvas(model, canvas, 1, None)
-    check_shape_options(temperature, top_k, top_p)
-    if not isinstance(predict, Predictor):
-        raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
+    canvas = check_canvas(model, canvas, None, None)
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
+    pick = Pick(draw, temperature, top_k, top_p)
+    task = Task(model.mask_id, Streams.of(seed, len(canvas)), pick, schedule or Linear(), steps)
+    sampler = chosen(model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, ahead=ahead)
     network = for_sampling(model)
-    random = generators(seed, len(canvas))
-    whole = plan(canvas, mask_id=model.mask_id, generators=random, schedule=schedule or Linear(), steps=steps)
-    whole = predict.prepare(whole, random)
-    # Longest first: the sequences that are still running are then the first ones of the batch.
+    whole = sampler.begin(canvas, task)
+    # Longest first: the sequences that are still running are then the first ones of the batch, or nearly so.
     order = whole.calls.argsort(descending=True, stable=True)
     size = batch or max(len(order), 1)
     parts = [order[i : i + size] for i in range(0, len(order), size)]
-    planned = sum(int(whole.calls[part].max()) for part in parts)
-
-    as_predicted = predict.combine is predictors.first_order.combine
-
-    def pick(log_weights: Tensor, rows: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-        logits = shaped(log_weights, temperature=temperature, top_k=top_k, top_p=top_p)
-        ids = draw(logits, rows)
-        chosen = logits.gather(1, ids.unsqueeze(1)).squeeze(1)
-        normalised = as_predicted and logits is log_weights  # log mu itself
-        return ids, chosen.exp() if normalised else (chosen - logits.logsumexp(1)).exp()
-
-    calls = 0
+    planned, calls = sum(int(whole.calls[part].max()) for part in parts), 0
     for part in parts:
-        rows = [random[i] for i in part.tolist()]
-        for step in _run(for_sampling(network), canvas[part], whole.rows(part), predict, pick, rows):
+        for step in _run(for_sampling(network), sampler, whole.take(part), [allowed] * len(part)):
             calls += 1
-            yield replace(step, sequences=part[step.sequences], calls=calls, planned=planned)
+            yield replace(step, sequences=part[step.sequences], calls=calls, planned=max(planned, calls))
 
 
-def _run(
-    model: Any, x: Tensor, plan: Plan, predict: Predictor, pick: Pick, random: Sequence[torch.Generator]
-) -> Iterator[Step]:
-    """Plan, predict, draw: one batch of sequences, longest first, from the first network call to the last."""
-    x, before, calls = x.clone(), None, plan.calls.tolist()
-    faults = Faults() if waits(x.device) else None
-    for s in range(plan.call_time.shape[1]):
-        live = sum(1 for last in calls if last > s)
-        if live < len(x):
-            x, plan = x[:live], plan.rows(slice(live))
-        now = torch.full((live,), s)
-        ask = plan.ask(now)
-        ahead = plan.ask(now + 1) if predict.lookahead else None
-        row, column = ask.drawn.nonzero(as_tuple=True)
-        with inference(model), nullcontext() if faults is None else faults.collected():
-            log_mu, log_mu_ahead = _log_means(model, x, plan.call_time[:, s], ask, ahead)
-            at = Prediction(log_mu, plan.call_time[row, s].to(x.device))
-            log_weights = predict.combine(at, before, ask.tau[row, column].to(x.device))
-            ids, probabilities = pick(log_weights, [random[i] for i in row.tolist()])
-            if ahead is not None and log_mu_ahead is not None:
-                before = Prediction(log_mu_ahead, plan.call_time[ahead.drawn.nonzero()[:, 0], s].to(x.device))
-        step = _step(ask, x, row, column, ids, probabilities)
-        apply(step, x, model.mask_id)
-        if faults is not None and ((s + 1) % CALLS_BETWEEN_CHECKS == 0 or s + 1 == plan.call_time.shape[1]):
+def _run(network: Any, sampler: Sampler, state: Any, allowed: Sequence[Allowed | None]) -> Iterator[Step]:
+    """One batch of sequences from the first network call to the last."""
+    faults = Faults() if state.x.device.type != "cpu" else None
+    sequences = torch.arange(len(state.x))
+    if isinstance(network, Caches):
+        network.add(*state.x.shape)
+    for call in range(1, 1 << 62):
+        ask = sampler.ask(state)
+        stay = leave(network, (ask.rows >= 0).any(1)) if len(sequences) else sequences
+        if len(stay) < len(sequences):
+            state, ask, sequences = state.take(stay), ask.take(stay), sequences[stay]
+        if not len(sequences):
+            break
+        with inference(network), nullcontext() if faults is None else faults.collected():
+            step = sampler.fill(state, ask, answer(network, state.x, ask, allowed))
+        apply(step, state.x, state.task.mask_id)
+        if faults is not None and call % CALLS_BETWEEN_CHECKS == 0:
             faults.check()
-        yield step
+        yield replace(step, sequences=sequences[step.sequences])
+    if faults is not None:
+        faults.check()
 
 
-def _log_means(model: Any, x: Tensor, time: Tensor, ask: Ask, ahead: Ask | None) -> tuple[Tensor, Tensor | None]:
-    """One network call: log mu at the rows drawn now, and at those of the next call if they are wanted."""
-    time, width = time.to(x.device), ask.positions.shape[1]
-    if ahead is None:
-        return log_mean(logits_of(model, x, time, ask.positions.clamp(min=0).to(x.device), ask.drawn)), None
-    asked, drawn = torch.cat([ask.positions, ahead.positions], 1), torch.cat([ask.drawn, ahead.drawn], 1)
-    log_mu = log_mean(logits_of(model, x, time, asked.clamp(min=0).to(x.device), drawn))
-    later = drawn.nonzero()[:, 1] >= width
-    return log_mu[~later], log_mu[later]
+def leave(network: Any, live: Tensor) -> Tensor:
+    """Which rows go on, int64 [b]: the last one takes the place, and in a cache the seat, of one that goes."""
+    rows = list(range(len(live)))
+    for row in (~live).nonzero().squeeze(1).flip(0).tolist():
+        rows[row] = rows[-1]
+        rows.pop()
+        if isinstance(network, Caches):
+            network.leave(row)
+    return torch.tensor(rows, dtype=torch.int64)
 
 
-def waits(device: torch.device) -> bool:
-    """Whether looking at a number there means to wait for everything that was asked of the device before."""
-    return device.type != "cpu"
+def answer(
+    network: Any, x: Tensor, ask: Ask, allowed: Sequence[Allowed | None], seats: slice | None = None
+) -> Tensor:
+    """One network call: log mu [M, V] of the asked rows that are no pads, row by row, in float64.
+
+    seats: which of its sequences these are, for a network that keeps a cache of more.
+    """
+    real = ask.rows >= 0
+    shown, rows = x if ask.canvas is None else ask.canvas, ask.rows.to(x.device)
+    if ask.known is None:
+        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats)
+    elif isinstance(network, LooksAhead):
+        logits = network.ahead(shown, rows, ask.known.to(x.device), seats=seats)[real.to(x.device)]
+    else:
+        logits = _chained(network, shown, ask)
+    if any(allowed[: len(x)]):
+        row, column = real.nonzero(as_tuple=True)
+        for m, (i, position) in enumerate(zip(row.tolist(), ask.rows[row, column].tolist(), strict=True)):
+            only = (allowed[i] or {}).get(position)
+            if only is not None:
+                logits[m] = logits[m].masked_fill(~only.to(logits.device), -torch.inf)
+    return log_mean(logits)
 
 
-def _step(ask: Ask, x: Tensor, row: Tensor, column: Tensor, ids: Tensor, probabilities: Tensor) -> Step:
-    """A call's outcome: what was drawn, and beside it what is carried over from the canvas (Eq. 4)."""
-    positions = ask.positions.to(x.device)
-    real = positions >= 0
-    tokens = torch.where(real, x.gather(1, positions.clamp(min=0)), -1)
-    certain = real.double()
-    tokens[row, column], certain[row, column] = ids, probabilities
-    return Step(torch.arange(len(x)), ask.positions, tokens, certain, ask.tau, ask.drawn, ask.hidden, 0, 0)
+def _chained(network: Any, tokens: Tensor, ask: Ask) -> Tensor:
+    """Logits [M, V] of a chain's rows from any denoiser: a canvas for each guess, and one for all rows behind them."""
+    assert ask.known is not None
+    real = ask.rows >= 0
+    last = torch.minimum(ask.known, (real.sum(1) - 1).clamp(min=0))
+    sequence = torch.repeat_interleave(torch.arange(len(tokens)), last + 1)
+    link = torch.arange(len(sequence)) - (last.cumsum(0) - last + torch.arange(len(last)))[sequence]
+    width = ask.rows.shape[1]
+    column = torch.arange(width)
+    # Canvas k shows the guesses before row k. It answers row k, and the one behind the last guess all that are left.
+    behind = real[sequence] & (column >= link.unsqueeze(1))
+    asked = behind & ((column == link.unsqueeze(1)) | (link == last[sequence]).unsqueeze(1))
+    rows = ask.rows[sequence]
+    canvas = tokens[sequence.to(tokens.device)]
+    row, at = behind.nonzero(as_tuple=True)
+    canvas[row, rows[row, at]] = network.mask_id
+    first, most = link.unsqueeze(1), int(asked.sum(1).max())
+    index = (first + torch.arange(most)).clamp(max=width - 1)
+    wanted = (first + torch.arange(most) < width) & asked.gather(1, index)
+    time = ask.time[sequence].gather(1, first).squeeze(1)
+    at_rows = rows.gather(1, index).clamp(min=0)
+    return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted)
 
 
-def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:
-    """Write a Step into the canvas it belongs to, in place: first what it hides, then what it fills."""
-    if step.hidden is not None:
-        row, column = (step.hidden >= 0).nonzero(as_tuple=True)
-        tokens[step.sequences[row], step.hidden[row, column]] = mask_id
-    row, column = (step.positions >= 0).nonzero(as_tuple=True)
-    tokens[step.sequences[row], step.positions[row, column]] = step.tokens[row, column].to(tokens.device)
-    return tokens
+def chosen(
+    model: Any,
+    canvas: Tensor,
+    *,
+    plan: Planner | None = None,
+    steps: int | None = None,
+    predict: Predictor = predictors.first_order,
+    sampler: Sampler | None = None,
+    ahead: Window = None,
+) -> Sampler:
+    """The sampler that the arguments of ``sample`` ask for."""
+    if not isinstance(predict, Predictor):
+        raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
+    if plan is not None and not callable(plan):
+        raise ValueError(f"plan must be a planner such as unmask.plan.parallel, got {plan!r}")
+    second_order, looks = predict is not predictors.first_order, ahead not in (None, False)
+    if sampler is not None and (plan is not None or second_order or looks):
+        raise ValueError("give a sampler, or a plan, predict and ahead, not both")
+    if is_left_to_right(model):
+        given = {
+            "sampler": sampler is not None, "plan": plan not in (None, plans.left_to_right), "steps": steps is not None,
+            "predict": second_order,
+        }  # fmt: skip
+        for name in (name for name, is_given in given.items() if is_given):
+            raise ValueError(f"a left-to-right model draws one token per call from the beginning: it takes no {name}")
+        masked = canvas == model.mask_id
+        if bool((masked[:, :-1] & ~masked[:, 1:]).any()):
+            raise ValueError("a left-to-right model continues a text: the holes of its canvas must come last")
+        plan = plans.left_to_right
+    if sampler is not None:
+        return sampler
+    plan = plan or (plans.first_hitting if steps is None else plans.parallel)
+    if not looks:
+        return Planned(plan, predict)
+    if second_order:
+        raise ValueError("ahead is for predict.first_order: with one token per step the second order adds nothing")
+    return Ahead(plan, "auto" if ahead is True or ahead is None else ahead)
 
 
-def generators(seed: int | Sequence[int], num: int) -> list[torch.Generator]:
-    """One generator per sequence: sequence i of seed s has the i-th stream of s, alone or in any company."""
-    if not isinstance(seed, Sequence):
-        return [generator(i, _checked(seed)) for i in range(num)]
-    if len(seed) != num:
-        raise ValueError(f"seed must be one number or one per sequence: {num} sequences, {len(seed)} seeds")
-    return [generator(0, _checked(one)) for one in seed]
-
-
-def _checked(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
-    return seed
-
-
-def check_canvas(model: Any, canvas: Tensor | None, num: int, length: int | None) -> Tensor:
+def check_canvas(model: Any, canvas: Tensor | None, num: int | None, length: int | None) -> Tensor:
     """The canvas on the model's device, int64 [B, L], with every id one that the model knows."""
     check(model)
     if canvas is None:
         length = length_of(model) if length is None else length
         if length is None:
             raise ValueError("give length, the number of tokens, or a canvas with mask_id at the holes")
+        num = 1 if num is None else num
         if length < 0 or num < 0:
             raise ValueError(f"num and length must be at least 0, got num={num} and length={length}")
         return torch.full((num, length), model.mask_id, dtype=torch.int64, device=device_of(model))
@@ -243,6 +291,8 @@ def check_canvas(model: Any, canvas: Tensor | None, num: int, length: int | None
         raise ValueError(f"canvas must be an int64 tensor [batch, length], got {what}")
     if length is not None and length != canvas.shape[1]:
         raise ValueError(f"length={length} contradicts the canvas, which has {canvas.shape[1]} positions")
+    if num is not None and num != len(canvas):
+        raise ValueError(f"num={num} contradicts the canvas, which has {len(canvas)} sequences")
     known = (canvas >= 0) & ((canvas < model.vocab_size) | (canvas == model.mask_id))
     if not bool(known.all()):
         raise ValueError(

@@ -18,9 +18,12 @@ from unmask.models.anyorder import usual_order
 from unmask.models.ddit import DDiT
 from unmask.models.fast.cached import AnyOrderCached
 from unmask.models.fast.packing import packed
-from unmask.samplers.published import coupled_ancestral
+from unmask.samplers.published import Coupled
 
-PLANS = {"first_hitting": plan.first_hitting, "parallel": plan.parallel, "ancestral": plan.ancestral}
+PLANS: dict[str, dict[str, Any]] = {
+    "first_hitting": {"plan": plan.first_hitting}, "parallel": {"plan": plan.parallel, "steps": 4},
+    "ancestral": {"plan": plan.ancestral, "steps": 4},
+}  # fmt: skip
 PREDICTORS = {"first_order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}
 RULES = ("visible", "order")
 ORDER = torch.rand(BATCH, LENGTH, generator=generator(8))
@@ -120,9 +123,17 @@ class Uncached(nn.Module):
     def for_sampling(self) -> Uncached:
         return Uncached(self.model)
 
+    def add(self, count: int, length: int) -> None:
+        self.known += [[] for _ in range(count)]
+
+    def leave(self, seat: int) -> None:
+        self.known[seat] = self.known[-1]
+        self.known.pop()
+
     def order(self, tokens: Tensor) -> Tensor:
         usual, mask_id = usual_order(tokens.shape[1]).tolist(), self.mask_id
-        self.known = self.known or [[] for _ in tokens]
+        if not self.known:
+            self.add(*tokens.shape)
         order = torch.full(tokens.shape, 10**6)
         for b, row in enumerate(tokens.tolist()):
             kept = [(at, token) for at, token in self.known[b] if row[at] == token]
@@ -133,7 +144,9 @@ class Uncached(nn.Module):
                 order[b, at] = rank
         return order
 
-    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
         return self.model(tokens, rows=rows, when=self.order(tokens))  # type: ignore[no-any-return]
 
 
@@ -146,7 +159,17 @@ class Both(nn.Module):
         self.vocab_size, self.mask_id = model.vocab_size, model.mask_id
         self.compared = 0
 
-    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+    def add(self, count: int, length: int) -> None:
+        self.cached.add(count, length)
+        self.plain.add(count, length)
+
+    def leave(self, seat: int) -> None:
+        self.cached.leave(seat)
+        self.plain.leave(seat)
+
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
         answer, expected = self.cached(tokens, time, rows), self.plain(tokens, time, rows)
         asked = torch.ones_like(tokens, dtype=torch.bool) if rows is None else rows
         masked = (tokens if rows is None else tokens.gather(1, asked)) == self.mask_id
@@ -177,7 +200,7 @@ def ragged(seed: int = 1) -> Tensor:
 class TestTheCacheChangesNothing:
     def test_its_logits_are_the_networks_in_every_call(self, planner: str, how: str, convolution: int) -> None:
         both = Both(network(attention="order", convolution=convolution))
-        options = {"plan": PLANS[planner], "steps": 4, "predict": PREDICTORS[how]}
+        options = {**PLANS[planner], "predict": PREDICTORS[how]}
         made = sample(both, canvas=ragged(), seed=3, **options)
         assert both.compared >= int(made.ncs.sum()) > 0
 
@@ -185,7 +208,7 @@ class TestTheCacheChangesNothing:
         self, planner: str, how: str, convolution: int
     ) -> None:
         model = network(attention="order", convolution=convolution)
-        options = {"plan": PLANS[planner], "steps": 4, "predict": PREDICTORS[how]}
+        options = {**PLANS[planner], "predict": PREDICTORS[how]}
         given, seeds = ragged(), list(range(20, 20 + LENGTH + 1))
         tokens = sample(model, canvas=given, seed=seeds, **options).tokens
         assert torch.equal(sample(Uncached(model), canvas=given, seed=seeds, **options).tokens, tokens)
@@ -272,6 +295,6 @@ def test_the_law_of_a_sampler_is_the_mixture_over_orders(rule: str) -> None:
 
 def test_other_samplers_use_the_cache_too() -> None:
     model = network(attention="order", convolution=3)
-    made = coupled_ancestral(model, num=3, length=LENGTH, steps=20, seed=2)
-    expected = coupled_ancestral(Uncached(model), num=3, length=LENGTH, steps=20, seed=2)
+    made = sample(model, num=3, length=LENGTH, steps=20, seed=2, sampler=Coupled())
+    expected = sample(Uncached(model), num=3, length=LENGTH, steps=20, seed=2, sampler=Coupled())
     assert torch.equal(made.tokens, expected.tokens) and made.calls == expected.calls

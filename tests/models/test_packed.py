@@ -16,7 +16,6 @@ from unmask.models.config import DDiTConfig
 from unmask.models.ddit import DDiT
 from unmask.models.fast import packing
 from unmask.models.fast.cached import AnyOrderCached, LeftToRightCached
-from unmask.samplers.autoregressive import generate
 from unmask.text.adapters.mdlm_ar import Given
 
 needs_onednn = pytest.mark.skipif(not packing.available(torch.zeros(1)), reason="this torch has no oneDNN")
@@ -112,14 +111,16 @@ def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_al
         return logits
 
     monkeypatch.setattr(LeftToRightCached, "run", noted)
-    tokens = generate(made, 3, prompt=torch.arange(4)).tokens
+    canvas = torch.full((3, 12), made.mask_id)
+    canvas[:, :4] = torch.arange(4)
+    tokens = unmask.sample(made, canvas=canvas).tokens
     assert len({id(ready.network) for ready, _ in calls}) == 1  # packed once
     assert all(isinstance(ready.logits, packing.Packed) for ready, _ in calls)
     assert all(torch.equal(tensor, before[name]) for name, tensor in made.state_dict().items())
     expected = made(tokens)[:, 4:]
     torch.testing.assert_close(torch.cat([logits for _, logits in calls], 1), expected, atol=1e-5, rtol=1e-5)
     del calls[:]
-    assert torch.equal(generate(made, 1, prompt=torch.arange(4)).tokens, tokens[:1])  # a row alone gains nothing
+    assert torch.equal(unmask.sample(made, canvas=canvas[:1]).tokens, tokens[:1])  # a row alone gains nothing
     assert not any(isinstance(ready.logits, packing.Packed) for ready, _ in calls)
 
 
@@ -130,7 +131,7 @@ def test_packing_keeps_what_a_network_has_beside_its_weights(monkeypatch: pytest
     plain = network(attention="bidirectional", adaln=adaln)
     made = Given(plain.config, first=23)
     made.load_state_dict(plain.state_dict())
-    assert generate(made.eval(), 3).tokens[:, 0].tolist() == [23] * 3
+    assert unmask.sample(made.eval(), num=3).tokens[:, 0].tolist() == [23] * 3
     run: Any = made.for_sampling()
     several = run.several().network
     assert run.causal_network.first == several.first == 23

@@ -10,7 +10,6 @@ import unmask
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
 from unmask.models.self_conditioned import SelfConditioned
-from unmask.samplers.autoregressive import generate
 
 TEXT_KINDS = ("bpe", "characters", "bytes")
 MODELS = {
@@ -210,7 +209,7 @@ class TestInfill:
 class TestLeftToRight:
     def test_it_is_generate_behind_the_same_method(self):
         out = CAUSAL.sample(5, seed=4, batch=2, temperature=0.8, top_p=0.9)
-        same = generate(CAUSAL.denoiser, 5, seed=4, temperature=0.8, top_p=0.9).tokens
+        same = unmask.sample(CAUSAL.denoiser, num=5, seed=4, temperature=0.8, top_p=0.9).tokens
         assert torch.equal(out.tokens, same)
         assert out.nfe.tolist() == out.ncs.tolist() == [LENGTH] * 5
         assert out.calls == len(out.trace) == 3 * LENGTH == out.trace[0].planned

@@ -255,9 +255,9 @@ def _snippet(architecture: str, length: int) -> list[str]:
     """Code that samples from this folder: ids, by names that this package exports."""
     if architecture == "causal":
         return [
-            "from unmask.models.causal import Causal", "from unmask.samplers.autoregressive import generate", "",
+            "import unmask", "from unmask.models.causal import Causal", "",
             'model = Causal.from_pretrained("this folder or repository")',
-            f"tokens = generate(model, num=4, length={length}, seed=0).tokens",
+            f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
         ]  # fmt: skip
     return [
         "import unmask", "from unmask.models.ddit import DDiT", "",

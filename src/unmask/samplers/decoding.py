@@ -1,9 +1,27 @@
-"""Orders that rank the masked positions by what the network says of them, and unmask the first of the ranking."""
+"""Decoding orders that look at the network: rank the masked positions by what it says, and unmask the first.
+
+    Order                 unmasks first
+    confidence            the likeliest of the tokens drawn everywhere, with annealed Gumbel noise (MaskGIT)
+    low_confidence, llada the same without noise, in blocks (LLaDA's low-confidence remasking)
+    margin, entropy       where the likeliest token leads by most; where the entropy is lowest
+    dream                 one of the three, with Dream's pace and its temperature of the choice
+    entropy_bounded       as many of the lowest entropies as keep their joint entropy bound below gamma
+    blocks(K, inner)      blocks of K holes from left to right, each in an inner order
+
+``unmask.sample(model, sampler=decoding.margin(), steps=16)``. Without ``steps`` one token is unmasked per call. A
+network that reads the time is told alpha^-1(1 - masked/L).
+
+What this does to the law: with one token per call, choosing the position by what the network says of the visible
+tokens (margin, entropy, entropy_bounded with gamma = 0) leaves the chain rule intact, and is exact for a network whose
+conditionals are those of one joint. Choosing it by the token drawn there (confidence, llada) prefers likely tokens, at
+any number of calls. Tokens unmasked together are drawn as if independent. docs/orders.md has the numbers;
+``plan.first_hitting`` is the model's own law.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -11,9 +29,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unmask.draw import shaped, uniforms
-from unmask.samplers.run import Order, Task, filled
-from unmask.sampling import Step, apply
+from unmask.draw import Pick
+from unmask.noise import Noise
+from unmask.plan import start_time
+from unmask.sampler import Ask, State, Step, Task, filled, packed
 
 Pace = Callable[[int, int], list[int]]
 """(n, N) -> how many of n holes each of N steps unmasks; together n. A step of none costs no network call."""
@@ -24,8 +43,7 @@ class Look:
     """What a ranking sees of M masked positions."""
 
     log_mu: Tensor  # float64 [M, V]
-    position: Tensor  # int64 [M]
-    ids: Tensor | None  # int64 [M]: the tokens drawn for them, where the order draws before it chooses
+    ids: Tensor  # int64 [M]: the tokens drawn for them, where the order draws before it chooses
 
 
 Score = Callable[[Look], Tensor]
@@ -34,7 +52,6 @@ Score = Callable[[Look], Tensor]
 
 def log_probability(look: Look) -> Tensor:
     """log mu of the token that was drawn."""
-    assert look.ids is not None
     return look.log_mu.gather(1, look.ids.to(look.log_mu.device).unsqueeze(1)).squeeze(1)
 
 
@@ -53,10 +70,6 @@ def negative_entropy(look: Look) -> Tensor:
     """-H(mu), in nats."""
     entropies: Tensor = torch.special.entr(look.log_mu.exp()).sum(1)
     return -entropies
-
-
-def leftmost(look: Look) -> Tensor:
-    return -look.position.double()
 
 
 def even(n: int, steps: int) -> list[int]:
@@ -86,82 +99,93 @@ def falling(eps: float) -> Pace:
     return pace
 
 
+@dataclass
+class RankState(State):
+    """Sequences whose positions are ranked at every call."""
+
+    block: Tensor  # int64 [B, L]: the block that each hole belongs to
+    turns: list[list[tuple[int, float]] | None]  # per call: how many to unmask and how much of the noise is left
+    made: Tensor  # int64 [B]: calls made
+    tokens: Noise  # [B, L]
+    ranking: Noise  # [B, L]
+    visits: Tensor  # int64 [B, L]: how often each position has been drawn before
+
+
 @dataclass(frozen=True)
-class Ranked(Order):
-    """Draw or look, rank, unmask the first: the loop behind confidence, margin, entropy, left-to-right and blocks."""
+class Ranked:
+    """Draw or look, rank, unmask the first: the sampler behind confidence, margin, entropy and blocks."""
 
     score: Score
     pace: Pace = even
-    sees: Literal["position", "mean", "token"] = "mean"  # "token": draws at every masked position, then chooses
+    sees: Literal["mean", "token"] = "mean"  # "token": draws at every masked position, then chooses
     noise: float = 0.0  # of the Gumbels added to the scores
     annealed: bool = False  # the noise falls to 0 with the last step
     gamma: float | None = None  # entropy-bounded: as many as keep the bound, whatever the pace
     block: int | None = None  # holes of a block; None is one block
     as_drawn: bool = False  # rank by the distribution that tokens are drawn from, not by the network's own
 
-    def most_calls(self, holes: Tensor, task: Task) -> Tensor:
-        if self.gamma is not None:
-            if task.steps is not None:
-                raise ValueError(f"steps={task.steps}: entropy-bounded takes none, its bound gamma says how many calls")
-            return holes.clone()
-        return torch.tensor([len(self._turns(n, task.steps)) for n in holes.tolist()], dtype=torch.int64)
+    def begin(self, canvas: Tensor, task: Task) -> RankState:
+        masked, length = canvas == task.mask_id, canvas.shape[1]
+        holes = masked.sum(1).cpu()
+        turns: list[list[tuple[int, float]] | None] = [None] * len(canvas)
+        if self.gamma is None:
+            turns = [_turns(n, task.steps, self.pace, self.block or max(n, 1), self.annealed) for n in holes.tolist()]
+            calls = torch.tensor([len(turn or ()) for turn in turns], dtype=torch.int64)
+        elif task.steps is not None:
+            raise ValueError(f"steps={task.steps}: entropy-bounded takes none, its bound gamma says how many calls")
+        else:
+            calls = holes.clone()
+        return RankState(
+            task, canvas.clone(), calls, ((masked.cumsum(1) - 1) // (self.block or max(length, 1))).cpu(), turns,
+            torch.zeros_like(holes), task.streams.at("token", length), task.streams.at("ranking", length),
+            torch.zeros(canvas.shape, dtype=torch.int64),
+        )  # fmt: skip
 
-    def run(self, task: Task) -> Iterator[tuple[Tensor, Step]]:
-        x = task.canvas.clone()
-        holes = x == task.mask_id
-        block = (holes.cumsum(1) - 1) // (self.block or max(x.shape[1], 1))
-        turns = [self._turns(n, task.steps) for n in holes.sum(1).tolist()] if self.gamma is None else None
-        call = 0
-        while bool((masked := x == task.mask_id).any()):
-            b = int(masked.any(1).nonzero()[-1]) + 1  # those behind are finished, and so may be some before
-            masked, live = masked[:b], masked[:b].any(1).nonzero().squeeze(1).cpu()
-            here = torch.where(masked, block[:b], x.shape[1])
-            window = masked & (here == here.amin(1, keepdim=True))
-            now = [(turn[call] if call < len(turn) else (0, 0.0)) for turn in turns[:b]] if turns else [(0, 1.0)] * b
-            count, heat = (torch.tensor(column) for column in zip(*now, strict=True))
-            if self.sees == "position":
-                window &= window.cumsum(1) <= count.to(x.device).unsqueeze(1)
-            drawn, step = self._call(task, x[:b], window, count, heat.double(), live)
-            apply(step, x, task.mask_id)
-            yield drawn, step
-            call += 1
+    def ask(self, state: RankState) -> Ask:
+        """The masked positions of each sequence's first block that has any."""
+        masked, length = (state.x == state.task.mask_id).cpu(), state.x.shape[1]
+        here = torch.where(masked, state.block, length)
+        window = masked & (here == here.amin(1, keepdim=True)) if length else masked
+        return Ask(packed(window), start_time(masked.sum(1), length, state.task.schedule))
 
-    def _call(
-        self, task: Task, x: Tensor, window: Tensor, count: Tensor, heat: Tensor, live: Tensor
-    ) -> tuple[Tensor, Step]:
-        """One network call: rank the window's positions, unmask the first ``count`` of each sequence."""
-        time = task.time_of((x == task.mask_id).sum(1).cpu())
-        answer = task.ask(x, window, time)
-        row, column = answer.real.nonzero(as_tuple=True)
-        ids = torch.full_like(answer.positions, -1)
-        certain = torch.zeros(ids.shape, dtype=torch.float64)
-        drawn_ids = None
+    def fill(self, state: RankState, ask: Ask, log_mu: Tensor) -> Step:
+        """Rank the asked positions and unmask the first of each sequence."""
+        row, column = (ask.rows >= 0).nonzero(as_tuple=True)
+        at = ask.rows[row, column]
+        chosen, ids = torch.zeros((2, *state.x.shape), dtype=torch.int64)
+        certain = torch.zeros(state.x.shape, dtype=torch.float64)
         if self.sees == "token":
-            drawn_ids, certain[row, column] = task.pick(answer.log_mu, row.tolist())
-            ids[row, column] = drawn_ids
-        log_mu = answer.log_mu
-        if self.as_drawn and task.temperature > 0:
-            log_mu = shaped(log_mu, temperature=task.temperature, top_k=task.top_k, top_p=task.top_p).log_softmax(1)
-        seen = Look(log_mu, answer.positions[row, column].to(log_mu.device), drawn_ids)
-        score = torch.full(ids.shape, -torch.inf, dtype=torch.float64)
-        score[row, column] = self.score(seen).cpu()
-        if self.gamma is not None:
-            count = within(self.gamma, -score)
+            ids[row, at], certain[row, at] = self._picked(state, row, at, log_mu)
+        score = torch.full(state.x.shape, -torch.inf, dtype=torch.float64)
+        score[row, at] = self.score(Look(self._ranked_by(state.task.pick, log_mu), ids[row, at])).cpu()
+        count, heat = self._turn(state, score)
         if self.noise:
-            u = uniforms([task.random[i] for i in row.tolist()]).cpu().clamp(min=2.0**-54)
-            score[row, column] -= self.noise * heat[row] * torch.log(-torch.log(u))
+            u = state.ranking.again(state.made.unsqueeze(1))[row, at].uniform().clamp(min=2.0**-54)
+            score[row, at] -= self.noise * heat[row] * torch.log(-torch.log(u))
         rank = score.argsort(dim=1, descending=True, stable=True).argsort(1)
-        chosen = answer.real & (rank < count.unsqueeze(1))
-        drawn = answer.real.sum(1)[live]
-        if self.sees != "token":
-            pick = chosen[row, column]
-            row, column, drawn = row[pick], column[pick], chosen.sum(1)[live]
-            ids[row, column], certain[row, column] = task.pick(answer.log_mu[pick.to(log_mu.device)], row.tolist())
-        return drawn, filled(live, answer.positions, chosen, ids, certain, time)
+        chosen[row, at] = (rank < count.unsqueeze(1)).long()[row, at]
+        draws = torch.bincount(row, minlength=len(score))
+        if self.sees == "mean":
+            kept = chosen[row, at] > 0
+            row, at, draws = row[kept], at[kept], chosen.sum(1)
+            ids[row, at], certain[row, at] = self._picked(state, row, at, log_mu[kept.to(log_mu.device)])
+        state.made = state.made + 1
+        return filled(chosen > 0, ids, certain, ask.time, draws)
 
-    def _turns(self, n: int, steps: int | None) -> list[tuple[int, float]]:
-        """For each call of a sequence of n holes: how many it unmasks, and how much of the noise is left."""
-        return _turns(n, steps, self.pace, self.block or max(n, 1), self.annealed)
+    def _picked(self, state: RankState, row: Tensor, at: Tensor, log_mu: Tensor) -> tuple[Tensor, Tensor]:
+        ids, probabilities = state.task.pick(log_mu, state.tokens[row, at].again(state.visits[row, at]))
+        state.visits[row, at] += 1
+        return ids.cpu(), probabilities.cpu()
+
+    def _ranked_by(self, pick: Pick, log_mu: Tensor) -> Tensor:
+        return pick.shaped(log_mu).log_softmax(1) if self.as_drawn and pick.temperature > 0 else log_mu
+
+    def _turn(self, state: RankState, score: Tensor) -> tuple[Tensor, Tensor]:
+        """How many positions each sequence unmasks now, int64 [B], and how much of the noise is left, [B]."""
+        if self.gamma is not None:
+            return within(self.gamma, -score), torch.ones(len(score), dtype=torch.float64)
+        now = [(turn or ())[made] for turn, made in zip(state.turns, state.made.tolist(), strict=True)]
+        return torch.tensor([count for count, _ in now]), torch.tensor([heat for _, heat in now]).double()
 
 
 def within(gamma: float, entropy: Tensor) -> Tensor:
@@ -211,11 +235,6 @@ def entropy_bounded(gamma: float = 0.1) -> Ranked:
     token per call, except where the network is certain.
     """
     return Ranked(negative_entropy, gamma=_checked("gamma", gamma))
-
-
-def left_to_right(*, pace: Pace = even) -> Ranked:
-    """The leftmost masked positions first. With one token per call it has the exact law, as every fixed order has."""
-    return Ranked(leftmost, pace, "position")
 
 
 def blocks(length: int, inner: Ranked) -> Ranked:

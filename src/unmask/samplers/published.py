@@ -7,30 +7,28 @@ random numbers, by the race argmax_i pi_i / (-log u_i), most often in float32. I
 
 Two laws are at work in low precision, and they are not the same. Take K tokens of probability p beside a mask at
 1 - r, r = K p, and c = e^-M / p. Uniforms scaled to float32's largest value ("float64-truncated") follow Prop. 5.2: the
-mask is left with probability r e^{-(1 - r - p) c}. Real float32 uniforms are a grid that rounds everything above M down
-to M: the mask is left with probability (e^{rc} - 1) / (e^c - 1), which is higher. Both are far below r once c > 1.
+mask is left with probability r e^{-(1 - r - p) c}. Real float32 uniforms are a grid: E = -log u
+is rounded up to multiples of eps = 2^-24, near 0, and the mask is left with probability (e^{rc} - 1) / (e^c - 1),
+which is higher. Both are far below r once c > 1. (u = 0 occurs once in 2^24 draws; without ``eps`` it loses its race.)
 """
 
 from __future__ import annotations
 
-import time as clock
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from unmask.draw import Draw, uniforms
-from unmask.predict import log_mean
-from unmask.protocol import for_sampling, inference, logits_at
-from unmask.sampling import Sample, Step, apply, check_canvas, generators
-from unmask.schedule import Linear, Schedule
+from unmask.draw import Draw, Pick
+from unmask.noise import Noise
+from unmask.sampler import Ask, State, Step, Task, filled
+from unmask.schedule import Schedule
 from unmask.theory import largest_below_one
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "float64-truncated": torch.float64}
-FINAL = ("draw", "argmax")
 
 Law = Callable[[Schedule, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(schedule, s, t) -> (a, b): a masked position goes to token v with probability a mu_v and stays with b."""
@@ -48,8 +46,8 @@ def race(precision: str = "float32", *, eps: float = 0.0) -> Draw:
     if not 0 <= eps < 1e-3:
         raise ValueError(f"eps must be at least 0 and tiny (1e-10 is usual), got {eps}")
 
-    def published_race(weights: Tensor, rows: Sequence[torch.Generator]) -> Tensor:
-        u = uniforms(rows, weights.shape[-1], dtype=PRECISIONS[precision]).to(weights.device)
+    def published_race(weights: Tensor, noise: Noise) -> Tensor:
+        u = noise.uniform(weights.shape[-1], dtype=PRECISIONS[precision], device=weights.device)
         if precision == "float64-truncated":
             u = u * largest_below_one("float32")
         return winner(weights, u, eps)
@@ -88,139 +86,100 @@ def tweedie_law(schedule: Schedule, s: Tensor, t: Tensor) -> tuple[Tensor, Tenso
     return torch.exp(-noise_s) * -torch.expm1(noise_s - noise_t) / masked_t, -torch.expm1(-noise_s) / masked_t
 
 
-def coupled_ancestral(
-    model: Any,
-    *,
-    steps: int,
-    num: int = 1,
-    length: int | None = None,
-    canvas: Tensor | None = None,
-    precision: str = "float32",
-    eps: float = 0.0,
-    cache: bool = True,
-    denoise: str = "draw",
-    end: float = 0.0,
-    law: Law = ancestral_law,
-    schedule: Schedule | None = None,
-    seed: int | Sequence[int] = 0,
-    batch: int | None = None,
-    callback: Callable[[Step], object] | None = None,
-) -> Sample:
+@dataclass
+class CoupledState(State):
+    """A batch that goes through the N steps together."""
+
+    k: int  # steps made
+    noise: Noise  # [B, L]
+
+
+@dataclass(frozen=True)
+class Coupled:
     """N-step ancestral sampling as published: tokens and mask in one categorical, over all positions, in every step.
 
     cache: the network's last output is used again as long as no sequence of the batch has changed, whatever the time.
     The grid is even from 1 to ``end`` (MDLM and SEDD stop at 1e-5); what is masked after it is filled at once,
-    ``denoise`` by a "draw" from mu or by its "argmax". batch: at most so many sequences per network call. Everything
-    else, and what comes back, is as in ``unmask.sample``; a Step's tau is the end of the step that unmasked a position,
-    and ``planned`` a bound only, because the number of calls is not known before the end. ncs counts every row drawn.
+    ``denoise`` by a "draw" from mu or by its "argmax". A Step's tau is the end of the step that unmasked a position,
+    and it counts every row drawn.
     """
-    started = clock.perf_counter()
-    canvas = check_canvas(model, canvas, num, length)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
-    if denoise not in FINAL:
-        raise ValueError(f"denoise must be one of {FINAL}, got {denoise!r}")
-    if not 0 <= end < 1:
-        raise ValueError(f"end, the last time of the grid, must be in [0, 1), got {end}")
-    if batch is not None and batch < 1:
-        raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
-    run = _Run(for_sampling(model), model.mask_id, law, schedule or Linear(), race(precision, eps=eps), cache, denoise)
-    times = end + (1 - end) * torch.arange(steps, -1, -1, dtype=torch.float64) / steps
-    random = generators(seed, len(canvas))
-    tokens = canvas.clone()
-    nfe, ncs = torch.zeros(2, len(canvas), dtype=torch.int64)
-    trace: list[Step] = []
-    size = batch or max(len(canvas), 1)
-    parts = [torch.arange(i, min(i + size, len(canvas))) for i in range(0, len(canvas), size)]
-    planned = sum(min(steps, max(part.numel() * canvas.shape[1], 1)) if cache else steps for part in parts)
-    for part in parts:
-        # A network may remember its run: each batch is one.
-        fresh = replace(run, network=for_sampling(run.network))
-        for drawn, step in fresh.stream(canvas[part], times, [random[i] for i in part.tolist()]):
-            ncs[part] += drawn
-            if step is None:
-                continue
-            nfe[part] += 1
-            calls = len(trace) + 1
-            step = replace(step, sequences=part[step.sequences], calls=calls, planned=max(planned, calls))
-            trace.append(step)
-            apply(step, tokens, model.mask_id)
-            if callback is not None:
-                callback(step)
-    return Sample(tokens, tuple(trace), nfe, ncs, len(trace), clock.perf_counter() - started)
+
+    precision: str = "float32"
+    eps: float = 0.0
+    cache: bool = True
+    denoise: Literal["draw", "argmax"] = "draw"
+    end: float = 0.0
+    law: Law = ancestral_law
+
+    def __post_init__(self) -> None:
+        race(self.precision, eps=self.eps)
+        if self.denoise not in ("draw", "argmax"):
+            raise ValueError(f"denoise must be 'draw' or 'argmax', got {self.denoise!r}")
+        if not 0 <= self.end < 1:
+            raise ValueError(f"end, the last time of the grid, must be in [0, 1), got {self.end}")
+
+    def begin(self, canvas: Tensor, task: Task) -> CoupledState:
+        steps = steps_as_published(task)
+        most = min(steps, max(canvas.numel(), 1)) if self.cache else steps
+        calls = torch.full((len(canvas),), most)
+        return CoupledState(task, canvas.clone(), calls, 0, task.streams.at("coupled", canvas.shape[1]))
+
+    def ask(self, state: CoupledState) -> Ask:
+        """Every position; none at the end of the grid, or with the cache as soon as nothing is masked."""
+        going = bool((state.x == state.task.mask_id).any()) or (not self.cache and state.k < (state.task.steps or 0))
+        every = torch.arange(state.x.shape[1]) if going else torch.empty(0, dtype=torch.int64)
+        return Ask(every.expand(len(state.x), -1), self._time(state, state.k).expand(len(state.x)))
+
+    def fill(self, state: CoupledState, ask: Ask, log_mu: Tensor) -> Step:
+        """With the cache one output serves all steps up to the first that changes something."""
+        x, mask_id, steps = state.x, state.task.mask_id, state.task.steps or 0
+        mu = functional.pad(log_mu.exp(), (0, max(mask_id + 1 - log_mu.shape[-1], 0)))
+        draws = 0
+        while state.k < steps:
+            t, s = self._time(state, state.k), self._time(state, state.k + 1)
+            leave, stay = self.law(state.task.schedule, s, t)
+            weights = mu * leave.to(mu.device)
+            weights[..., mask_id] = stay.to(mu.device)
+            new = torch.where(x == mask_id, self._drawn(state, weights), x)
+            draws, state.k = draws + x.shape[1], state.k + 1
+            if not self.cache or bool((new != x).any()):
+                return self._step(x, new, mu, s, draws)
+        ids = mu.argmax(-1).view_as(x) if self.denoise == "argmax" else self._drawn(state, mu)
+        return self._step(x, torch.where(x == mask_id, ids, x), mu, self._time(state, steps), draws + x.shape[1])
+
+    def _time(self, state: CoupledState, k: int) -> Tensor:
+        """Where the k-th step begins."""
+        steps = state.task.steps or 1
+        return torch.tensor(self.end + (1 - self.end) * (steps - min(k, steps)) / steps, dtype=torch.float64)
+
+    def _drawn(self, state: CoupledState, weights: Tensor) -> Tensor:
+        noise = Noise(state.noise.again(state.k).keys.flatten())
+        return race(self.precision, eps=self.eps)(weights, noise).view_as(state.x)
+
+    def _step(self, x: Tensor, new: Tensor, mu: Tensor, tau: Tensor, draws: int) -> Step:
+        """What changed between two canvases."""
+        certain = mu.view(*x.shape, -1).gather(2, new.unsqueeze(-1)).squeeze(-1)
+        count = torch.full((len(x),), draws)
+        return filled((new != x).cpu(), new.cpu(), certain.cpu(), tau.expand(len(x)), count)
 
 
-def sedd_euler(model: Any, *, steps: int, cache: bool = False, **options: Any) -> Sample:
-    """SEDD's Euler sampler, as published; arguments as in ``coupled_ancestral``.
+def sedd_euler(*, cache: bool = False, **options: Any) -> Coupled:
+    """SEDD's Euler sampler, as published; options as in ``Coupled``, without the cache by default.
 
     Under the linear schedule it is the ancestral sampler; under others its steps are those of a constant rate.
     """
-    return coupled_ancestral(model, steps=steps, cache=cache, law=euler_law, **options)
+    return Coupled(cache=cache, law=euler_law, **options)
 
 
-def sedd_tweedie(model: Any, *, steps: int, cache: bool = False, **options: Any) -> Sample:
-    """SEDD's analytic sampler, Tweedie tau-leaping; arguments as in ``coupled_ancestral``, whose law it has."""
-    return coupled_ancestral(model, steps=steps, cache=cache, law=tweedie_law, **options)
+def sedd_tweedie(*, cache: bool = False, **options: Any) -> Coupled:
+    """SEDD's analytic sampler, Tweedie tau-leaping, whose law is the ancestral sampler's; options as in ``Coupled``."""
+    return Coupled(cache=cache, law=tweedie_law, **options)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What stays the same from one batch to the next."""
-
-    network: Any
-    mask_id: int
-    law: Law
-    schedule: Schedule
-    pick: Draw
-    cache: bool
-    denoise: str
-
-    def stream(self, x: Tensor, times: Tensor, random: Sequence[torch.Generator]) -> Iterator[tuple[int, Step | None]]:
-        """For each step the rows drawn per sequence, and a Step if it is the one that the last network call is for.
-
-        With the cache a call's output serves all steps up to the first that changes something: that is its Step.
-        """
-        rows = [generator for generator in random for _ in range(x.shape[1])]
-        mu = None  # the network's output for x, once it is there
-        for t, s in pairwise(times):
-            if self.cache and not bool((x == self.mask_id).any()):
-                return
-            mu = self.mean(x, t) if mu is None or not self.cache else mu
-            new = torch.where(x == self.mask_id, self.draw_coupled(mu, s, t, rows).view_as(x), x)
-            changed = bool((new != x).any())
-            yield x.shape[1], _step(x, new, mu, s) if changed or not self.cache else None
-            x, mu = new, None if changed else mu
-        masked = x == self.mask_id
-        if bool(masked.any()):
-            mu = self.mean(x, times[-1]) if mu is None or not self.cache else mu
-            ids = mu.argmax(-1) if self.denoise == "argmax" else self.pick(mu.flatten(0, 1), rows).view_as(x)
-            yield x.shape[1], _step(x, torch.where(masked, ids, x), mu, times[-1])
-
-    def mean(self, x: Tensor, t: Tensor) -> Tensor:
-        """mu at every position, [B, L, max(V, mask_id + 1)] in float64."""
-        every = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
-        with inference(self.network):
-            mu = log_mean(logits_at(self.network, x, t.expand(len(x)).to(x.device), every)).exp()
-        return torch.nn.functional.pad(mu, (0, max(self.mask_id + 1 - mu.shape[-1], 0)))
-
-    def draw_coupled(self, mu: Tensor, s: Tensor, t: Tensor, rows: Sequence[torch.Generator]) -> Tensor:
-        """Tokens and mask in one categorical, at every position: ids [B L]."""
-        leave, stay = self.law(self.schedule, s, t)
-        weights = mu * leave.to(mu.device)
-        weights[..., self.mask_id] = stay.to(mu.device)
-        return self.pick(weights.flatten(0, 1), rows)
-
-
-def _step(x: Tensor, new: Tensor, mu: Tensor, tau: Tensor) -> Step:
-    """What changed between two canvases, as a Step: positions packed to the left, -1 behind them."""
-    changed = new != x
-    width = int(changed.sum(1).max()) if changed.numel() else 0
-    positions = torch.argsort((~changed).to(torch.int8), dim=1, stable=True)[:, :width]
-    real = changed.gather(1, positions)
-    tokens = torch.where(real, new.gather(1, positions), -1)
-    at = mu.gather(1, positions.unsqueeze(-1).expand(-1, -1, mu.shape[-1]))
-    probabilities = torch.where(real, at.gather(2, tokens.clamp(min=0).unsqueeze(-1)).squeeze(-1), 0.0)
-    return Step(
-        torch.arange(len(x)), torch.where(real, positions, -1), tokens, probabilities, torch.where(real, tau, 0.0),
-        drawn=real, hidden=None, calls=0, planned=0,
-    )  # fmt: skip
+def steps_as_published(task: Task) -> int:
+    """The number of steps, which these samplers need; how tokens are drawn is theirs to say."""
+    if task.steps is None:
+        raise ValueError("the published samplers need steps, the number of steps N")
+    if task.pick != Pick():
+        raise ValueError("the published samplers draw as published: they take no draw, temperature, top_k or top_p")
+    return task.steps

@@ -9,15 +9,15 @@ never hidden.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from unmask.draw import uniforms
-from unmask.samplers.run import Order, Task, filled
-from unmask.sampling import Step
+from unmask.noise import Noise
+from unmask.plan import start_time
+from unmask.sampler import Ask, State, Step, Task, filled, packed
 
 Sigma = Callable[[float, Tensor, Tensor], Tensor]
 """(eta, the largest sigma [b, 1], psi [b, L]) -> sigma [b, L]; psi: the probability a token was drawn with, or inf."""
@@ -39,9 +39,35 @@ def by_confidence(eta: float, largest: Tensor, psi: Tensor) -> Tensor:
     return eta * largest * share / share.sum(1, keepdim=True).clamp(min=2.0**-1000)
 
 
+@dataclass
+class RemaskState(State):
+    """Where each sequence stands on the grid t_k = t_start k/N; all but x on the CPU."""
+
+    start: Tensor  # float64 [B]: t_start
+    k: Tensor  # int64 [B]: steps that are left
+    psi: Tensor  # float64 [B, L]: the probability each token was drawn with, inf where none was
+    choice: Noise  # [B, L]: of unmasking and of masking again
+    tokens: Noise  # [B, L]
+    visits: Tensor  # int64 [B, L]: how often each position has been drawn before
+
+    def time(self, i: Tensor, k: Tensor) -> Tensor:
+        """t_k of the sequences i: [b, 1]."""
+        return (self.start[i] * k / (self.task.steps or 1)).unsqueeze(1)
+
+    def share(self, i: Tensor, k: Tensor) -> Tensor:
+        """The expected share of filled holes at t_k, 1 - (1 - alpha)/(1 - alpha_start): [b, 1]."""
+        alpha, first = self.task.schedule.alpha(self.time(i, k)), self.task.schedule.alpha(self.start[i].unsqueeze(1))
+        return 1 - (1 - alpha) / (1 - first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemaskAsk(Ask):
+    again: Tensor  # bool [B, L]: masked again since the last call, or with this one
+
+
 @dataclass(frozen=True)
-class Remasking(Order):
-    """The loop behind ReMDM's cap, rescale and confidence. Each sequence goes through the N steps at its own pace.
+class Remasking:
+    """ReMDM's cap, rescale and confidence. Each sequence goes through the N steps at its own pace.
 
     Whether a position is unmasked does not need the network: a step that unmasks nothing costs no call, and what it
     hides again is told with the next Step.
@@ -54,95 +80,57 @@ class Remasking(Order):
         if not 0 <= self.eta <= 1:
             raise ValueError(f"eta must be in [0, 1], got {self.eta}")
 
-    def most_calls(self, holes: Tensor, task: Task) -> Tensor:
+    def begin(self, canvas: Tensor, task: Task) -> RemaskState:
         if task.steps is None:
             raise ValueError("remasking needs steps, the number of steps N")
+        holes, length = (canvas == task.mask_id).sum(1).cpu(), canvas.shape[1]
         # What a schedule with alpha_0 < 1 leaves masked takes one more call.
         bound = torch.full_like(holes, task.steps + int(bool(task.schedule.alpha(0.0) < 1)))
-        return torch.where(holes > 0, bound if self.eta else torch.minimum(holes, bound), 0)
+        calls = torch.where(holes > 0, bound if self.eta else torch.minimum(holes, bound), 0)
+        return RemaskState(
+            task, canvas.clone(), calls, start_time(holes, length, task.schedule),
+            torch.where(holes > 0, task.steps, 0), torch.full(canvas.shape, torch.inf, dtype=torch.float64),
+            task.streams.at("remasking", length), task.streams.at("token", length),
+            torch.zeros(canvas.shape, dtype=torch.int64),
+        )  # fmt: skip
 
-    def run(self, task: Task) -> Iterator[tuple[Tensor, Step]]:
-        x = task.canvas.clone()
-        state = _State.begun(self, task)
-        while bool((live := state.advance(x, task.mask_id)).any()):
-            b = int(live.nonzero()[-1]) + 1  # those behind are finished, and so may be some before
-            time, due = state.time[:b], state.due[:b]
-            answer = task.ask(x[:b], due.to(x.device), time)
-            row, column = answer.real.nonzero(as_tuple=True)
-            ids = torch.full_like(answer.positions, -1)
-            certain = torch.zeros(ids.shape, dtype=torch.float64)
-            ids[row, column], certain[row, column] = task.pick(answer.log_mu, row.tolist())
-            which = live.nonzero().squeeze(1)
-            step = filled(which, answer.positions, answer.real, ids, certain, time, state.hidden(which))
-            state.psi[row, answer.positions[row, column]] = certain[row, column]
-            x[state.again.to(x.device)] = task.mask_id
-            x[row, answer.positions[row, column]] = ids[row, column].to(x.device)
-            yield due.sum(1)[which], step
-
-
-@dataclass
-class _State:
-    """Where each sequence of a batch stands on the grid t_k = t_start k/N; on the CPU."""
-
-    order: Remasking
-    task: Task
-    start: Tensor  # float64 [B]: t_start
-    k: Tensor  # int64 [B]: steps that are left
-    psi: Tensor  # float64 [B, L]: the probability each token was drawn with, inf where none was
-    time: Tensor  # float64 [B]: of the next network call
-    due: Tensor  # bool [B, L]: to be unmasked after it
-    again: Tensor  # bool [B, L]: hidden again since the last one, or with it
-
-    @classmethod
-    def begun(cls, order: Remasking, task: Task) -> _State:
-        holes = (task.canvas == task.mask_id).cpu()
-        assert task.steps is not None
-        k = torch.where(holes.any(1), task.steps, 0)
-        start, psi = task.time_of(holes.sum(1)), torch.full(holes.shape, torch.inf, dtype=torch.float64)
-        return cls(order, task, start, k, psi, start.clone(), torch.zeros_like(holes), torch.zeros_like(holes))
-
-    def advance(self, x: Tensor, mask_id: int) -> Tensor:
-        """Take each sequence to its next step that unmasks something, hiding on the way; which have one, bool [B]."""
-        self.due, self.again = torch.zeros_like(self.due), torch.zeros_like(self.again)
-        while bool((idle := (self.k > 0) & ~self.due.any(1)).any()):
+    def ask(self, state: RemaskState) -> RemaskAsk:
+        """Take each sequence to its next step that unmasks something, masking others again on the way."""
+        masked = (state.x == state.task.mask_id).cpu()
+        due, again, time = torch.zeros_like(masked), torch.zeros_like(masked), torch.zeros(len(masked)).double()
+        while bool((idle := (state.k > 0) & ~due.any(1)).any()):
             i = idle.nonzero().squeeze(1)
-            masked = (x[i.to(x.device)] == mask_id).cpu()
-            leave, sigma = self._probabilities(i, masked)
-            u = uniforms([self.task.random[row] for row in i.tolist()], x.shape[1]).cpu()
-            self.due[i] = masked & (u < leave)
-            again = self.psi[i].isfinite() & (u < sigma)
-            self.time[i], self.k[i] = self._at(i, self.k[i]).squeeze(1), self.k[i] - 1
-            self.again[i] |= again
-            self.psi[i] = torch.where(again, torch.inf, self.psi[i])
+            leave, sigma = self._probabilities(state, i)
+            steps_made = ((state.task.steps or 0) - state.k[i]).unsqueeze(1)
+            u = state.choice.take(i).again(steps_made).uniform()
+            due[i] = masked[i] & (u < leave)
+            hide = state.psi[i].isfinite() & (u < sigma)
+            time[i], state.k[i] = state.time(i, state.k[i]).squeeze(1), state.k[i] - 1
+            again[i] |= hide
+            state.psi[i] = torch.where(hide, torch.inf, state.psi[i])
             # The network still sees what is hidden with its own step, and no longer what was hidden before that.
-            gone = (again & ~self.due[i].any(1, keepdim=True)).to(x.device)
-            x[i.to(x.device)] = torch.where(gone, mask_id, x[i.to(x.device)])
-        left = (x == mask_id).cpu() & ~self.due.any(1, keepdim=True)
-        self.time = torch.where(left.any(1), 0.0, self.time)
-        self.due |= left
-        return self.due.any(1)
+            masked[i] |= hide & ~due[i].any(1, keepdim=True)
+        left = masked & ~due.any(1, keepdim=True)
+        shown = torch.where(masked.to(state.x.device), state.task.mask_id, state.x)
+        return RemaskAsk(rows=packed(due | left), time=torch.where(left.any(1), 0.0, time), canvas=shown, again=again)
 
-    def _probabilities(self, i: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
+    def fill(self, state: RemaskState, ask: RemaskAsk, log_mu: Tensor) -> Step:
+        row, column = (ask.rows >= 0).nonzero(as_tuple=True)
+        at, due = ask.rows[row, column], torch.zeros_like(ask.again)
+        ids, certain = torch.zeros_like(state.visits), torch.zeros_like(state.psi)
+        picked, probabilities = state.task.pick(log_mu, state.tokens[row, at].again(state.visits[row, at]))
+        due[row, at], ids[row, at], certain[row, at] = True, picked.cpu(), probabilities.cpu()
+        state.visits[row, at] += 1
+        state.psi[row, at] = certain[row, at]
+        hidden = packed(ask.again) if bool(ask.again.any()) else None
+        return filled(due, ids, certain, ask.time, due.sum(1), hidden)
+
+    def _probabilities(self, state: RemaskState, i: Tensor) -> tuple[Tensor, Tensor]:
         """Of the step from t to s, for the sequences i: unmasking a masked position and hiding a token, each [b, L]."""
-        a_t, a_s = self._share(i, self.k[i]), self._share(i, self.k[i] - 1)
+        a_t, a_s = state.share(i, state.k[i]), state.share(i, state.k[i] - 1)
         largest = torch.where(a_t > 0, (1 - a_s) / a_t, 1.0).clamp(max=1.0)
-        sigma = self.order.sigma(self.order.eta, largest, self.psi[i])
+        sigma = self.sigma(self.eta, largest, state.psi[i])
         return (a_s - (1 - sigma) * a_t) / (1 - a_t), sigma
-
-    def _share(self, i: Tensor, k: Tensor) -> Tensor:
-        """The expected share of filled holes at t_k, 1 - (1 - alpha)/(1 - alpha_start): [b, 1]."""
-        alpha, first = self.task.schedule.alpha(self._at(i, k)), self.task.schedule.alpha(self.start[i].unsqueeze(1))
-        return 1 - (1 - alpha) / (1 - first)
-
-    def _at(self, i: Tensor, k: Tensor) -> Tensor:
-        return (self.start[i] * k / (self.task.steps or 1)).unsqueeze(1)
-
-    def hidden(self, which: Tensor) -> Tensor | None:
-        """What was hidden again, packed to the left: int64 [b, H] with pads of -1, or None."""
-        again = self.again[which]
-        width = int(again.sum(1).max()) if len(which) else 0
-        positions = torch.argsort((~again).to(torch.int8), dim=1, stable=True)[:, :width]
-        return torch.where(again.gather(1, positions), positions, -1) if width else None
 
 
 def remdm_cap(eta: float = 0.02) -> Remasking:

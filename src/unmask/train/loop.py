@@ -12,10 +12,8 @@ from typing import Any
 
 import torch
 
-from unmask import plan
 from unmask.data.prepare import Progress
-from unmask.models.causal import Causal
-from unmask.samplers.autoregressive import generate
+from unmask.protocol import is_left_to_right
 from unmask.sampling import sample
 from unmask.train import checkpoint as checkpoints
 from unmask.train import curve
@@ -71,15 +69,15 @@ def train(
             run.start(config, data, network)
             metrics = stack.enter_context(closing(Metrics(run.metrics, lines)))
         tracked = stack.enter_context(trackers(config, run, learner.step, accelerator))
-        session = Session(config, data, run, learner, metrics, (report, *tracked))
-        session.tell(_started(asked, session))
+        training = Training(config, data, run, learner, metrics, (report, *tracked))
+        training.tell(_started(asked, training))
         with Signals() as signals:
-            session.loop(signals)
-        return session.finish()
+            training.loop(signals)
+        return training.finish()
 
 
 @dataclass
-class Session:
+class Training:
     """A run in progress."""
 
     config: TrainConfig
@@ -146,12 +144,9 @@ class Session:
                 raise _Stopped
 
         try:
-            if isinstance(network, Causal):
-                tokens = generate(network, 1, length, seed=self.config.seed, callback=check).tokens
-            else:
-                steps = min(length, PREVIEW_STEPS)
-                tokens = sample(network, length=length, plan=plan.parallel, steps=steps, seed=self.config.seed,
-                                schedule=learner.schedule, callback=check).tokens  # fmt: skip
+            steps = None if is_left_to_right(network) else min(length, PREVIEW_STEPS)
+            tokens = sample(network, length=length, steps=steps, seed=self.config.seed, schedule=learner.schedule,
+                            callback=check).tokens  # fmt: skip
         except _Stopped:
             return
         text = self.data.train.tokenizer.decode(tokens[0].tolist())
@@ -252,8 +247,8 @@ def _restore(learner: Learner, run: Run, config: TrainConfig) -> int:
     return int(found.state.get("metrics_lines", 0))
 
 
-def _started(asked: TrainConfig, session: Session) -> Started:
-    config, parameters = session.config, session.learner.network.parameters()
+def _started(asked: TrainConfig, training: Training) -> Started:
+    config, parameters = training.config, training.learner.network.parameters()
     assert config.batch is not None
     note = explained(asked, config, sum(parameter.numel() for parameter in parameters))
-    return Started(config, session.learner.step, config.batch * session.data.train.length, note)
+    return Started(config, training.learner.step, config.batch * training.data.train.length, note)

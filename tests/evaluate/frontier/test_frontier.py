@@ -26,7 +26,6 @@ from unmask.evaluate.judge.judge import OracleJudge, Samples
 from unmask.models.oracles.enumerated import MarkovOracle
 from unmask.noise import word
 from unmask.samplers import published
-from unmask.samplers.autoregressive import generate
 from unmask.sampling import sample
 
 CHAIN = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]], dtype=torch.float64)
@@ -71,7 +70,7 @@ def test_a_left_to_right_network_is_sampled_as_one() -> None:
     subject, truth = Subject("twin", model, "left-to-right"), OracleJudge(uniform(17))
     (setting,) = settings(subject, list(SAMPLERS), [2, 4], [0.9])
     point = measure(subject, setting, truth, replace(CONDITIONS, length=None))
-    made = generate(model, 10, 6, seed=SEEDS, temperature=0.9)
+    made = sample(model, num=10, length=6, seed=SEEDS, temperature=0.9)
     assert point.calls == 6 and point.length == 6 and not point.exact
     assert point.entropy.value == pytest.approx(float(sequence_entropy(made.tokens).mean()))
     assert point.perplexity.value == pytest.approx(17.0)

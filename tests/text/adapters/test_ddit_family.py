@@ -12,7 +12,6 @@ import unmask
 from tests.text.adapters import checkpoints as made
 from unmask.models.ddit import DDiT, preset
 from unmask.protocol import logits_at
-from unmask.samplers.autoregressive import generate
 from unmask.text.adapters import Found, Tensorlike, ddit_family, look, mdlm, radd, recognise, sedd
 from unmask.text.tokenizer import bytes_of_utf8
 
@@ -110,7 +109,7 @@ def test_the_left_to_right_baseline(tmp_path):
     first[:, 0, 50_256] = 0.0  # every sequence begins with <|endoftext|>
     rest = made.without(made.forward(weights, tokens, causal=True), 50_257)
     agree(model, tokens, torch.cat((first, rest[:, :-1]), 1))
-    drawn = generate(model, 2, 6, seed=1).tokens  # with the cache, against the same draws without it
+    drawn = unmask.sample(model, num=2, length=6, seed=1).tokens  # with the cache, against the same draws without it
     again = torch.full((2, 6), 50_257)
     for at, row in enumerate(drawn.T):
         p = model(again, rows=torch.full((2, 1), at))[:, 0].softmax(-1)
@@ -197,7 +196,7 @@ def test_50258_ids_fall_back_to_gpt2s_tokenizer(tmp_path, monkeypatch):
     def unreachable(*_):
         raise ddit_family.FetchError("no network")
 
-    monkeypatch.setattr(ddit_family.corpora, "gpt2", unreachable)
+    monkeypatch.setattr(ddit_family, "gpt2_tokenizer", unreachable)
     with pytest.raises(ValueError, match=r"GPT-2's tokenizer is needed \(no network\), or put its vocab.json"):
         unmask.load(tmp_path)
 

@@ -11,14 +11,13 @@ import time as clock
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask import plan as plans
 from unmask import predict as predictors
-from unmask.cli.options import DRAWS
 from unmask.evaluate import processes
 from unmask.evaluate.frontier.points import DATA, EXACT, LEFT_TO_RIGHT, Kept, Point
 from unmask.evaluate.judge.interval import Interval
@@ -28,7 +27,7 @@ from unmask.evaluate.likelihood.partial import fingerprint
 from unmask.noise import word
 from unmask.protocol import device_of, inference, is_left_to_right, length_of, logits_at
 from unmask.samplers import published
-from unmask.samplers.autoregressive import generate
+from unmask.samplers.names import DRAWS
 from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
 from unmask.text.model import Model
@@ -108,9 +107,7 @@ class Subject:
         if isinstance(self.model, Model):
             made = self.model.sample(num, length=length, seed=seeds, **options)
             return made, made.text
-        options = dict(options)
-        sampler = generate if self.left_to_right else options.pop("sampler", sample_tokens)
-        return cast("Sample", sampler(self.model, num=num, length=length, seed=seeds, **options)), []
+        return sample_tokens(self.model, num=num, length=length, seed=seeds, **options), []
 
 
 @dataclass(frozen=True)

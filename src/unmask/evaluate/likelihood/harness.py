@@ -2,9 +2,9 @@
 
     python -m unmask.evaluate.likelihood.harness --model unmask --model_args model=kjv --tasks TASK
 
-``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``unmask.evaluate.likelihood.conditional``), so
-for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A number depends on the seed and
-the request's own text: not on the batch, the other requests or the number of processes.
+``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``conditional.conditional_nelbo``),
+so for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A number depends on the seed
+and the request's own text: not on the batch, the other requests or the number of processes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from unmask.cli.options import SAMPLERS, Options
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
 from unmask.noise import generator, word
 from unmask.protocol import device_of, for_bound
-from unmask.samplers.autoregressive import generate
+from unmask.samplers.names import PLANS, predictor
 from unmask.sampling import sample
 from unmask.text.find import load
 from unmask.text.model import Model
@@ -219,11 +219,12 @@ class UnmaskLM(LM):  # type: ignore[misc]
             by_length[len(ids)].append(i)
         for same in by_length.values():
             prompt = torch.tensor([before + begun[i] for i in same], dtype=torch.int64)
-            made = generate(
-                self.model.denoiser, len(same), min(prompt.shape[1] + new, self.page.length), prompt=prompt,
+            holes = min(new, self.page.length - prompt.shape[1])
+            made = sample(
+                self.model.denoiser, canvas=functional.pad(prompt, (0, holes), value=self.model.denoiser.mask_id),
                 seed=[seeds[i] for i in same], temperature=asked.temperature, top_k=asked.top_k, top_p=asked.top_p,
             )  # fmt: skip
-            rows.update(zip(same, made.tokens, strict=True))
+            rows.update(zip(same, made.tokens.cpu(), strict=True))
         return [rows[i] for i in range(len(begun))]
 
     def _text(self, ids: list[int], context: str, until: Sequence[str]) -> str:
@@ -260,10 +261,9 @@ class UnmaskLM(LM):  # type: ignore[misc]
 def _sampler_options(sampler: str | None, steps: int | None, order: str) -> dict[str, Any]:
     """What ``unmask.sample`` takes, from the names that ``unmask sample`` knows."""
     sampler = sampler or ("parallel" if steps else "first-hitting")
-    if sampler not in SAMPLERS:
-        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}")
-    chosen = Options(sampler=cast("Any", sampler), steps=steps, order=cast("Any", order)).chosen()
-    return {name: chosen[name] for name in ("plan", "steps", "predict") if chosen[name] is not None}
+    if sampler not in PLANS:
+        raise ValueError(f"sampler must be one of {', '.join(PLANS)}, got {sampler!r}")
+    return {"plan": PLANS[sampler], "steps": steps, "predict": predictor(order, steps)}
 
 
 def _bar(total: int, what: str, disable: bool) -> Any:

@@ -16,7 +16,8 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 import unmask
-from unmask.cli.options import DRAWS, LOOKING, ORDERS, PUBLISHED, SAMPLERS
+from unmask.cli.options import LOOKING, PUBLISHED
+from unmask.samplers.names import DRAWS, PLANS, PREDICTORS
 from unmask.serve.engine import transcript
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Refused
@@ -54,8 +55,8 @@ class Server:
         about = {
             "kind": served.kind, "length": model.length, "tokenizer": model.tokenizer.kind,
             "vocab_size": model.denoiser.vocab_size, "mask_id": model.denoiser.mask_id,
-            "samplers": [*SAMPLERS, *PUBLISHED] if chooses else [],
-            "orders": [*ORDERS, "auto", *LOOKING] if chooses else ["1"],
+            "samplers": [*PLANS, *PUBLISHED] if chooses else [],
+            "orders": [*PREDICTORS, "auto", *LOOKING] if chooses else ["1"],
             "draws": list(DRAWS), "characters_per_token": model.characters_per_token, "card": dict(served.card),
         }  # fmt: skip
         return {"id": name, "object": "model", "created": self.created, "owned_by": "unmask", "unmask": about}

@@ -1,0 +1,210 @@
+"""What a sampler is: it asks for rows, is told what the network says of them, and fills.
+
+``begin`` draws whatever needs no network, ``ask`` says which rows the next call is for, and ``fill`` turns the answer
+into a Step. ``Planned`` is the sampler of every plan; ``unmask.samplers`` has the others. The loop around them is in
+``unmask.sampling``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from unmask.batched import Batched
+from unmask.draw import Pick
+from unmask.noise import Noise, Streams
+from unmask.plan import Group, Plan, Planner
+from unmask.predict import Prediction, Predictor, first_order
+from unmask.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one call of the network did. R is the most positions that a sequence filled; pads are -1."""
+
+    sequences: Tensor  # int64 [b]: which sequences the call was for
+    positions: Tensor  # int64 [b, R]: filled after the call
+    tokens: Tensor  # int64 [b, R]: with these
+    probabilities: Tensor  # float64 [b, R]: their probabilities under what they were drawn from; 1 if carried over
+    tau: Tensor  # float64 [b, R]: their hitting times
+    drawn: Tensor  # bool [b, R]: drawn in this call, not carried over
+    draws: Tensor  # int64 [b]: rows drawn for each sequence, those that were not kept included
+    hidden: Tensor | None = None  # int64 [b, H]: masked again before the filling
+    guessed: Tensor | None = None  # int64 [b, G, 2]: positions and tokens that are guesses for now (samplers.ahead)
+    corrected: Tensor | None = None  # int64 [b]: how many earlier guesses came out otherwise
+    calls: int = 0  # network calls so far, this one included
+    planned: int = 0  # network calls of the whole run: the number itself for a plan, else a bound
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a sampler is told when it begins."""
+
+    mask_id: int
+    streams: Streams  # one for each sequence
+    pick: Pick
+    schedule: Schedule
+    steps: int | None
+
+
+@dataclass
+class State(Batched):
+    """Sequences on their way."""
+
+    task: Task
+    x: Tensor  # int64 [B, L]: the canvas; the loop writes each Step into it
+    calls: Tensor  # int64 [B]: the network calls that each sequence takes, or a bound on them
+
+
+@dataclass(frozen=True)
+class Ask(Batched):
+    """The rows that a sampler wants of the next call. A sequence that asks for none has finished.
+
+    Where the rows are a chain, each is answered as if it and those behind it were masked, at its own time [B, R].
+    """
+
+    rows: Tensor  # int64 [B, R]: positions, on the CPU; pads are -1
+    time: Tensor  # float64 [B]: at which the network is called
+    canvas: Tensor | None = None  # int64 [B, L]: what the network is shown, where that is not the state's x
+    known: Tensor | None = None  # int64 [B]: the rows are a chain, and so many of its first tokens are on the canvas
+
+
+class Sampler(Protocol):
+    """A way to fill a canvas. The loop calls ``ask`` once before every ``fill``."""
+
+    def begin(self, canvas: Tensor, task: Task) -> Any:
+        """The State of a canvas int64 [B, L]."""
+        ...
+
+    def ask(self, state: Any) -> Any:
+        """What the next call is for: an Ask."""
+        ...
+
+    def fill(self, state: Any, ask: Any, log_mu: Tensor) -> Step:
+        """Take log mu [M, V] of the asked rows that are no pads, row by row. The loop applies the Step to state.x."""
+        ...
+
+
+def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:
+    """Write a Step into the canvas it belongs to, in place: first what it hides, then what it fills."""
+    if step.hidden is not None:
+        row, column = (step.hidden >= 0).nonzero(as_tuple=True)
+        tokens[step.sequences[row], step.hidden[row, column]] = mask_id
+    row, column = (step.positions >= 0).nonzero(as_tuple=True)
+    tokens[step.sequences[row], step.positions[row, column]] = step.tokens[row, column].to(tokens.device)
+    return tokens
+
+
+def packed(where: Tensor) -> Tensor:
+    """The positions where the boolean [B, L] holds, int64 [B, R] on the CPU, in order; pads are -1."""
+    where = where.cpu()
+    width = int(where.sum(1).max()) if where.numel() else 0
+    # A stable sort of "not here" brings the wanted positions to the front, in order.
+    positions = torch.argsort((~where).to(torch.int8), dim=1, stable=True)[:, :width]
+    return torch.where(where.gather(1, positions), positions, -1)
+
+
+def filled(chosen: Tensor, tokens: Tensor, probabilities: Tensor, tau: Tensor, draws: Tensor,
+           hidden: Tensor | None = None) -> Step:  # fmt: skip
+    """The Step that fills the positions where ``chosen`` holds; all [B, L] and on the CPU, but tau is [B]."""
+    positions = packed(chosen)
+    real, at = positions >= 0, positions.clamp(min=0)
+    return Step(
+        torch.arange(len(chosen)), positions, torch.where(real, tokens.gather(1, at), -1),
+        torch.where(real, probabilities.gather(1, at), 0.0), torch.where(real, tau.unsqueeze(1), 0.0), real, draws,
+        hidden,
+    )  # fmt: skip
+
+
+@dataclass
+class PlanState(State):
+    """Sequences on their way through a plan."""
+
+    plan: Plan
+    step: Tensor  # int64 [B]: the step that each is at
+    noise: Noise  # [B, L]: of the tokens
+    visits: Tensor  # int64 [B, L]: how often each position has been drawn before
+    before: list[Prediction | None]  # the last call's answer at the rows of this one, for Algorithm 3
+
+    @classmethod
+    def join(cls, states: Sequence[Self]) -> Self:
+        """Sequences of several runs as one batch, in this order."""
+        x, calls, step, visits = (
+            torch.cat([getattr(state, name) for state in states]) for name in ("x", "calls", "step", "visits")
+        )
+        noise, before = torch.cat([state.noise.keys for state in states]), [one for s in states for one in s.before]
+        return cls(states[0].task, x, calls, Plan.join([s.plan for s in states]), step, Noise(noise), visits, before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanAsk(Ask):
+    """What a plan's call is for."""
+
+    group: Group
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Plan, predict, draw: everything but the tokens is drawn before the first call."""
+
+    plan: Planner
+    predict: Predictor = first_order
+
+    def begin(self, canvas: Tensor, task: Task) -> PlanState:
+        whole = self.plan(canvas, mask_id=task.mask_id, streams=task.streams, schedule=task.schedule, steps=task.steps)
+        whole = self.predict.prepare(whole, task.streams)
+        step, visits = torch.zeros(len(canvas), dtype=torch.int64), torch.zeros(canvas.shape, dtype=torch.int64)
+        noise = task.streams.at("token", canvas.shape[1])
+        return PlanState(task, canvas.clone(), whole.calls, whole, step, noise, visits, [None] * len(canvas))
+
+    def ask(self, state: PlanState) -> PlanAsk:
+        """The rows of this step, and those of the next where the predictor looks ahead."""
+        group, last = state.plan.group(state.step), max(state.plan.call_time.shape[1] - 1, 0)
+        rows = torch.where(group.drawn, group.positions, -1)
+        if self.predict.lookahead:
+            later = state.plan.group(state.step + 1)
+            rows = torch.cat((rows, torch.where(later.drawn, later.positions, -1)), 1)
+        if not state.plan.call_time.shape[1]:
+            return PlanAsk(rows=rows, time=torch.zeros(len(rows), dtype=torch.float64), group=group)
+        time = state.plan.call_time.gather(1, state.step.clamp(max=last).unsqueeze(1)).squeeze(1)
+        return PlanAsk(rows=rows, time=time, group=group)
+
+    def fill(self, state: PlanState, ask: PlanAsk, log_mu: Tensor) -> Step:
+        """Predict and draw, and beside it carry over what the group keeps of the canvas (Eq. 4)."""
+        group, x = ask.group, state.x
+        row, column = (ask.rows >= 0).nonzero(as_tuple=True)
+        now = Prediction(log_mu, ask.time[row].to(x.device))
+        if self.predict.lookahead:
+            due = column < group.positions.shape[1]
+            later = [now.take(((row == i) & ~due).nonzero().squeeze(1)) for i in range(len(x))]
+            now, row, column = now.take(due.nonzero().squeeze(1)), row[due], column[due]
+            before, state.before = _together(state.before, now, row), later
+        else:
+            before = None
+        weights = self.predict.combine(now, before, group.tau[row, column].to(x.device))
+        at = group.positions[row, column]
+        noise = state.noise[row, at].again(state.visits[row, at])
+        ids, probabilities = state.task.pick(weights, noise, normalised=self.predict.combine is first_order.combine)
+        if group.hidden is not None:
+            state.visits[row, at] += 1
+        state.step = state.step + 1
+        positions = group.positions.to(x.device)
+        tokens = torch.where(positions >= 0, x.gather(1, positions.clamp(min=0)), -1)
+        certain = (positions >= 0).double()
+        tokens[row, column], certain[row, column] = ids, probabilities
+        return Step(
+            torch.arange(len(x)), group.positions, tokens, certain, group.tau, group.drawn, group.drawn.sum(1),
+            group.hidden,
+        )  # fmt: skip
+
+
+def _together(before: Sequence[Prediction | None], now: Prediction, row: Tensor) -> Prediction | None:
+    """The last answers of a batch; a sequence that has none yet gets this one, which is to extrapolate nothing."""
+    if not any(before):
+        return None
+    parts = [one if one is not None else now.take((row == i).nonzero().squeeze(1)) for i, one in enumerate(before)]
+    return Prediction(torch.cat([one.log_mu for one in parts]), torch.cat([one.time for one in parts]))
