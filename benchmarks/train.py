@@ -78,7 +78,7 @@ class Trainer:
 def masked_rows(network: DDiT, x: Tensor, x0: Tensor) -> Tensor:
     """What unmask trains with: the last MLP, the head and the loss at masked positions alone."""
     masked = x == network.mask_id
-    weight = torch.full((len(x),), 1 / x.numel())
+    weight = torch.full((len(x),), 1 / x.numel(), dtype=torch.float64)
     total: Tensor = Losses(network, "time")(x0, masked, weight, weight)[0]
     return total
 

@@ -1,55 +1,68 @@
 """unmask: train, sample and evaluate masked (diffusion) models of discrete data, exactly and fast."""
 
-import importlib.util
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unmask import draw as draw
+    from unmask import forward as forward
+    from unmask import objective as objective
+    from unmask import plan as plan
+    from unmask import predict as predict
+    from unmask import samplers as samplers
+    from unmask import schedule as schedule
+    from unmask import theory as theory
+    from unmask import timing as timing
+    from unmask.audit import AuditReport as AuditReport
+    from unmask.audit import audit as audit
+    from unmask.bound import Bound as Bound
+    from unmask.likelihood import nelbo as nelbo
+    from unmask.models.oracles.enumerated import EnumeratedOracle as EnumeratedOracle
+    from unmask.models.oracles.enumerated import HiddenMarkovOracle as HiddenMarkovOracle
+    from unmask.models.oracles.enumerated import MarkovOracle as MarkovOracle
+    from unmask.plan import Plan as Plan
+    from unmask.protocol import Denoiser as Denoiser
+    from unmask.sampler import Sampler as Sampler
+    from unmask.sampler import Step as Step
+    from unmask.sampler import apply as apply
+    from unmask.sampling import Sample as Sample
+    from unmask.sampling import sample as sample
+    from unmask.sampling import stream as stream
+    from unmask.schedule import Cosine as Cosine
+    from unmask.schedule import Geometric as Geometric
+    from unmask.schedule import Linear as Linear
+    from unmask.schedule import LogLinear as LogLinear
+    from unmask.schedule import Polynomial as Polynomial
+    from unmask.text.find import load as load
+    from unmask.text.model import Model as Model
 
 __version__ = "0.1.0"
 
-from unmask import theory
+# Where each public name is defined; None for a module. Each is imported when it is first used: unmask.theory works
+# without torch, and the command line sets what torch reads when it starts.
+_HOMES = {
+    "AuditReport": "audit", "Bound": "bound", "Cosine": "schedule", "Denoiser": "protocol",
+    "EnumeratedOracle": "models.oracles.enumerated", "Geometric": "schedule",
+    "HiddenMarkovOracle": "models.oracles.enumerated", "Linear": "schedule", "LogLinear": "schedule",
+    "MarkovOracle": "models.oracles.enumerated", "Model": "text.model", "Plan": "plan", "Polynomial": "schedule",
+    "Sample": "sampling", "Sampler": "sampler", "Step": "sampler", "apply": "sampler", "audit": "audit", "draw": None,
+    "forward": None, "load": "text.find", "nelbo": "likelihood", "objective": None, "plan": None, "predict": None,
+    "sample": "sampling", "samplers": None, "schedule": None, "stream": "sampling", "theory": None, "timing": None,
+}  # fmt: skip
 
-if importlib.util.find_spec("torch") is not None:  # unmask.theory alone works without it
-    from unmask import draw, forward, objective, plan, predict, samplers, schedule, timing
-    from unmask.audit import AuditReport, audit
-    from unmask.bound import Bound
-    from unmask.likelihood import nelbo
-    from unmask.models.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
-    from unmask.plan import Plan
-    from unmask.protocol import Denoiser
-    from unmask.sampler import Sampler, Step, apply
-    from unmask.sampling import Sample, sample, stream
-    from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
-    from unmask.text.find import load
-    from unmask.text.model import Model
+__all__ = [*_HOMES]
 
-    __all__ = [
-        "AuditReport",
-        "Bound",
-        "Cosine",
-        "Denoiser",
-        "EnumeratedOracle",
-        "Geometric",
-        "HiddenMarkovOracle",
-        "Linear",
-        "LogLinear",
-        "MarkovOracle",
-        "Model",
-        "Plan",
-        "Polynomial",
-        "Sample",
-        "Sampler",
-        "Step",
-        "apply",
-        "audit",
-        "draw",
-        "forward",
-        "load",
-        "nelbo",
-        "objective",
-        "plan",
-        "predict",
-        "sample",
-        "samplers",
-        "schedule",
-        "stream",
-        "theory",
-        "timing",
-    ]
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+    home = _HOMES[name]
+    found = importlib.import_module(f"unmask.{home or name}")
+    value = globals()[name] = found if home is None else getattr(found, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -15,11 +15,7 @@ def mask_by_time(
 
     x0 is int64 [B, L] and t [B]; positions where ``where`` is False are never masked.
     """
-    u = torch.rand(x0.shape, dtype=torch.float64, generator=generator, device=generator.device).to(x0.device)
-    masked = u >= schedule.alpha(t).to(x0.device).unsqueeze(1)
-    if where is not None:
-        masked &= where
-    return torch.where(masked, mask_id, x0)
+    return torch.where(masked_by_time(schedule.alpha(t), uniforms(x0, generator), where), mask_id, x0)
 
 
 def mask_by_count(
@@ -29,16 +25,35 @@ def mask_by_count(
 
     x0 is int64 [B, L] and n int64 [B]; positions where ``where`` is False are never masked.
     """
-    allowed = where.sum(1) if where is not None else torch.full_like(n, x0.shape[1])
-    if bool(((n < 0) | (n > allowed.to(n.device))).any()):
+    return torch.where(masked_by_count(n, uniforms(x0, generator), where), mask_id, x0)
+
+
+def masked_by_time(alpha: Tensor, keys: Tensor, where: Tensor | None = None) -> Tensor:
+    """Which positions Equation 1 masks, bool [B, L], as a function of uniforms [B, L]; alpha is [B]."""
+    masked = keys >= alpha.to(keys.device).unsqueeze(1)
+    return masked if where is None else masked & where
+
+
+def masked_by_count(n: Tensor, keys: Tensor, where: Tensor | None = None) -> Tensor:
+    """Which positions Proposition 3.1 masks, bool [B, L]: the n smallest of the uniforms [B, L]; n is [B]."""
+    n, allowed = n.to(keys.device), holes(keys, where)
+    if bool(((n < 0) | (n > allowed)).any()):
         raise ValueError(
             f"n must be between 0 and the number of positions that may be masked ({allowed.tolist()}), got {n.tolist()}"
         )
-    keys = torch.rand(x0.shape, dtype=torch.float64, generator=generator, device=generator.device).to(x0.device)
     if where is not None:
         keys = keys.masked_fill(~where, 2.0)  # behind every key in [0, 1)
-    rank = keys.argsort(1).argsort(1)
-    return torch.where(rank < n.to(x0.device).unsqueeze(1), mask_id, x0)
+    return keys.argsort(1).argsort(1) < n.unsqueeze(1)
+
+
+def holes(keys: Tensor, where: Tensor | None) -> Tensor:
+    """How many positions of each sequence may be masked: int64 [B]."""
+    return torch.full((len(keys),), keys.shape[1], device=keys.device) if where is None else where.sum(1)
+
+
+def uniforms(x0: Tensor, generator: torch.Generator) -> Tensor:
+    """float64 [B, L], one for each token."""
+    return torch.rand(x0.shape, dtype=torch.float64, generator=generator, device=generator.device).to(x0.device)
 
 
 def reversal(xt: Tensor, mu: Tensor, s: Tensor, t: Tensor, *, schedule: Schedule, mask_id: int) -> Tensor:

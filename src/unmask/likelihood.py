@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask import objective
+from unmask import objective, timing
 from unmask.bound import Bound
+from unmask.forward import holes
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, device_of, inference, logits_where
+from unmask.protocol import Denoiser, device_of, follows_order, inference, logits_where
 from unmask.schedule import Linear, Schedule
 
 __all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
@@ -49,9 +50,6 @@ class Passes:
     def strata(self) -> int:
         return 1 if self.by == "order" else max(1, self.num // 2)
 
-    def stratum(self, k: int) -> int:
-        return k % self.num % self.strata
-
     def estimates(
         self,
         model: Denoiser,
@@ -66,20 +64,25 @@ class Passes:
 
         Also where in 0..1 its count or time fell, [B]. x0 and where are on the CPU.
         """
-        device, any_order = device_of(model), getattr(model, "any_order", False)
-        where = torch.ones_like(x0, dtype=torch.bool) if where is None else where
-        u = self._uniforms(index, number, 1 + x0.shape[1] * (3 if any_order else 2))
+        device, orders = device_of(model), follows_order(model)
+        u = self._uniforms(index, number, 1 + x0.shape[1] * (3 if orders else 2))
         place, (keys, hits, *order) = u[:, 0], u[:, 1:].reshape(len(u), -1, x0.shape[1]).unbind(1)
-        t = (torch.tensor([self.stratum(k) for k in number.tolist()]) + place) / self.strata
+        t, when = (self.stratum(number) + place) / self.strata, order[0] if orders else None
         if self.by == "order":
-            orders, time = _by_order(keys, hits, where, schedule)
-            nats = objective.along_order(model, x0.to(device), orders.to(device), time=time.to(device))
+            way, time = objective.in_order(keys, hits, schedule=schedule, where=where)
+            nats = objective.along_order(model, x0.to(device), way.to(device), time=time.to(device))
             return _numbers(nats, index), torch.full_like(t, torch.nan)
-        draw = _by_count if self.by == "count" else _by_time
-        masked, time, weight = draw(t, keys, hits, where, schedule)
-        x, x0, time = torch.where(masked, model.mask_id, x0).to(device), x0.to(device), time.to(device)
-        nats = objective.cross_entropy(model, x, x0, time, order[0].to(device) if any_order else None)
-        return weight * _numbers(nats, index), t
+        if self.by == "time":
+            masking = objective.by_time(t, keys, schedule=schedule, where=where, when=when)
+        else:
+            n = timing.count(t, holes(keys, where))
+            masking = objective.by_count(n, keys, hits, schedule=schedule, where=where, when=when)
+        nats = objective.cross_entropy(model, x0.to(device), masking.to(device))
+        return masking.weight * _numbers(nats, index), t
+
+    def stratum(self, number: Tensor) -> Tensor:
+        """Which part of 0..1 a pass falls into."""
+        return number % self.num % self.strata
 
     def _uniforms(self, index: Tensor, number: Tensor, width: int) -> Tensor:
         """[B, width], each row from the stream of its sequence and pass."""
@@ -91,43 +94,13 @@ class Passes:
 
         The mean of the strata's means; the variance is unbiased, because passes in a stratum are independent.
         """
-        stratum = torch.tensor([self.stratum(k) for k in range(values.shape[1])])
+        stratum = self.stratum(torch.arange(values.shape[1]))
         parts = [values[:, stratum == s] for s in range(self.strata)]
         nats = torch.stack([part.mean(1) for part in parts]).mean(0)
         if min(part.shape[1] for part in parts) < 2:
             return nats, torch.full_like(nats, torch.inf)
         variance = torch.stack([part.var(1) / part.shape[1] for part in parts]).sum(0)
         return nats, variance.sqrt() / self.strata
-
-
-def _by_count(
-    t: Tensor, keys: Tensor, hits: Tensor, where: Tensor, schedule: Schedule
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Equation 7: which positions are masked, n = ceil(L t) of those that may be, Eq. 8's time, and the weight L/n."""
-    holes = where.sum(1)
-    n = torch.minimum((t * holes).ceil().long().clamp(min=1), holes)
-    masked = keys.masked_fill(~where, 2.0).argsort(1).argsort(1) < n.unsqueeze(1)
-    alpha = 1 - _ordered(hits, holes).gather(1, n.unsqueeze(1) - 1).squeeze(1)
-    return masked, schedule.inverse(alpha), holes / n.double()
-
-
-def _by_time(t: Tensor, keys: Tensor, hits: Tensor, where: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor]:
-    """Equation 6: which positions are masked, each with probability 1 - alpha_t, t, and -alpha'/(1 - alpha)."""
-    t = t.clamp(min=2.0**-53)  # the weight is infinite at t = 0, which U(0, 1) reaches once in 2^53 draws
-    return where & (keys >= schedule.alpha(t).unsqueeze(1)), t, -schedule.weight(t)
-
-
-def _by_order(keys: Tensor, hits: Tensor, where: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
-    """A random order of the positions that may be masked, and Eq. 8's times for all of its counts, n = L .. 1."""
-    holes = where.sum(1)
-    order = keys.masked_fill(~where, 2.0).argsort(1)[:, : int(holes[0])]
-    return order, schedule.inverse(1 - _ordered(hits, holes)[:, : order.shape[1]].flip(1))
-
-
-def _ordered(u: Tensor, holes: Tensor) -> Tensor:
-    """The first ``holes`` of L uniforms in order, within 0 .. holes/L: 1 - alpha whenever one more is masked."""
-    holes, length = holes.unsqueeze(1), u.shape[1]
-    return torch.where(torch.arange(length) < holes, u * holes / length, 2.0).sort(1).values
 
 
 def nelbo(
@@ -229,15 +202,6 @@ def along_orders(
 
 def drawn_seed(generator: torch.Generator) -> int:
     return int(torch.randint(1 << 62, (), generator=generator, device=generator.device))
-
-
-def for_bound(network: Any) -> Any:
-    """A self-conditioned network is evaluated as mu(x, t) = F(x, t, F(x, t)), with nothing remembered."""
-    if not getattr(getattr(network, "config", None), "self_conditioning", False):
-        return network
-    from unmask.models.self_conditioned import SelfConditioned
-
-    return SelfConditioned(network, remember=False)
 
 
 def left_to_right(model: Any) -> bool:

@@ -1,111 +1,157 @@
-"""The training objectives. Each takes any denoiser and gives one unbiased estimate per sequence, in nats.
+"""The objectives: one estimator. A masking is drawn first, and then its terms are computed.
 
-Cross-entropies are computed at masked rows alone, in float32 at least, and every objective is a weighted sum of them:
-what differs is how the tokens are masked and what the weight is. A network whose attention follows an order (its
-``any_order`` is true) is given its visible tokens in a random one.
+A ``Masking`` says which positions are masked, at what time, and with what weight their terms count. It is a pure
+function of uniforms: ``by_time`` (Eq. 6) and ``by_count`` (Prop. 3.1 with Eq. 8) make one. A term is the network's loss
+at the masked positions: the cross-entropy, or SEDD's score entropy. Weight times term is one unbiased estimate per
+sequence, in nats. Training, bounds and conditional bounds differ in where their uniforms come from alone.
+
+``where`` restricts the process to some positions, its holes; the others are given. A canvas with H holes of L positions
+starts at t_start = alpha^-1(1 - H/L), as in sampling. At t < t_start a hole is masked with the probability
+(1 - alpha_t) / (1 - alpha_{t_start}), and
+
+    -log p(holes | given) <= integral_0^{t_start} -alpha'_t / (1 - alpha_t) E[sum of cross-entropies at x_t] dt
+
+because the rate at which a masked token is revealed, -alpha' / (1 - alpha), does not depend on the start. The times at
+which 1, 2, .., H are masked are in order, and 1 - alpha there is in order among H uniforms on (0, H/L): Eq. 8.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.forward import mask_by_count, mask_by_time
-from unmask.models.anyorder import usual_order
-from unmask.protocol import Denoiser, logits_where, suppress_mask
+from unmask.forward import holes, masked_by_count, masked_by_time, uniforms
+from unmask.protocol import Denoiser, follows_order, logits_where, suppress_mask
 from unmask.schedule import Linear, Schedule
 
 LOGITS = 1 << 24  # at a time, where there may be as many as L V for each sequence
 
 
-def cross_entropy(
-    model: Denoiser, x: Tensor, x0: Tensor, time: Tensor | None, order: Tensor | None = None
-) -> Tensor:
-    """Sum over the masked positions of -log mu(x)[x0], per sequence: [B].
+@dataclass(frozen=True)
+class Masking:
+    """What is hidden of each sequence, what the network is told, and what the terms are multiplied by."""
 
-    order: [B, L], when each visible token became visible, for a network whose attention follows it.
-    """
-    masked = x == model.mask_id
-    logits = _logits(model, x, time, masked, order)
-    losses = functional.cross_entropy(_at_least_float32(logits), x0[masked], reduction="none")
-    return _per_sequence(losses, masked)
+    masked: Tensor  # bool [B, L]: the positions that have a term
+    time: Tensor  # float64 [B]: for a network that reads the time
+    weight: Tensor  # float64 [B]: of the summed terms, in the sequence's estimate
+    when: Tensor | None = None  # float64 [B, L]: when a visible token became visible, for a network that follows it
 
+    @property
+    def n(self) -> Tensor:
+        return self.masked.sum(1)
 
-def nelbo_by_time(
-    model: Denoiser,
-    x0: Tensor,
-    t: Tensor,
-    *,
-    generator: torch.Generator,
-    schedule: Schedule | None = None,
-    where: Tensor | None = None,
-) -> Tensor:
-    """Equation 6: the NELBO as an integral over time, at one t ~ U(0, 1) and one x_t per sequence."""
-    schedule = schedule or Linear()
-    t = t.clamp(min=2.0**-53)  # the weight is infinite at t = 0, which U(0, 1) reaches once in 2^53 draws
-    xt = mask_by_time(x0, t, schedule=schedule, mask_id=model.mask_id, generator=generator, where=where)
-    weight = -schedule.weight(t).to(x0.device)
-    order = random_order(model, x0, generator)
-    return _weighted(weight, cross_entropy(model, xt, x0, t.to(x0.device), order))
+    def hide(self, x0: Tensor, mask_id: int) -> Tensor:
+        return torch.where(self.masked, mask_id, x0)
 
+    def rows(self, some: Tensor | slice) -> Masking:
+        """Some of the sequences."""
+        return self.map(lambda part: part[some])
 
-def nelbo_by_count(
-    model: Denoiser,
-    x0: Tensor,
-    n: Tensor,
-    *,
-    generator: torch.Generator,
-    schedule: Schedule | None = None,
-    where: Tensor | None = None,
-) -> Tensor:
-    """Equation 7: the NELBO as a sum over the number of masked tokens, at one n ~ U{1..L} per sequence.
+    def to(self, device: torch.device) -> Masking:
+        return self.map(lambda part: part.to(device))
 
-    A network that reads the time gets one draw of Eq. 8's mixture: alpha_n ~ Beta(L - n + 1, n).
-    """
-    length = x0.shape[1] if where is None else where.sum(1)
-    return weighted_cross_entropy(
-        model, x0, n, weight=length / n.to(x0.device).double(), generator=generator, schedule=schedule, where=where
-    )
+    def map(self, function: Callable[[Tensor], Tensor]) -> Masking:
+        return Masking(*(function(part) for part in self.tensors()))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        parts = (getattr(self, field.name) for field in fields(self))
+        return tuple(part for part in parts if part is not None)
 
 
-def weighted_cross_entropy(
-    model: Denoiser,
-    x0: Tensor,
-    n: Tensor,
-    *,
-    weight: Tensor | float,
-    generator: torch.Generator,
-    schedule: Schedule | None = None,
-    where: Tensor | None = None,
-) -> Tensor:
-    """The general loss L_w of Sec. 3.2: ``weight`` times the summed cross-entropy at n masked tokens.
+def joined(parts: Sequence[Masking]) -> Masking:
+    """The sequences of several maskings, one after the other."""
+    return Masking(*(torch.cat(some) for some in zip(*(part.tensors() for part in parts), strict=True)))
 
-    n ~ p(n) with this weight has w_n = p(n) weight. L/n with n uniform is the NELBO (Eq. 7); 1 with n uniform is
-    Mask-Predict; 1 with ``maskgit_count`` is MaskGIT. All have the same minimiser (Prop. 3.2).
+
+def by_time(
+    t: Tensor, keys: Tensor, *, schedule: Schedule | None = None, where: Tensor | None = None,
+    when: Tensor | None = None,
+) -> Masking:  # fmt: skip
+    """Equation 6 at t_start times t, uniform [B]; keys and when are uniforms [B, L], one for each position.
+
+    The weight is that of the integral over (0, t_start): -t_start alpha'/(1 - alpha).
     """
     schedule = schedule or Linear()
-    xn = mask_by_count(x0, n, mask_id=model.mask_id, generator=generator, where=where)
-    holes = torch.full_like(n, x0.shape[1]) if where is None else where.sum(1).to(n.device)
-    time = schedule.inverse(beta_alpha(n, x0.shape[1], generator, holes=holes)).to(x0.device)
-    order = random_order(model, x0, generator)
-    return _weighted(torch.as_tensor(weight), cross_entropy(model, xn, x0, time, order))
+    first = 1 - holes(keys, where) / keys.shape[1]  # alpha at t_start
+    start = schedule.inverse(first)
+    # The weight is infinite at t = 0, which U(0, 1) reaches once in 2^53 draws.
+    t = (start * t.to(keys.device)).clamp(min=2.0**-53)
+    masked = masked_by_time((schedule.alpha(t) - first) / (1 - first), keys, where)
+    return Masking(masked, t, -start * schedule.weight(t), _given_first(when, where))
 
 
-def beta_alpha(n: Tensor, length: int, generator: torch.Generator, *, holes: Tensor | None = None) -> Tensor:
-    """Equation 8: alpha_n ~ Beta(L - n + 1, n), as 1 minus the n-th smallest of L uniforms.
+def by_count(
+    n: Tensor, keys: Tensor, hits: Tensor, *, weight: Tensor | float | None = None, schedule: Schedule | None = None,
+    where: Tensor | None = None, when: Tensor | None = None,
+) -> Masking:  # fmt: skip
+    """Equation 7 at n masked tokens [B]; keys, hits and when are uniforms [B, L].
+
+    Another weight than H/n makes it another loss of Sec. 3.2: see ``weighted_cross_entropy``.
+    """
+    masked = masked_by_count(n, keys, where)
+    return of_subset(masked, hits, weight=weight, schedule=schedule, where=where, when=when)
+
+
+def of_subset(
+    masked: Tensor, hits: Tensor, *, weight: Tensor | float | None = None, schedule: Schedule | None = None,
+    where: Tensor | None = None, when: Tensor | None = None, beyond: Tensor | int = 0,
+) -> Masking:  # fmt: skip
+    """Equation 7 at a given subset of the holes: the weight is H/n by default, the time a draw of Eq. 8's mixture.
+
+    beyond: [B], how many more positions are masked, and stay so: the holes are revealed before them.
+    """
+    n, count = masked.sum(1), holes(hits, where)
+    alpha = beta_alpha(n + beyond, hits, holes=count + beyond)
+    weight = count / n.double() if weight is None else torch.as_tensor(weight, dtype=torch.float64)
+    time = (schedule or Linear()).inverse(alpha)
+    return Masking(masked, time, weight.to(hits.device).expand(len(masked)), _given_first(when, where))
+
+
+def all_tokens(when: Tensor) -> Masking:
+    """Every token is a term of weight 1: the chain rule along the order ``when`` [B, L], or from left to right."""
+    one = torch.ones_like(when[:, 0])
+    return Masking(torch.ones_like(when, dtype=torch.bool), one, one, when)
+
+
+def in_order(
+    keys: Tensor, hits: Tensor, *, schedule: Schedule | None = None, where: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A uniform order of the holes for ``along_order``, int64 [B, H], and Eq. 8's times of its counts, n = H .. 1.
+
+    keys and hits are uniforms [B, L]; every sequence has as many holes.
+    """
+    count = holes(keys, where)
+    order = (keys if where is None else keys.masked_fill(~where, 2.0)).argsort(1)[:, : int(count[0])]
+    alpha = 1 - _hits(hits, count)[:, : order.shape[1]].flip(1)
+    return order, (schedule or Linear()).inverse(alpha)
+
+
+def beta_alpha(n: Tensor, u: Tensor, *, holes: Tensor | None = None) -> Tensor:
+    """Equation 8: alpha_n ~ Beta(L - n + 1, n), as 1 minus the n-th smallest of L uniforms u [B, L].
 
     Where only ``holes`` of the L positions may be masked, the process starts at alpha = 1 - holes/L, and the uniforms
     are as many and as much smaller.
     """
-    u = torch.rand(len(n), length, dtype=torch.float64, generator=generator, device=generator.device)
-    if holes is not None:
-        holes = holes.to(u.device).unsqueeze(1)
-        u = torch.where(torch.arange(length, device=u.device) < holes, u * holes / length, 2.0)
-    return 1 - u.sort(1).values.gather(1, n.to(u.device).unsqueeze(1) - 1).squeeze(1)
+    count = torch.full_like(n, u.shape[1]) if holes is None else holes
+    at = n.to(u.device).clamp(min=1).unsqueeze(1) - 1  # with nothing masked there is no term, and any time will do
+    return 1 - _hits(u, count.to(u.device)).gather(1, at).squeeze(1)
+
+
+def _hits(u: Tensor, holes: Tensor) -> Tensor:
+    """1 - alpha whenever one more hole is masked, in order: so many uniforms on (0, holes/L), then 2."""
+    holes, length = holes.unsqueeze(1), u.shape[1]
+    return torch.where(torch.arange(length, device=u.device) < holes, u * holes / length, 2.0).sort(1).values
+
+
+def _given_first(when: Tensor | None, where: Tensor | None) -> Tensor | None:
+    """What is given was visible before everything else."""
+    return when if when is None or where is None else when.masked_fill(~where, -1.0)
 
 
 def maskgit_count(t: Tensor, length: int) -> Tensor:
@@ -113,42 +159,78 @@ def maskgit_count(t: Tensor, length: int) -> Tensor:
     return (torch.cos(math.pi / 2 * t) * length).ceil().long().clamp(1, length)
 
 
-def score_entropy(
-    model: Denoiser,
-    x0: Tensor,
-    t: Tensor,
-    *,
-    generator: torch.Generator,
-    schedule: Schedule | None = None,
-    where: Tensor | None = None,
-) -> Tensor:
-    """SEDD's diffusion-weighted denoising score entropy (DWDSE) in the absorbing case, at one t ~ U(0, 1).
-
-    sigma(t) sum_x I(s_x, r delta_{x,x0}) = sigma(t) r (sum_x e^f_x - f_x0 - 1) with r = alpha/(1 - alpha) and
-    s = r e^f; and sigma(t) r = -alpha'/(1 - alpha), the weight of Eq. 6.
-    """
-    schedule = schedule or Linear()
-    t = t.clamp(min=2.0**-53)
-    xt = mask_by_time(x0, t, schedule=schedule, mask_id=model.mask_id, generator=generator, where=where)
-    order = random_order(model, x0, generator)
-    return _weighted(-schedule.weight(t).to(x0.device), score_terms(model, xt, x0, t.to(x0.device), order))
+def cross_entropy(model: Denoiser, x0: Tensor, masking: Masking) -> Tensor:
+    """Sum over the masked positions of -log mu(x)[x0], per sequence: [B]."""
+    logits = _logits(model, x0, masking)
+    losses = functional.cross_entropy(logits, x0[masking.masked], reduction="none")
+    return per_sequence(losses, masking.masked)
 
 
-def score_terms(model: Denoiser, x: Tensor, x0: Tensor, time: Tensor | None, order: Tensor | None = None) -> Tensor:
+def score_terms(model: Denoiser, x0: Tensor, masking: Masking) -> Tensor:
     """Sum over the masked positions of sum_x e^f_x - f_x0 - 1, per sequence: [B].
 
     The network's outputs are log-scores, f plus log D for D data tokens, and need not be normalised. Where they are, a
     term is the cross-entropy.
     """
-    masked = x == model.mask_id
-    f = _at_least_float32(_logits(model, x, time, masked, order)) - math.log(data_tokens(model))
-    terms = f.exp().sum(-1) - f.gather(-1, x0[masked].unsqueeze(-1)).squeeze(-1) - 1
-    return _per_sequence(terms, masked)
+    f = _logits(model, x0, masking) - math.log(data_tokens(model))
+    terms = f.exp().sum(-1) - f.gather(-1, x0[masking.masked].unsqueeze(-1)).squeeze(-1) - 1
+    return per_sequence(terms, masking.masked)
 
 
 def data_tokens(model: Denoiser) -> int:
     """How many ids are data: the mask is not one, wherever its id lies."""
     return model.vocab_size - (model.mask_id < model.vocab_size)
+
+
+def nelbo_by_time(
+    model: Denoiser, x0: Tensor, t: Tensor, *, generator: torch.Generator, schedule: Schedule | None = None,
+    where: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Equation 6: the NELBO as an integral over time, at one t ~ U(0, 1) and one x_t per sequence.
+
+    With ``where`` the NELBO of its positions given the others, at t_start times t.
+    """
+    masking = by_time(t, uniforms(x0, generator), schedule=schedule, where=where, when=_order(model, x0, generator))
+    return weighted(masking, cross_entropy(model, x0, masking))
+
+
+def score_entropy(
+    model: Denoiser, x0: Tensor, t: Tensor, *, generator: torch.Generator, schedule: Schedule | None = None,
+    where: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """SEDD's diffusion-weighted denoising score entropy (DWDSE) in the absorbing case, at one t ~ U(0, 1).
+
+    sigma(t) sum_x I(s_x, r delta_{x,x0}) = sigma(t) r (sum_x e^f_x - f_x0 - 1) with r = alpha/(1 - alpha) and
+    s = r e^f; and sigma(t) r = -alpha'/(1 - alpha), the weight of Eq. 6.
+    """
+    masking = by_time(t, uniforms(x0, generator), schedule=schedule, where=where, when=_order(model, x0, generator))
+    return weighted(masking, score_terms(model, x0, masking))
+
+
+def nelbo_by_count(
+    model: Denoiser, x0: Tensor, n: Tensor, *, generator: torch.Generator, schedule: Schedule | None = None,
+    where: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Equation 7: the NELBO as a sum over the number of masked tokens, at one n ~ U{1..L} per sequence.
+
+    A network that reads the time gets one draw of Eq. 8's mixture: alpha_n ~ Beta(L - n + 1, n). With ``where`` the
+    NELBO of its H positions given the others, at one n ~ U{1..H}.
+    """
+    return weighted_cross_entropy(model, x0, n, weight=None, generator=generator, schedule=schedule, where=where)
+
+
+def weighted_cross_entropy(
+    model: Denoiser, x0: Tensor, n: Tensor, *, weight: Tensor | float | None, generator: torch.Generator,
+    schedule: Schedule | None = None, where: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The general loss L_w of Sec. 3.2: ``weight`` times the summed cross-entropy at n masked tokens.
+
+    n ~ p(n) with this weight has w_n = p(n) weight. L/n with n uniform is the NELBO (Eq. 7), for which None stands; 1
+    with n uniform is Mask-Predict; 1 with ``maskgit_count`` is MaskGIT. All have the same minimiser (Prop. 3.2).
+    """
+    keys, hits, when = uniforms(x0, generator), uniforms(x0, generator), _order(model, x0, generator)
+    masking = by_count(n, keys, hits, weight=weight, schedule=schedule, where=where, when=when)
+    return weighted(masking, cross_entropy(model, x0, masking))
 
 
 def left_to_right(model: Any, x0: Tensor) -> Tensor:
@@ -165,13 +247,14 @@ def along_order(model: Denoiser, x0: Tensor, order: Tensor, *, time: Tensor | No
     One call of the network per position of the order, or one in all if its attention follows the order. time is [B, K]
     for a network that reads it.
     """
-    if getattr(model, "any_order", False):
+    if follows_order(model):
         return _in_one_pass(model, x0, order)
     x = x0.scatter(1, order, model.mask_id)
     total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
     for k in range(order.shape[1]):
         position = order[:, k : k + 1]
-        logits = logits_where(model, x, None if time is None else time[:, k], _at(position, x0.shape))
+        here = torch.zeros_like(x0, dtype=torch.bool).scatter(1, position, True)
+        logits = logits_where(model, x, None if time is None else time[:, k], here)
         token = x0.gather(1, position)
         total = total + functional.cross_entropy(logits.double(), token.squeeze(1), reduction="none")
         x = x.scatter(1, position, token)
@@ -180,10 +263,9 @@ def along_order(model: Denoiser, x0: Tensor, order: Tensor, *, time: Tensor | No
 
 def _in_one_pass(model: Any, x0: Tensor, order: Tensor) -> Tensor:
     """``along_order`` by the two streams of an any-order network: a pass of length L + K."""
-    # What is visible throughout comes before the order.
-    became = (usual_order(x0.shape[1]).to(x0.device) - x0.shape[1]).expand_as(x0)
-    became = became.scatter(1, order, torch.arange(order.shape[1], device=x0.device).expand_as(order))
-    states, targets = model.two_streams(x0, became, order), x0.gather(1, order)
+    places = torch.arange(order.shape[1], device=x0.device).expand_as(order)
+    when = torch.full_like(x0, -1).scatter(1, order, places)  # what is visible throughout comes first
+    states, targets = model.two_streams(x0, when, order), x0.gather(1, order)
     total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
     size = max(1, LOGITS // max(1, len(x0) * model.vocab_size))
     for some, target in zip(torch.split(states, size, 1), torch.split(targets, size, 1), strict=True):
@@ -192,34 +274,28 @@ def _in_one_pass(model: Any, x0: Tensor, order: Tensor) -> Tensor:
     return total
 
 
-def random_order(model: Any, x0: Tensor, generator: torch.Generator) -> Tensor | None:
-    """A uniform order of the positions, as numbers to be sorted [B, L], for a network whose attention follows one."""
-    if not getattr(model, "any_order", False):
-        return None
-    return torch.rand(x0.shape, dtype=torch.float64, generator=generator, device=generator.device).to(x0.device)
+def per_sequence(values: Tensor, masked: Tensor) -> Tensor:
+    """Sum packed values [M] at masked positions into their sequences [B]."""
+    return values.new_zeros(len(masked)).index_add(0, masked.nonzero()[:, 0], values)
 
 
-def _logits(model: Any, x: Tensor, time: Tensor | None, masked: Tensor, order: Tensor | None) -> Tensor:
-    """Raw logits [M, V] at masked positions."""
-    if order is None:
-        return logits_where(model, x, time, masked)
-    return suppress_mask(model, model.packed(x, time, masked, order=order))
+def weighted(masking: Masking, terms: Tensor) -> Tensor:
+    """Each sequence's estimate, [B]."""
+    return masking.weight.to(terms) * terms
 
 
-def _at(position: Tensor, shape: torch.Size) -> Tensor:
-    where = torch.zeros(shape, dtype=torch.bool, device=position.device)
-    return where.scatter(1, position, True)
+def _order(model: Any, x0: Tensor, generator: torch.Generator) -> Tensor | None:
+    return uniforms(x0, generator) if follows_order(model) else None
+
+
+def _logits(model: Any, x0: Tensor, masking: Masking) -> Tensor:
+    """Raw logits [M, V] at the masked positions, in float32 at least."""
+    x = masking.hide(x0, model.mask_id)
+    if masking.when is None or not follows_order(model):
+        return _at_least_float32(logits_where(model, x, masking.time, masking.masked))
+    logits = model.packed(x, masking.time, masking.masked, order=masking.when)
+    return _at_least_float32(suppress_mask(model, logits))
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def _per_sequence(values: Tensor, masked: Tensor) -> Tensor:
-    """Sum packed values [M] into their sequences [B]."""
-    row = masked.nonzero()[:, 0]
-    return values.new_zeros(len(masked)).index_add(0, row, values)
-
-
-def _weighted(weight: Tensor, losses: Tensor) -> Tensor:
-    return weight.to(device=losses.device, dtype=losses.dtype) * losses

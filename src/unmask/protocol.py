@@ -57,6 +57,13 @@ def length_of(model: Any) -> int | None:
     return getattr(model, "length", None)
 
 
+@runtime_checkable
+class Bounded(Protocol):
+    """A network that is called in another form where its likelihood is bounded."""
+
+    def for_bound(self) -> Denoiser: ...
+
+
 def check(model: Any) -> None:
     """Refuse what is not a denoiser, and say what is missing."""
     if not callable(model):
@@ -91,6 +98,16 @@ def device_of(model: Any) -> torch.device:
 def for_sampling(model: Any) -> Any:
     """What a network says should be called in a run of sampling: constants folded, nothing remembered from another."""
     return model.for_sampling() if hasattr(model, "for_sampling") else model
+
+
+def for_bound(model: Any) -> Any:
+    """What a network says should be called where its likelihood is bounded: an answer depends on its input alone."""
+    return model.for_bound() if isinstance(model, Bounded) else model
+
+
+def follows_order(model: Any) -> bool:
+    """Whether the answer depends on the order in which tokens became visible, which the network must then be told."""
+    return bool(getattr(model, "any_order", False))
 
 
 @contextmanager

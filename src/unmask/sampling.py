@@ -200,9 +200,13 @@ def chosen(
     if sampler is not None and (plan is not None or predict is not predictors.first_order):
         raise ValueError("give a sampler, or a plan and predict, not both")
     if is_left_to_right(model):
-        if sampler is not None or steps is not None or plan not in (None, plans.left_to_right):
+        given = {
+            "sampler": sampler is not None, "plan": plan not in (None, plans.left_to_right), "steps": steps is not None,
+            "predict": predict is not predictors.first_order,
+        }  # fmt: skip
+        for name in (name for name, is_given in given.items() if is_given):
             raise ValueError(
-                "a left-to-right model draws one token per call from the beginning: it takes no plan, steps or sampler"
+                f"a left-to-right model draws one token per call from the beginning: it takes no {name}"
             )
         masked = canvas == model.mask_id
         if bool((masked[:, :-1] & ~masked[:, 1:]).any()):

@@ -156,3 +156,10 @@ class LogLinear:
 
     def weight(self, t: Number) -> Tensor:
         return -1 / _float64(t)
+
+
+# By the name that a saved model and a training's configuration have for it.
+SCHEDULES: dict[str, Schedule] = {
+    "linear": Linear(), "cosine": Cosine(), "polynomial": Polynomial(), "geometric": Geometric(),
+    "log-linear": LogLinear(),
+}  # fmt: skip

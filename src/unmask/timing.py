@@ -38,11 +38,12 @@ def stratified(batch: int, generator: torch.Generator) -> Tensor:
     return (u + torch.arange(batch, device=u.device)) / batch
 
 
-def count(t: Tensor, length: int) -> Tensor:
-    """n = ceil(L t), in 1..L: the number of masked tokens that goes with a time."""
-    if length < 1:
-        raise ValueError(f"length must be at least 1, got {length}")
-    return (t * length).ceil().long().clamp(1, length)
+def count(t: Tensor, length: int | Tensor) -> Tensor:
+    """n = ceil(L t), in 1..L: the number of masked tokens that goes with a time. L may be each sequence's own, [B]."""
+    length = torch.as_tensor(length, device=t.device)
+    if bool((length < 1).any()):
+        raise ValueError(f"length must be at least 1, got {length.tolist()}")
+    return (t * length).ceil().long().clamp(min=1).minimum(length)
 
 
 @dataclass

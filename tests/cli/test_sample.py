@@ -13,6 +13,7 @@ import unmask
 from tests.small_models import LENGTH, folder
 from unmask.cli import main, options
 from unmask.cli import sample as commands
+from unmask.samplers import names
 from unmask.text import find
 
 pytest.importorskip("tyro")
@@ -117,8 +118,8 @@ class TestSample:
         hints = get_type_hints(options.Options)
         named = {name: {value for part in (hint, *get_args(hint)) for value in get_args(part) if isinstance(value, str)}
                  for name, hint in hints.items() if name in ("sampler", "order", "draw")}  # fmt: skip
-        assert named["sampler"] == {*options.SAMPLERS, *options.PUBLISHED} and named["draw"] == set(options.DRAWS)
-        assert named["order"] == {*options.ORDERS, "auto", *options.LOOKING}
+        assert named["sampler"] == {*names.PLANS, *options.PUBLISHED} and named["draw"] == set(names.DRAWS)
+        assert named["order"] == {*names.PREDICTORS, "auto", *options.LOOKING}
 
     def test_a_left_to_right_model_is_sampled_by_the_same_verb(self, models, capfd):
         assert main(["sample", str(models / "causal"), "--number", "2", "--prompt", "And the"]) == 0

@@ -12,6 +12,7 @@ from unmask.data import corpora
 from unmask.data.tokens import TokenFile
 from unmask.text.fetch import FetchError
 from unmask.text.molecules import to_smiles
+from unmask.text.weights import gpt2_tokenizer
 
 
 @contextmanager
@@ -51,13 +52,13 @@ def test_prepared_tokens_need_neither_index_nor_package(tmp_path, monkeypatch) -
 
 def test_gpt2_on_a_fresh_machine(tmp_path) -> None:
     with index_needed():
-        tokenizer = corpora.gpt2(tmp_path)
+        tokenizer = gpt2_tokenizer(tmp_path)
     assert tokenizer.encode("Hello world") == [15496, 995]
     assert (tokenizer.vocab_size, tokenizer.eos_id, tokenizer.pad_id) == (50_257, 50_256, 50_256)
     text = "Naïve café, 你好 🙂  two spaces\n\nI'll <|endoftext|> it's 12,345."
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.eos_id not in tokenizer.encode(text)
-    assert corpora.gpt2(tmp_path).hash == tokenizer.hash
+    assert gpt2_tokenizer(tmp_path).hash == tokenizer.hash
 
 
 def test_digits(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,23 +32,22 @@ def step(kind: str, batch: int = 8):  # type: ignore[no-untyped-def]
 
 def test_equation_7_is_trained_with_the_steps_own_order() -> None:
     model, x0, masking = network(attention="order", convolution=3), tokens(), step("count")
-    x = torch.where(masking.masked, model.mask_id, x0)
-    expected = objective.cross_entropy(model, x, x0, None, masking.order)
-    _, terms = Losses(model, "count")(x0, *masking.inputs(slice(None)))
+    expected = objective.cross_entropy(model, x0, masking)
+    _, terms = Losses(model, "count")(x0, *masking.tensors())
     assert torch.allclose(terms, expected, rtol=1e-5)
-    assert not torch.allclose(terms, objective.cross_entropy(model, x, x0, None), rtol=1e-4)
-    _, alone = Losses(model, "count")(x0[2:5], *masking.inputs(slice(2, 5)))
+    assert not torch.allclose(terms, objective.cross_entropy(model, x0, replace(masking, when=None)), rtol=1e-4)
+    _, alone = Losses(model, "count")(x0[2:5], *masking.rows(slice(2, 5)).tensors())
     assert torch.allclose(alone, terms[2:5], rtol=1e-5)
-    scores = objective.score_terms(model, x, x0, None, masking.order)
-    _, terms = Losses(model, "score-entropy").train()(x0, *masking.inputs(slice(None)))
+    scores = objective.score_terms(model, x0, masking)
+    _, terms = Losses(model, "score-entropy").train()(x0, *masking.tensors())
     assert torch.allclose(terms, scores, rtol=1e-5)
 
 
 def test_two_streams_train_the_chain_rule_along_the_order() -> None:
     model, x0, masking = network(attention="order", convolution=3), tokens(), step("two-stream")
     assert masking.masked.all() and (masking.weight == 1).all()
-    expected = objective.along_order(model, x0, masking.order.argsort(1))
-    total, terms = Losses(model, "two-stream")(x0, *masking.inputs(slice(None)))
+    expected = objective.along_order(model, x0, masking.when.argsort(1))
+    total, terms = Losses(model, "two-stream")(x0, *masking.tensors())
     assert torch.allclose(terms.double(), expected, rtol=1e-5) and torch.allclose(total.double(), expected.sum())
     total.backward()
     by_streams = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
@@ -64,7 +64,7 @@ def test_both_ways_have_the_same_mean_and_two_streams_the_smaller_spread() -> No
     for kind, batch in (("two-stream", 2_000), ("count", 8_000)):
         masking = step(kind, batch)
         with torch.no_grad():
-            _, terms = Losses(model, kind)(x0.expand(batch, -1), *masking.inputs(slice(None)))
+            _, terms = Losses(model, kind)(x0.expand(batch, -1), *masking.tensors())
         values.append(terms.double() * masking.weight)
     error = sum(float(value.var()) / len(value) for value in values) ** 0.5
     assert abs(float(values[0].mean() - values[1].mean())) < 5 * error
@@ -143,7 +143,7 @@ def test_impossible_settings_are_refused(changes: dict[str, str], message: str) 
 
 def test_the_order_of_a_step_is_uniform_over_permutations() -> None:
     """Of 6,000 orders of 3 positions each of the 6 comes 1,000 times, within 5 errors of 29: false alarm rate 3e-6."""
-    order = of_step("count", "vdm", batch=6_000, length=3, schedule=Linear(), seed=0, step=0).order
+    order = of_step("count", "vdm", batch=6_000, length=3, schedule=Linear(), seed=0, step=0).when
     counts = torch.bincount((order.argsort(1) * torch.tensor([9, 3, 1])).sum(1))
     assert (counts[counts > 0] - 1_000).abs().max() < 5 * 29 and (counts > 0).sum() == 6
     assert torch.equal(order, torch.rand(6_000, 3, dtype=torch.float64, generator=of_purpose(0, 0, "order")))

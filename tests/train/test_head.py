@@ -1,8 +1,10 @@
 import pytest
 import torch
 
+from unmask import objective
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
+from unmask.objective import Masking, all_tokens
 from unmask.train import head
 from unmask.train.head import cross_entropy
 
@@ -35,13 +37,14 @@ def test_loss_and_gradients_are_those_of_the_plain_way(which: int, piece: int, m
     x0 = torch.where(x == network.mask_id, 0, x)
     where = torch.rand(5, 12, generator=generator) < 0.5
     x, time = torch.where(where, network.mask_id, x0), torch.rand(5, generator=generator)
-    weight = torch.rand(int(where.sum()), generator=generator)
+    weight = torch.rand(5, generator=generator)
+    masking = Masking(where, time, weight)
 
-    total, losses = cross_entropy(network, network.states_where(x, time, where), x0[where], weight)
+    total, losses = cross_entropy(network, network.states_where(x, time, where), x0, masking)
     (3 * total).backward()
     found = {name: parameter.grad for name, parameter in network.named_parameters()}
     network.zero_grad()
-    expected = torch.nn.functional.cross_entropy(network.packed(x, time, where), x0[where], reduction="none")
+    expected = objective.cross_entropy(network, x0, masking)
     (3 * (weight * expected).sum()).backward()
     assert torch.allclose(losses, expected, rtol=1e-5) and not losses.requires_grad
     assert torch.allclose(total, (weight * expected).sum(), rtol=1e-5)
@@ -54,9 +57,10 @@ def test_no_masked_position_is_no_loss_and_a_zero_gradient() -> None:
     network = networks()[0]
     x = torch.zeros(2, 12, dtype=torch.int64)
     nowhere = torch.zeros(2, 12, dtype=torch.bool)
-    total, losses = cross_entropy(network, network.states_where(x, None, nowhere), x[nowhere], torch.empty(0))
+    masking = Masking(nowhere, torch.ones(2), torch.ones(2))
+    total, losses = cross_entropy(network, network.states_where(x, None, nowhere), x, masking)
     total.backward()
-    assert float(total.detach()) == 0 and losses.shape == (0,)
+    assert float(total.detach()) == 0 and losses.tolist() == [0, 0]
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in network.parameters())
 
 
@@ -65,7 +69,7 @@ def test_nothing_is_kept_where_no_gradient_is_wanted() -> None:
     x = torch.full((2, 12), network.mask_id)
     with torch.no_grad():
         states = network.states_where(x, None, x == network.mask_id)
-        total, _ = cross_entropy(network, states, torch.zeros(24, dtype=torch.int64), torch.ones(24))
+        total, _ = cross_entropy(network, states, torch.zeros_like(x), all_tokens(torch.rand(2, 12)))
     assert total.grad_fn is None and float(total) > 0
 
 
@@ -76,6 +80,6 @@ def test_a_precision_that_cannot_hold_the_target_is_finite() -> None:
         network.output_layer.linear.weight.zero_()
         network.output_layer.linear.bias.copy_(torch.tensor([0.0, 1000, 0, 0, 0, 0, 0]))
     states = torch.randn(3, 16, requires_grad=True)
-    total, losses = cross_entropy(network, states, torch.tensor([0, 1, 2]), torch.ones(3))
+    total, losses = cross_entropy(network, states, torch.tensor([[0], [1], [2]]), all_tokens(torch.rand(3, 1)))
     total.backward()
     assert losses.tolist() == [1000.0, 0.0, 1000.0] and states.grad is not None and bool(states.grad.isfinite().all())

@@ -5,11 +5,14 @@ from torch import Tensor
 from tests.helpers import generator, oracle
 from unmask import objective, timing
 from unmask.data.batches import generator as of_purpose
+from unmask.data.batches import share
+from unmask.forward import uniforms
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
 from unmask.models.self_conditioned import SelfConditioned
+from unmask.objective import Masking, by_count, by_time
 from unmask.schedule import Cosine, Linear
-from unmask.train.masking import ALL_TOKENS, Losses, Masking, by_count, by_time, for_validation, of_step
+from unmask.train.masking import ALL_TOKENS, Losses, for_validation, of_step
 
 KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream")
 
@@ -29,7 +32,7 @@ def tokens(batch: int = 8) -> Tensor:
 
 def assert_losses(losses: Losses, x0: Tensor, masking: Masking, expected: Tensor) -> None:
     """The terms, weighted, are the objective's; so is their sum."""
-    total, terms = losses(x0, masking.masked, masking.time, masking.weight)
+    total, terms = losses(x0, *masking.tensors())
     assert torch.allclose(masking.weight.float() * terms, expected.float(), rtol=1e-5)
     assert torch.allclose(total, expected.sum().float(), rtol=1e-5) and not terms.requires_grad
 
@@ -38,16 +41,15 @@ def assert_losses(losses: Losses, x0: Tensor, masking: Masking, expected: Tensor
 @pytest.mark.parametrize("times", ["independent", "vdm", "stratified"])
 def test_the_shares_of_a_step_are_the_step(kind: str, times: str) -> None:
     whole = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=3, step=5)
-    for name in ("masked", "time", "weight", "n", "order"):
-        parts = torch.cat([getattr(whole.share(rank, 3), name) for rank in range(3)])
-        assert torch.equal(parts, getattr(whole, name)) and len(parts) == 12
-    assert torch.equal(whole.masked.sum(1), whole.n)
+    parts = objective.joined([whole.map(lambda part, rank=rank: share(part, rank, 3)) for rank in range(3)])
+    for name in ("masked", "time", "weight", "n", "when"):
+        assert torch.equal(getattr(parts, name), getattr(whole, name)) and len(getattr(parts, name)) == 12
     again = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=3, step=5)
     assert torch.equal(whole.masked, again.masked) and torch.equal(whole.time, again.time)
-    assert torch.equal(whole.order, again.order)
+    assert torch.equal(whole.when, again.when)
     for seed, step in ((3, 6), (4, 5)):
         other = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=seed, step=step)
-        assert not torch.equal(whole.order, other.order)
+        assert not torch.equal(whole.when, other.when)
         if kind not in ALL_TOKENS:
             assert not torch.equal(whole.masked, other.masked)
 
@@ -61,7 +63,7 @@ def test_stratified_counts_cover_every_stratum_of_the_global_batch() -> None:
 def test_by_time_is_equation_6(conditioning: str) -> None:
     model, x0, t = network(conditioning=conditioning), tokens(), timing.stratified(8, generator(2))
     expected = objective.nelbo_by_time(model, x0, t, generator=generator(3), schedule=Cosine())
-    masking = by_time(t, 12, schedule=Cosine(), generator=generator(3))
+    masking = by_time(t, uniforms(x0, generator(3)), schedule=Cosine())
     assert_losses(Losses(model, "time"), x0, masking, expected)
 
 
@@ -69,17 +71,18 @@ def test_by_time_is_equation_6(conditioning: str) -> None:
 def test_by_count_is_equation_7(conditioning: str) -> None:
     model, x0, n = network(conditioning=conditioning), tokens(), torch.arange(1, 9)
     expected = objective.nelbo_by_count(model, x0, n, generator=generator(3), schedule=Cosine())
-    masking = by_count(n, 12, weight=12 / n, schedule=Cosine(), generator=generator(3))
+    random = generator(3)
+    masking = by_count(n, uniforms(x0, random), uniforms(x0, random), schedule=Cosine())
     assert_losses(Losses(model, "count"), x0, masking, expected)
 
 
 def test_the_score_terms_are_sedds() -> None:
     model, x0, t = network(conditioning="time"), tokens(), timing.stratified(8, generator(2))
     expected = objective.score_entropy(model, x0, t, generator=generator(3))
-    masking = by_time(t, 12, schedule=Linear(), generator=generator(3))
+    masking = by_time(t, uniforms(x0, generator(3)))
     losses = Losses(model, "score-entropy").train()
     assert_losses(losses, x0, masking, expected)
-    as_mean = objective.cross_entropy(model, torch.where(masking.masked, model.mask_id, x0), x0, t)
+    as_mean = objective.cross_entropy(model, x0, masking)
     assert_losses(losses.eval(), x0, masking, masking.weight * as_mean)
 
 
@@ -93,10 +96,9 @@ def test_left_to_right_is_the_likelihood() -> None:
 def test_a_self_conditioned_network_is_validated_with_its_own_prediction() -> None:
     model, x0 = network(self_conditioning=True).eval(), tokens()
     masking = for_validation("time", batch=8, length=12)
-    x = torch.where(masking.masked, model.mask_id, x0)
-    expected = objective.cross_entropy(SelfConditioned(model, remember=False), x, x0, None)
+    expected = objective.cross_entropy(SelfConditioned(model, remember=False), x0, masking)
     assert_losses(Losses(model, "time").eval(), x0, masking, masking.weight * expected)
-    assert not torch.allclose(expected, objective.cross_entropy(model, x, x0, None), rtol=1e-3)
+    assert not torch.allclose(expected, objective.cross_entropy(model, x0, masking), rtol=1e-3)
 
 
 def test_adaptive_counts_are_weighted_back() -> None:
@@ -112,7 +114,6 @@ def test_the_validations_bound_of_an_oracle_is_its_likelihood() -> None:
     model = oracle(3, 4)
     x0 = torch.tensor([[0, 2, 1, 1]]).expand(4000, -1)
     masking = for_validation("time", batch=4000, length=4)
-    x = torch.where(masking.masked, model.mask_id, x0)
-    values = masking.weight * objective.cross_entropy(model, x, x0, None)
+    values = masking.weight * objective.cross_entropy(model, x0, masking)
     exact = objective.along_order(model, x0[:1], torch.tensor([[2, 0, 3, 1]]))
     assert abs(float(values.mean() - exact)) < 5 * float(values.std()) / 4000**0.5

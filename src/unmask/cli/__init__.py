@@ -28,9 +28,9 @@ class Verb:
 VERBS = {
     "prepare": Verb("turn text, CSV, JSON lines or a dataset into a token file", "unmask.cli.prepare:main"),
     "train": Verb("train a model on a corpus, a token file or a text file", "unmask.cli.train:main"),
-    "sample": Verb("sample texts from a model, and watch them appear", "unmask.cli.sample:sample"),
-    "infill": Verb("fill the blanks of a text", "unmask.cli.sample:infill"),
-    "models": Verb("list the models that can be called by name", "unmask.cli.sample:models"),
+    "sample": Verb("sample texts from a model, and watch them appear", "unmask.cli.sample:main"),
+    "infill": Verb("fill the blanks of a text", "unmask.cli.infill:main"),
+    "models": Verb("list the models that can be called by name", "unmask.cli.models:main"),
     "evaluate": Verb("the likelihood of data under a model, with its errors", "unmask.cli.evaluate:main"),
     "judge": Verb("the perplexity of samples under a judge, and their entropy", "unmask.cli.judge:main"),
     "frontier": Verb("models and samplers by perplexity, entropy and cost", "unmask.cli.frontier:main"),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.sampling import Step
+from unmask.sampler import Step
 from unmask.text.model import TextSample
 
 
@@ -72,6 +72,7 @@ def steps(record: dict[str, Any]) -> list[Step]:
             torch.tensor([entry["probabilities"]], dtype=torch.float64),
             torch.tensor([entry["tau"]], dtype=torch.float64),
             torch.tensor([entry.get("drawn", [True] * len(entry["positions"]))], dtype=torch.bool),
+            torch.tensor([sum(entry.get("drawn", [True] * len(entry["positions"])))]),
             torch.tensor([entry["hidden"]], dtype=torch.int64) if "hidden" in entry else None,
             calls=i,
             planned=len(trace),

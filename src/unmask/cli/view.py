@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from torch import Tensor
 
-from unmask.sampling import Step, apply
+from unmask.sampler import Step, apply
 from unmask.text.foreign import Foreign
 from unmask.text.tokenizer import Tokenizer
 

@@ -34,13 +34,6 @@ def global_batch(num_sequences: int, batch_size: int, seed: int, step: int) -> T
     return torch.from_numpy(np.concatenate(parts))
 
 
-def epoch_order(seed: int, epoch: int, num: int) -> Tensor:
-    """int64 [num]: the whole order of one epoch, a permutation."""
-    _at_least(1, num=num)
-    _at_least(0, epoch=epoch)
-    return torch.from_numpy(_order(int(seed), int(epoch), int(num)).copy())
-
-
 def share(batch: Tensor, rank: int, world: int) -> Tensor:
     """The contiguous part of a global batch (indices, masks, times) that belongs to one of ``world`` processes.
 

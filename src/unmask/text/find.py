@@ -15,12 +15,14 @@ from typing import Any, Literal
 
 import torch
 
+from unmask.schedule import SCHEDULES
 from unmask.text.fetch import cache_folder
 from unmask.text.model import Model
 from unmask.text.tokenizer import ROWS, Tokenizer
 from unmask.text.weights import NAMED, fetch
 
 BOX = Path(__file__).parents[1] / "box"
+DEFAULT = "kjv"  # of the box
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # What is fetched of a repository on the hub: never its code, and pickles only where there is nothing else.
@@ -28,7 +30,7 @@ DATA_FILES, PICKLES = ("*.safetensors", "*.json", "*.txt"), ("*.bin", "*.ckpt", 
 
 
 @dataclass(frozen=True)
-class Found:
+class Known:
     """A model that can be loaded by its name."""
 
     name: str
@@ -110,7 +112,7 @@ def find(name: str | os.PathLike[str]) -> Path | None:
         if any(file.endswith((*SUFFIXES, INDEX)) for file in files):
             return path
         there = ", ".join(files[:8]) or "nothing"
-        raise ValueError(f"{path} is neither a model nor a run: it has no {CONFIG} and no weights. Found: {there}")
+        raise ValueError(f"{path} is neither a model nor a run: it has no {CONFIG} and no weights. Known: {there}")
     known = {found.name: found.folder for found in reversed([*_folders(BOX, "box"), *_folders(_cache(), "cache")])}
     if str(name) in known:
         return known[str(name)]
@@ -125,12 +127,20 @@ def find(name: str | os.PathLike[str]) -> Path | None:
     raise ValueError(f"there is no model {str(name)!r}: {there}; otherwise give a run's folder, or a hub id ORG/NAME")
 
 
-def available() -> list[Found]:
+def available() -> list[Known]:
     """What can be loaded by name without a network: the box, the cache, and what the hub's cache holds of ours."""
     return [*_folders(BOX, "box"), *_folders(_cache(), "cache"), *_hub_cache()]
 
 
-def describe(found: Found) -> dict[str, Any]:
+def default() -> str:
+    """The model that is meant where none is named."""
+    names = [model.name for model in available()]
+    if not names:
+        raise ValueError("no model is in the box: give the folder of a run, or ORG/NAME on the Hugging Face hub")
+    return DEFAULT if DEFAULT in names else names[0]
+
+
+def describe(found: Known) -> dict[str, Any]:
     """What its files say about a model, without its weights being read; of a damaged one, what is wrong (error)."""
     from unmask.models import pretrained
 
@@ -166,12 +176,12 @@ def _cache() -> Path:
     return cache_folder() / "models"
 
 
-def _folders(root: Path, where: Literal["box", "cache"]) -> list[Found]:
+def _folders(root: Path, where: Literal["box", "cache"]) -> list[Known]:
     folders = sorted(root.iterdir()) if root.is_dir() else []
-    return [Found(folder.name, where, folder) for folder in folders if (folder / CONFIG).is_file()]
+    return [Known(folder.name, where, folder) for folder in folders if (folder / CONFIG).is_file()]
 
 
-def _hub_cache() -> list[Found]:
+def _hub_cache() -> list[Known]:
     """Repositories in huggingface_hub's cache that are models of this package, with their tokenizers."""
     from unmask.models.pretrained import read_config
 
@@ -193,7 +203,7 @@ def _hub_cache() -> list[Found]:
                     read_config(folder)
                 except ValueError:
                     continue
-                found.append(Found(repository.repo_id, "hub", folder))
+                found.append(Known(repository.repo_id, "hub", folder))
     return found
 
 
@@ -228,8 +238,6 @@ def _tokenizer(folder: Path) -> Tokenizer:
 
 
 def _schedule(name: Any, folder: Path) -> Any:
-    from unmask.train.config import SCHEDULES
-
     if name not in SCHEDULES:
         raise ValueError(f"{folder / CONFIG}: schedule must be one of {', '.join(SCHEDULES)}, got {name!r}")
     return SCHEDULES[name]

@@ -6,35 +6,33 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from unmask import plan as plans
 from unmask.bound import Bound, per_text
-from unmask.data.tokens import LAYOUTS, Layout
 from unmask.draw import Draw
-from unmask.likelihood import By, drawn_seed, for_bound, nelbo
+from unmask.likelihood import By, drawn_seed, nelbo
 from unmask.plan import Planner
 from unmask.predict import Predictor
-from unmask.protocol import check, device_of
-from unmask.samplers.autoregressive import generate
-from unmask.sampling import Sample, Step
+from unmask.protocol import check, for_bound, is_left_to_right, length_of
+from unmask.sampler import Sampler, Step
+from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
 from unmask.schedule import Linear, Schedule
-from unmask.text.blanks import BPE, Blanks, Constrained, join, spaces, split, with_mask_token
+from unmask.text.blanks import BPE, Blanks, join, spaces, split, with_mask_token
 from unmask.text.foreign import Foreign
 from unmask.text.molecules import to_selfies, to_smiles
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer import LAYOUTS, Layout, Tokenizer
 
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
 
 
-class Options(TypedDict, total=False):
-    """What ``Model.sample`` and ``Model.infill`` pass on to ``unmask.sample``, or to another ``sampler`` like it."""
+class SamplingOptions(TypedDict, total=False):
+    """What ``Model.sample`` and ``Model.infill`` pass on to ``unmask.sample``."""
 
-    sampler: Callable[..., Sample]
+    sampler: Sampler | None
     plan: Planner | None
     steps: int | None
     predict: Predictor
@@ -90,7 +88,7 @@ class Model:
     @property
     def length(self) -> int | None:
         """Tokens of a training sequence, if the network says."""
-        return getattr(self.denoiser, "length", None)
+        return length_of(self.denoiser)
 
     @property
     def token_width(self) -> float:
@@ -101,37 +99,30 @@ class Model:
 
     @property
     def left_to_right(self) -> bool:
-        return bool(getattr(self.denoiser, "causal", False))
+        return is_left_to_right(self.denoiser)
 
     def sample(
         self,
-        num: int = 1,
+        num: int | None = None,
         *,
         prompt: str = "",
         length: int | None = None,
         canvas: Tensor | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SamplingOptions],
     ) -> TextSample:
-        """``num`` texts of ``length`` tokens (the training sequences' by default) that begin with the prompt.
+        """``num`` texts of ``length`` tokens (1, of the training sequences' length) that begin with the prompt.
 
-        options are those of ``unmask.sample``, with one difference: without ``plan`` it is plan.parallel if ``steps``
-        are given and plan.first_hitting if not. ``sampler`` is run in place of ``unmask.sample``, for example one of
-        unmask.samplers.published. A left-to-right model takes no plan, steps, predict or canvas: it draws one token per call,
-        and its trace has one Step per token with tau = 1 - l/L, the part that is still to come.
+        options are those of ``unmask.sample``, and the schedule is the model's. A left-to-right model continues the
+        prompt, one token per call: it takes no plan, steps, predict or sampler.
         """
-        blanks = self.prompted(prompt, length) if prompt else None
-        if prompt and canvas is not None:
+        if not prompt:
+            return self._sampled(None, num=num, length=length, canvas=canvas, **options)
+        if canvas is not None:
             raise ValueError("give a prompt or a canvas, not both")
-        if self.left_to_right:
-            made = self._continued(num, length, canvas, blanks, options)
-        elif blanks is None:
-            made = self._sampled(num, length, canvas, self.denoiser, options)
-        else:
-            made = self._filled(num, blanks, options)
-        return self._with_text(made, blanks)
+        return self._filled(self.prompted(prompt, length), 1 if num is None else num, options)
 
     def infill(
-        self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[Options]
+        self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[SamplingOptions]
     ) -> TextSample:
         """Fill the blanks of a text, ``num`` times; what is visible stays as it is. Options as in ``sample``.
 
@@ -145,8 +136,7 @@ class Model:
                 f"{self.name} is a left-to-right model and cannot fill blanks, as a masked model can; "
                 "sample(prompt=...) continues a text"
             )
-        blanks = self.blanks(text, mask_character)
-        return self._with_text(self._filled(num, blanks, options), blanks)
+        return self._filled(self.blanks(text, mask_character), num, options)
 
     def bound(
         self,
@@ -241,39 +231,15 @@ class Model:
         body = length - frame
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
-    def _filled(self, num: int, blanks: Blanks, options: Options) -> Sample:
+    def _filled(self, blanks: Blanks, num: int, options: SamplingOptions) -> TextSample:
         canvas = torch.tensor(blanks.ids).expand(num, -1).clone()
-        network = self.denoiser
-        if blanks.spaced:
-            where = torch.zeros(len(blanks.ids), dtype=torch.bool)
-            where[list(blanks.spaced)] = True
-            allowed = spaces(self.tokenizer, network.vocab_size)
-            network = Constrained(network, where.to(device_of(network)), allowed.to(device_of(network)))
-        return self._sampled(num, None, canvas, network, options)
+        begins = spaces(self.tokenizer, self.denoiser.vocab_size) if blanks.spaced else None
+        allowed = dict.fromkeys(blanks.spaced, begins)
+        return self._sampled(blanks, canvas=canvas, allowed=allowed, **options)
 
-    def _sampled(
-        self, num: int, length: int | None, canvas: Tensor | None, network: Any, options: Options
-    ) -> Sample:
-        chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        chosen.setdefault("schedule", self.schedule)
-        sampler = chosen.pop("sampler", sample_tokens)
-        if sampler is sample_tokens:
-            chosen.setdefault("plan", plans.parallel if "steps" in chosen else plans.first_hitting)
-        return cast("Sample", sampler(network, num=num, length=length, canvas=canvas, **chosen))
-
-    def _continued(
-        self, num: int, length: int | None, canvas: Tensor | None, blanks: Blanks | None, options: Options
-    ) -> Sample:
-        chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        given = [name for name in ("sampler", "plan", "steps", "predict", "schedule") if name in chosen]
-        if given or canvas is not None:
-            what = given[0] if given else "canvas"
-            raise ValueError(f"a left-to-right model draws one token per call from the beginning: it takes no {what}")
-        first = spaces(self.tokenizer, self.denoiser.vocab_size) if blanks and blanks.spaced else None
-        prompt = torch.tensor(blanks.ids[: blanks.holes[0][0]]) if blanks else None
-        return generate(self.denoiser, num, length, prompt=prompt, first=first, **chosen)
-
-    def _with_text(self, made: Sample, blanks: Blanks | None = None) -> TextSample:
+    def _sampled(self, blanks: Blanks | None, **options: Any) -> TextSample:
+        given = {name: value for name, value in options.items() if value is not None}
+        made = sample_tokens(self.denoiser, **{"schedule": self.schedule, **given})
         rows, apart = made.tokens.tolist(), self.tokenizer.kind == "levels"
         text = [
             self.decode(row) if blanks is None else blanks.filled(row, self._as_written, apart=apart) for row in rows

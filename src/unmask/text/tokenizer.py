@@ -25,6 +25,8 @@ from unmask.text.molecules import is_selfies
 
 Kind = Literal["characters", "bytes", "bpe", "gpt2", "smiles", "selfies", "levels"]
 KINDS: tuple[str, ...] = get_args(Kind)
+Layout = Literal["wrapped", "rows"]  # of a token file: text cut into sequences, or one document each
+LAYOUTS: tuple[str, ...] = get_args(Layout)
 Ids = NDArray[np.int64]
 
 ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one molecule or image each
@@ -248,7 +250,7 @@ def bpe(texts: Iterable[str], size: int, *, eos: bool = True) -> Tokenizer:
 
 
 def gpt2(encoder: Path, merges: Path) -> Tokenizer:
-    """GPT-2's own BPE of 50,257 from its two published files; ``corpora.gpt2()`` fetches them."""
+    """GPT-2's own BPE of 50,257 from its two published files; ``weights.gpt2_tokenizer`` fetches them."""
     ids: dict[str, int] = json.loads(encoder.read_text(encoding="utf-8"))
     lines = merges.read_text(encoding="utf-8").split("\n")[1:]
     pairs = [tuple(line.split(" ")) for line in lines if line]

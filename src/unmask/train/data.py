@@ -1,4 +1,4 @@
-"""From the word DATA on the command line to token files: a corpus's name, prepared data, or text to be prepared."""
+"""A training's data: opened where they are prepared, and prepared into the run's folder where they are text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from unmask.data import corpora
 from unmask.data.prepare import Progress, prepare
+from unmask.data.resolve import TRAIN, VALID, resolve
 from unmask.data.tokens import TokenFile
 from unmask.models.files import sha256_of, write_whole
 from unmask.train.config import TrainConfig
 
-TRAIN, VALID = "train.tokens", "valid.tokens"
 SOURCE = "source.json"
 
 
@@ -37,20 +37,19 @@ class Data:
 
 def find(config: TrainConfig, progress: Progress | None = None) -> Data:
     """Open the data of a configuration. Text is prepared into the run's folder, once."""
-    path = Path(config.data)
-    if path.is_dir() and (path / TRAIN).is_file():
-        folder = path
-    elif path.is_file() and path.suffix == ".tokens":
-        return _opened(path, config.valid or path.with_name(VALID), config)
-    elif path.exists() or config.data.startswith("datasets:") or _prepared_earlier(config):
-        folder = _prepared_text(config, progress)
-    elif any(character in config.data for character in "/\\."):
-        raise ValueError(f"data={config.data!r}: there is no such file or folder")
+    if _prepared_earlier(config) and not Path(config.data).exists():
+        kind, path = "prepared", Path(config.out) / "data"  # the text is gone; its tokens are here
     else:
-        folder = corpora.prepared(
+        kind, path = resolve(config.data)
+    if kind == "tokens":
+        return _opened(path, config.valid or path.with_name(VALID), config)
+    if kind == "text":
+        path = _prepared_text(config, progress)
+    elif kind == "corpus":
+        path = corpora.prepared(
             config.data, tokenizer=config.tokenizer, vocab=config.vocab, length=config.length, progress=progress
         )
-    return _opened(folder / TRAIN, config.valid or folder / VALID, config)
+    return _opened(path / TRAIN, config.valid or path / VALID, config)
 
 
 def _opened(train: Path, valid: str | Path, config: TrainConfig) -> Data:
@@ -69,8 +68,6 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
     """The token files of a text, in the run's folder; an earlier start's serve if text and settings are the same."""
     out = Path(config.out)
     folder, note = out / "data", out / SOURCE
-    if _prepared_earlier(config) and not Path(config.data).exists():
-        return folder
     source: dict[str, Any] = {
         "data": config.data, "sha256": _content(config.data), "tokenizer": config.tokenizer or "bpe",
         "vocab": config.vocab, "length": config.length,

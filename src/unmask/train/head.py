@@ -12,29 +12,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.models.causal import Causal
-from unmask.models.ddit import DDiT
+from unmask.objective import Masking, per_sequence
 
 PIECE = 12_000_000  # logits at a time: 48 MB, but
 LEAST_ROWS = 256  # a product of fewer rows is slow
 
 
-def cross_entropy(network: DDiT | Causal, states: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The weighted sum of the cross-entropies of states [M, width], to be differentiated, and they themselves, [M].
+def cross_entropy(network: Any, states: Tensor, x0: Tensor, masking: Masking) -> tuple[Tensor, Tensor]:
+    """``objective.cross_entropy`` from the final states [M, width] of the masked positions.
 
-    weight is [M]; it has no gradient.
+    The weighted sum over sequences, to be differentiated, and each sequence's own sum of terms, [B] nats.
     """
-    weight = weight.to(states.dtype)
+    row = masking.masked.nonzero()[:, 0]
+    targets, weight = x0[masking.masked], masking.weight.to(states.dtype)[row]
     if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
         matrix, bias = _head(network)
         in_pieces: Any = _InPieces.apply
         total, losses = in_pieces(states, matrix, bias, targets, weight, torch.is_grad_enabled())
-        return total, losses
-    losses = functional.cross_entropy(network.logits(states), targets, reduction="none")
-    return (weight * losses).sum(), losses.detach()
+    else:
+        losses = functional.cross_entropy(network.logits(states), targets, reduction="none")
+        total, losses = (weight * losses).sum(), losses.detach()
+    return total, per_sequence(losses, masking.masked)
 
 
-def _head(network: DDiT | Causal) -> tuple[Tensor, Tensor]:
+def _head(network: Any) -> tuple[Tensor, Tensor]:
     """The linear map from states to logits; the mask's bias is -inf where it has a column."""
     linear, mask_id = network.output_layer.linear, network.mask_id
     bias: Tensor = linear.bias

@@ -19,12 +19,14 @@ from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.files import write_whole
 from unmask.models.pretrained import load
+from unmask.objective import Masking
+from unmask.schedule import SCHEDULES
 from unmask.timing import AdaptiveCount
 from unmask.train import optimizer
 from unmask.train.checkpoint import Checkpoint, CheckpointError, Tensors, copy_into, whole
-from unmask.train.config import SCHEDULES, TrainConfig
+from unmask.train.config import TrainConfig
 from unmask.train.ema import EMA
-from unmask.train.masking import Losses, Masking, of_step
+from unmask.train.masking import Losses, of_step
 
 
 class NotFinite(ArithmeticError):
@@ -32,7 +34,7 @@ class NotFinite(ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Result:
+class Update:
     """What one step did."""
 
     loss: float  # nats per token
@@ -69,7 +71,7 @@ class Learner:
         self.saved = self.validated = -1  # the last step that was saved, and validated
         self.bound: dict[str, Any] | None = None  # the record of the last validation
 
-    def update(self, tokens: TokenFile, trouble: Path) -> Result:
+    def update(self, tokens: TokenFile, trouble: Path) -> Update:
         """One step: the gradient over the global batch, clipped, and the update, unless something is not finite."""
         config = self.config
         assert config.batch and config.steps is not None and config.learning_rate
@@ -95,14 +97,14 @@ class Learner:
         self.ema.update(self.step)
         if self.adaptive is not None:
             self.adaptive.update(masking.n, terms * tokens.length / masking.n)
-        return Result(loss, norm, rate)
+        return Update(loss, norm, rate)
 
     def _accumulate(self, tokens: TokenFile, indices: Tensor, masking: Masking) -> Tensor:
         """Leave the gradient of the mean loss per token; return each sequence's unweighted loss, over all processes."""
         config, accelerator = self.config, self.accelerator
         assert config.batch and config.micro_batch
         rank, world = accelerator.process_index, accelerator.num_processes
-        masking = masking.share(rank, world)
+        masking = masking.map(lambda part: share(part, rank, world))
         x0 = tokens.sequences(share(indices, rank, world))
         # The mean over the global batch and its tokens, as a sum; DDP and FSDP average the processes' gradients.
         masking = replace(masking, weight=masking.weight * world / (config.batch * tokens.length))
@@ -113,7 +115,7 @@ class Learner:
             part = slice(start, start + config.micro_batch)
             last = start + config.micro_batch >= len(x0)
             with nullcontext() if last else accelerator.no_sync(self.losses):
-                inputs = (x0[part], *masking.inputs(part))
+                inputs = (x0[part], *masking.rows(part).tensors())
                 total, terms = self.losses(*(values.to(accelerator.device) for values in inputs))
                 accelerator.backward(total)
             done.append(terms.double())

@@ -70,15 +70,15 @@ def train(
             run.start(config, data, network)
             metrics = stack.enter_context(closing(Metrics(run.metrics, lines)))
         tracked = stack.enter_context(trackers(config, run, learner.step, accelerator))
-        session = Session(config, data, run, learner, metrics, (report, *tracked))
-        session.tell(_started(asked, session))
+        training = Training(config, data, run, learner, metrics, (report, *tracked))
+        training.tell(_started(asked, training))
         with Signals() as signals:
-            session.loop(signals)
-        return session.finish()
+            training.loop(signals)
+        return training.finish()
 
 
 @dataclass
-class Session:
+class Training:
     """A run in progress."""
 
     config: TrainConfig
@@ -251,8 +251,8 @@ def _restore(learner: Learner, run: Run, config: TrainConfig) -> int:
     return int(found.state.get("metrics_lines", 0))
 
 
-def _started(asked: TrainConfig, session: Session) -> Started:
-    config, parameters = session.config, session.learner.network.parameters()
+def _started(asked: TrainConfig, training: Training) -> Started:
+    config, parameters = training.config, training.learner.network.parameters()
     assert config.batch is not None
     note = explained(asked, config, sum(parameter.numel() for parameter in parameters))
-    return Started(config, session.learner.step, config.batch * session.data.train.length, note)
+    return Started(config, training.learner.step, config.batch * training.data.train.length, note)

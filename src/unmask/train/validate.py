@@ -11,8 +11,9 @@ from torch import Tensor
 
 from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
+from unmask.objective import Masking
 from unmask.schedule import Schedule
-from unmask.train.masking import Losses, Masking, for_validation
+from unmask.train.masking import Losses, for_validation
 
 
 def validate(
@@ -40,17 +41,18 @@ def validate(
     masking = for_validation(kind, batch=num, length=tokens.length, schedule=schedule)
     # Every process makes as many passes as every other, as FSDP needs: what is left over is computed twice.
     share = -(-num // accelerator.num_processes)
-    rows = torch.arange(share) + accelerator.process_index * share
+    own = torch.arange(share) + accelerator.process_index * share
     total = torch.zeros(num, dtype=torch.float64, device=accelerator.device)
     was_training = losses.training
     losses.eval()
     try:
-        for part in rows.split(micro_batch):
+        for part in own.split(micro_batch):
             if stop():
                 return None
-            values = _pass(losses, tokens, chosen, masking, part % num, accelerator.device)
-            own = part < num
-            total[part[own].to(total.device)] = values[own.to(values.device)]
+            rows, device = part % num, accelerator.device
+            values = _pass(losses, tokens.sequences(chosen[rows]).to(device), masking.rows(rows).to(device))
+            new = part < num
+            total[part[new].to(device)] = values[new.to(device)]
     finally:
         losses.train(was_training)
     return _bound(accelerator.reduce(total, "sum").cpu(), tokens, exact=kind == "left-to-right")
@@ -67,9 +69,6 @@ def _bound(values: Tensor, tokens: TokenFile, *, exact: bool) -> Bound:
 
 
 @torch.no_grad()
-def _pass(
-    losses: Losses, tokens: TokenFile, chosen: Tensor, masking: Masking, rows: Tensor, device: torch.device
-) -> Tensor:
-    x0 = tokens.sequences(chosen[rows]).to(device)
-    _, terms = losses(x0, *(values.to(device) for values in masking.inputs(rows)))
-    return terms.double() * masking.weight[rows].to(device)  # type: ignore[no-any-return]
+def _pass(losses: Losses, x0: Tensor, masking: Masking) -> Tensor:
+    _, terms = losses(x0, *masking.tensors())
+    return terms.double() * masking.weight  # type: ignore[no-any-return]

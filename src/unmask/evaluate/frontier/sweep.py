@@ -18,7 +18,6 @@ from torch import Tensor
 
 from unmask import plan as plans
 from unmask import predict as predictors
-from unmask.cli.options import DRAWS
 from unmask.evaluate import processes
 from unmask.evaluate.frontier.points import DATA, EXACT, LEFT_TO_RIGHT, Kept, Point
 from unmask.evaluate.judge.interval import Interval
@@ -29,6 +28,7 @@ from unmask.noise import word
 from unmask.protocol import device_of, inference, logits_at
 from unmask.samplers import published
 from unmask.samplers.autoregressive import generate
+from unmask.samplers.names import DRAWS
 from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
 from unmask.text.model import Model

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask import timing
+from unmask import objective, timing
 from unmask.bound import Bound
-from unmask.protocol import Denoiser, device_of, inference, logits_where
+from unmask.forward import masked_by_count
+from unmask.objective import Masking, per_sequence
+from unmask.protocol import Denoiser, device_of, follows_order, inference, logits_where, takes
 from unmask.schedule import Linear, Schedule
 
 
@@ -35,46 +38,48 @@ def conditional_nelbo(
     """Equation 7 over the ``asked`` positions of each canvas, given all other visible ones.
 
     canvas: int64 [B, L], with mask_id where nothing is known. asked: bool [B, L], the continuation. A continuation of m
-    tokens with 2^m - 1 <= passes has all its subsets taken, so that the bound has no error; of a longer one ``passes``
-    subsets are drawn, their sizes spread evenly, from the canvas's own generator; the stated error is that of
-    independent ones, which is somewhat larger. A network that reads the time is
-    called at alpha^-1(1 - masked/L). batch: canvases per network call.
+    tokens with 2^m - 1 <= passes has all its subsets taken, so that the bound has no error, if the network's answer
+    depends on nothing but the canvas. One that reads the time, or (for m > 2) follows the order in which tokens became
+    visible, is averaged over these, too: ``passes`` subsets are drawn with Eq. 8's times, as for a longer continuation.
+    Their sizes are spread evenly, and they come from the canvas's own generator; the stated error is that of
+    independent ones, which is somewhat larger. batch: canvases per network call.
     """
     _check(model, canvas, asked, passes, batch)
     if len(generators) != len(canvas):
         raise ValueError(f"generators must be one per canvas: {len(canvas)} canvases, {len(generators)} generators")
-    schedule, device = schedule or Linear(), device_of(model)
-    canvas, asked = canvas.to(device), asked.cpu()
+    device, asked, beyond = device_of(model), asked.cpu(), (canvas == model.mask_id).sum(1).tolist()
+    canvas, m = canvas.to(device), asked.sum(1)
     nats, squares, passed = torch.zeros(3, len(canvas), dtype=torch.float64)
-    terms = _all_subsets(asked, passes, generators)
     with inference(model):
-        while part := list(islice(terms, batch)):
-            which = torch.tensor([b for b, _, _ in part])
-            hidden, weight = torch.stack([h for _, h, _ in part]), torch.stack([w for _, _, w in part])
-            estimate = weight * _hidden_nats(model, canvas[which], hidden.to(device), schedule)
+        longest = 0 if _reads_time(model, canvas, asked) else 2 if follows_order(model) else math.inf
+        every = (m <= longest) & (2.0 ** m.double() - 1 <= passes)
+        one_by_one = _passes(asked, beyond, every, passes, generators, schedule)
+        while part := list(islice(one_by_one, batch)):
+            which, masking = torch.tensor([b for b, _ in part]), objective.joined([one for _, one in part])
+            found = objective.cross_entropy(model, canvas[which], masking.to(device))
+            estimate = masking.weight * found.double().cpu()
             nats.index_add_(0, which, estimate)
             squares.index_add_(0, which, estimate.square())
             passed.index_add_(0, which, torch.ones_like(estimate))
     # A sum of P weighted passes is their mean times P; its error is sqrt(P) times their standard deviation.
     variance = (squares - nats.square() / passed.clamp(min=1)).clamp(min=0) * passed / (passed - 1).clamp(min=1)
-    drawn = 2.0 ** asked.sum(1).double() - 1 > passes
-    errors = torch.where(drawn, torch.where(passed > 1, variance.sqrt(), math.inf), 0.0)
-    return Bound(nats, errors, asked.sum(1))
+    errors = torch.where(every, 0.0, torch.where(passed > 1, variance.sqrt(), math.inf))
+    return Bound(nats, errors, m)
 
 
-def subsets(m: int, passes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Equation 7's sum over n and the masked subsets of m tokens: bool [P, m], and weights float64 [P].
+def subsets(m: int, passes: int, generator: torch.Generator, *, every: bool) -> tuple[Tensor, Tensor]:
+    """Equation 7's masked subsets of m tokens, bool [P, m], and the part of the average that each has, float64 [P].
 
-    Each n has weight 1/m, each subset of size n shares it evenly, and its terms are multiplied by m/n. All of them if
-    there are no more than ``passes``, else ``passes`` drawn ones with n = ceil(m t) and t stratified.
+    Each n has 1/m, and each subset of size n shares it evenly: all of them, or ``passes`` drawn ones with n = ceil(m t)
+    and t stratified.
     """
-    if 2**m - 1 <= passes:
+    if every:
         hidden = torch.arange(1, 2**m).unsqueeze(1) >> torch.arange(m) & 1 == 1
-        n = hidden.sum(1)
-        return hidden, 1 / torch.tensor([k * math.comb(m, k) for k in n.tolist()], dtype=torch.float64)
+        sizes = hidden.sum(1).tolist()
+        return hidden, 1 / torch.tensor([m * math.comb(m, n) for n in sizes], dtype=torch.float64)
     n = timing.count(timing.stratified(passes, generator), m)
     keys = torch.rand(passes, m, dtype=torch.float64, generator=generator)
-    return keys.argsort(1).argsort(1) < n.unsqueeze(1), m / (n.double() * passes)
+    return masked_by_count(n, keys), torch.full((passes,), 1 / passes, dtype=torch.float64)
 
 
 def left_to_right_nats(model: Any, canvas: Tensor, asked: Tensor, *, batch: int = 64) -> tuple[Tensor, Tensor]:
@@ -86,8 +91,8 @@ def left_to_right_nats(model: Any, canvas: Tensor, asked: Tensor, *, batch: int 
     with inference(model):
         for x, where in zip(torch.split(canvas, batch), torch.split(asked, batch), strict=True):
             logits = logits_where(model, x, None, where).double()
-            nats.append(_per_row(functional.cross_entropy(logits, x[where], reduction="none"), where))
-            greedy.append(_per_row((logits.argmax(-1) != x[where]).double(), where) == 0)
+            nats.append(per_sequence(functional.cross_entropy(logits, x[where], reduction="none"), where).cpu())
+            greedy.append(per_sequence((logits.argmax(-1) != x[where]).double(), where).cpu() == 0)
     return torch.cat(nats), torch.cat(greedy)
 
 
@@ -96,7 +101,8 @@ def is_greedy(
 ) -> Tensor:
     """Whether filling the asked positions from left to right, each with its likeliest token, gives the canvas.
 
-    bool [B], for a masked model. One call per position, and none after the first that differs.
+    bool [B], for a masked model. One call per position, and none after the first that differs, each at the time
+    alpha^-1(1 - masked/L).
     """
     _check(model, canvas, asked, 1, batch)
     schedule, device = schedule or Linear(), device_of(model)
@@ -108,34 +114,37 @@ def is_greedy(
             for part in torch.split((greedy & (m > i)).nonzero().squeeze(1), batch):
                 x = canvas[part].masked_fill(asked[part] & (place[part] >= i), model.mask_id)
                 here = asked[part] & (place[part] == i)
-                logits = logits_where(model, x, _time(x, model.mask_id, schedule), here)
+                time = schedule.inverse(1 - (x == model.mask_id).double().mean(1))
+                logits = logits_where(model, x, time, here)
                 greedy[part] = logits.argmax(-1) == canvas[part][here]
     return greedy.cpu()
 
 
-def _all_subsets(
-    asked: Tensor, passes: int, generators: Sequence[torch.Generator]
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(canvas, hidden positions [L], weight) of every pass of every canvas, one after the other."""
+def _passes(
+    asked: Tensor, beyond: list[int], every: Tensor, passes: int, generators: Sequence[torch.Generator],
+    schedule: Schedule | None,
+) -> Iterator[tuple[int, Masking]]:  # fmt: skip
+    """Each canvas's passes, one after the other, whose estimates are to be added: (canvas, masking of one sequence)."""
     for b, (where, generator) in enumerate(zip(asked, generators, strict=True)):
-        for chosen, weight in zip(*subsets(int(where.sum()), passes, generator), strict=True):
-            yield b, torch.zeros_like(where).masked_scatter(where, chosen), weight
+        chosen, part = subsets(int(where.sum()), passes, generator, every=bool(every[b]))
+        masked = torch.zeros(len(part), len(where), dtype=torch.bool)
+        masked[:, where] = chosen
+        hits, when = torch.rand(2, *masked.shape, dtype=torch.float64, generator=generator)
+        holes = where.expand_as(masked)
+        masking = objective.of_subset(masked, hits, schedule=schedule, where=holes, when=when, beyond=beyond[b])
+        masking = replace(masking, weight=part * masking.weight)
+        yield from ((b, masking.rows(slice(k, k + 1))) for k in range(len(part)))
 
 
-def _hidden_nats(model: Denoiser, x0: Tensor, hidden: Tensor, schedule: Schedule) -> Tensor:
-    """The sum of -log mu(x)[x0] over the hidden positions of each row: float64 [B] on the CPU."""
-    x = x0.masked_fill(hidden, model.mask_id)
-    logits = logits_where(model, x, _time(x, model.mask_id, schedule), hidden).double()
-    return _per_row(functional.cross_entropy(logits, x0[hidden], reduction="none"), hidden)
-
-
-def _time(x: Tensor, mask_id: int, schedule: Schedule) -> Tensor:
-    """When so many positions are masked on average: alpha^-1(1 - masked/L)."""
-    return schedule.inverse(1 - (x == mask_id).double().mean(1))
-
-
-def _per_row(values: Tensor, where: Tensor) -> Tensor:
-    return values.new_zeros(len(where)).index_add(0, where.nonzero()[:, 0], values).cpu()
+def _reads_time(model: Denoiser, canvas: Tensor, asked: Tensor) -> bool:
+    """Whether the answers to a canvas are others at another time."""
+    if not takes(model, "time") or not bool(asked.any()):
+        return False
+    row = asked.any(1).nonzero()[0]
+    where = asked[row].to(canvas.device)
+    x = canvas[row].masked_fill(where, model.mask_id)
+    early, late = (logits_where(model, x, torch.full((1,), t, device=x.device), where) for t in (0.25, 0.75))
+    return not torch.equal(early, late)
 
 
 def _check(model: Denoiser, canvas: Tensor, asked: Tensor, passes: int, batch: int) -> None:

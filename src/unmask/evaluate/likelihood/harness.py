@@ -2,9 +2,9 @@
 
     python -m unmask.evaluate.likelihood.harness --model unmask --model_args model=kjv --tasks TASK
 
-``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``unmask.evaluate.likelihood.conditional``), so
-for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A number depends on the seed and
-the request's own text: not on the batch, the other requests or the number of processes.
+``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``conditional.conditional_nelbo``),
+so for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A number depends on the seed
+and the request's own text: not on the batch, the other requests or the number of processes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from unmask.cli.options import SAMPLERS, Options
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
-from unmask.likelihood import for_bound
 from unmask.noise import generator, word
-from unmask.protocol import device_of
+from unmask.protocol import device_of, for_bound
+from unmask.samplers.names import PLANS, predictor
 from unmask.sampling import sample
 from unmask.text.find import load
 from unmask.text.model import Model
@@ -261,10 +260,9 @@ class UnmaskLM(LM):  # type: ignore[misc]
 def _sampler_options(sampler: str | None, steps: int | None, order: str) -> dict[str, Any]:
     """What ``unmask.sample`` takes, from the names that ``unmask sample`` knows."""
     sampler = sampler or ("parallel" if steps else "first-hitting")
-    if sampler not in SAMPLERS:
-        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}")
-    chosen = Options(sampler=cast("Any", sampler), steps=steps, order=cast("Any", order)).chosen()
-    return {name: chosen[name] for name in ("plan", "steps", "predict") if chosen[name] is not None}
+    if sampler not in PLANS:
+        raise ValueError(f"sampler must be one of {', '.join(PLANS)}, got {sampler!r}")
+    return {"plan": PLANS[sampler], "steps": steps, "predict": predictor(order, steps)}
 
 
 def _bar(total: int, what: str, disable: bool) -> Any:

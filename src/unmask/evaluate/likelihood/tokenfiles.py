@@ -18,8 +18,8 @@ from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
-from unmask.likelihood import By, Passes, default_batch, for_bound, left_to_right, per_position
-from unmask.protocol import inference
+from unmask.likelihood import By, Passes, default_batch, left_to_right, per_position
+from unmask.protocol import for_bound, inference
 from unmask.text.model import Model
 
 BINS = 32  # of the profile, at most, of

@@ -55,9 +55,10 @@ def masks(n: int) -> list[tuple[int, ...]]:
 
 def cross_entropy(model: Any, x0: Tensor, mask: tuple[int, ...], t: float) -> float:
     """sum over the masked positions of -log mu(x_n, t)[x_0]."""
-    x = x0.clone()
-    x[:, list(mask)] = model.mask_id
-    return float(objective.cross_entropy(model, x, x0, torch.tensor([t], dtype=torch.float64)))
+    masked = torch.zeros_like(x0, dtype=torch.bool)
+    masked[:, list(mask)] = True
+    one = torch.ones(1, dtype=torch.float64)
+    return float(objective.cross_entropy(model, x0, objective.Masking(masked, t * one, one)))
 
 
 def by_count(model: Any, x0: Tensor) -> float:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from unmask.data.tokens import Layout
 from unmask.protocol import Denoiser
 from unmask.schedule import Linear, Schedule
 from unmask.text.adapters.found import Found, Tensorlike, look
+from unmask.text.tokenizer import Layout
 
 __all__ = ["ADAPTERS", "Found", "Loaded", "Tensorlike", "look", "recognise"]
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from unmask.data import corpora
 from unmask.models.ddit import DDiTConfig
 from unmask.models.layers import Rotary
 from unmask.models.transformer import Transformer
@@ -18,6 +17,7 @@ from unmask.text import tokenizer as make
 from unmask.text.adapters.found import Found
 from unmask.text.fetch import FetchError
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.weights import gpt2_tokenizer
 
 EMBEDDING, LEVEL, HEAD = "vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.linear.weight"
 FREQUENCIES = "rotary_emb.inv_freq"
@@ -159,7 +159,7 @@ def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
     if theirs is not None and not (theirs.kind == "bpe" and data_ids == GPT2):
         return theirs, None
     try:
-        return corpora.gpt2(), None  # the same ids as in any tokenizer.json of GPT-2's, with its <|endoftext|>
+        return gpt2_tokenizer(), None  # the same ids as in any tokenizer.json of GPT-2's, with its <|endoftext|>
     except FetchError as error:
         return None, f"GPT-2's tokenizer is needed ({error}), or put its vocab.json and merges.txt into {folder}"
 

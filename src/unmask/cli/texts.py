@@ -1,0 +1,100 @@
+"""What ``unmask sample`` and ``unmask infill`` share: their options, the model, the view, and what is written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from unmask.cli import trace
+from unmask.cli.options import OnMachine, check_files, device_named, use_threads
+from unmask.cli.view import picture, printable, view
+from unmask.models.files import write_whole
+from unmask.sampler import Step
+from unmask.samplers.names import SamplerOptions, moved
+from unmask.text.find import load
+from unmask.text.foreign import Foreign
+from unmask.text.model import Model, TextSample
+from unmask.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(OnMachine, SamplerOptions):
+    """What sample and infill have in common."""
+
+    number: int = 1
+    """How many sequences."""
+    batch: int | None = None
+    """At most so many sequences per network call. By default all."""
+    seed: int = 0
+    """Sequence i of a seed is always the same."""
+    compile: bool = False
+    """torch.compile the network: worth its warming up (half a minute or more) for many calls of one shape."""
+    json: bool = False
+    """One JSON line per sequence: text, tokens, seed, index, nfe, ncs, model and the trace of every call."""
+    output: str | None = None
+    """Write there instead of to stdout; the file appears whole or not at all."""
+
+
+def refuse_order(verb: str, arguments: Sequence[str]) -> None:
+    """--order was split in two: say what to write now, and leave with 2."""
+    for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--order" or argument.startswith("--order="):
+            order = argument.removeprefix("--order=") if "=" in argument else value
+            print(f"unmask {verb}: {moved(order, prefix='--')}", file=sys.stderr)
+            raise SystemExit(2)
+
+
+def model_for(chosen: TextOptions, name: str) -> Model:
+    """The model as it was asked for: on its device, compiled or as it is."""
+    if chosen.number < 1:
+        raise ValueError(f"--number must be at least 1, got {chosen.number}")
+    check_files(chosen, "output")
+    use_threads(chosen.threads)
+    model = load(name, device=device_named(chosen.device))
+    if not chosen.compile:
+        return model
+    from unmask.models.compiled import Compiled
+
+    print("compiling the network: its first calls warm up, half a minute or more", file=sys.stderr)
+    return replace(model, denoiser=Compiled(model.denoiser))
+
+
+def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None]]:
+    """The canvas and the bar where stdout is a terminal too; with results going into a pipe, the bar alone."""
+    canvas = torch.tensor(ids, dtype=torch.int64).expand(number, -1)
+    return view(
+        model.tokenizer, canvas, model.denoiser.mask_id, stream=sys.stderr, with_canvas=sys.stdout.isatty(),
+        width=model.token_width,
+    )  # fmt: skip
+
+
+def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
+    """Texts or JSON lines, to stdout or whole into a file."""
+    if chosen.json:
+        how = chosen.record(left_to_right=model.left_to_right)
+        lines: Iterable[str] = map(json.dumps, trace.records(made, model=model.name, seed=chosen.seed, **how))
+        between = "\n"
+    else:
+        lines, between = made.text, "\n\n" if model.layout == "wrapped" else "\n"
+        if chosen.output is None:
+            rows = made.tokens.tolist()
+            lines = [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
+    content = between.join(lines) + "\n"
+    if chosen.output is None:
+        sys.stdout.write(content)
+    else:
+        write_whole(Path(chosen.output), content.encode())
+
+
+def for_terminal(text: str, ids: Sequence[int], tokenizer: Tokenizer | Foreign) -> str:
+    """On a terminal, an image as a picture, and text without what would move the cursor; elsewhere the text."""
+    if not sys.stdout.isatty():
+        return text
+    drawn = picture(ids, tokenizer.vocab_size) if tokenizer.kind == "levels" else None
+    return printable(text) if drawn is None else f"{drawn}\n"

@@ -1,0 +1,34 @@
+"""What the word DATA names, for training and evaluation alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from unmask.data import corpora
+
+TRAIN, VALID = "train.tokens", "valid.tokens"
+
+Kind = Literal["tokens", "prepared", "corpus", "text"]
+
+
+def resolve(data: str) -> tuple[Kind, Path]:
+    """A token file, a folder of prepared data, a corpus, or text; and where it is.
+
+    In this order: a .tokens file; a folder with prepared data, or of a run that prepared its own; a corpus's name,
+    unless there is a file of that name (a folder kjv is ./kjv); any other file or folder, or datasets:NAME, is text.
+    """
+    path = Path(data)
+    if path.is_file() and path.suffix == ".tokens":
+        return "tokens", path
+    for folder in (path, path / "data"):
+        if (folder / TRAIN).is_file() or (folder / VALID).is_file():
+            return "prepared", folder
+    if data in corpora.NAMES and not path.is_file():
+        return "corpus", path
+    if path.exists() or data.startswith("datasets:"):
+        return "text", path
+    raise ValueError(
+        f"data={data!r}: there is no such file or folder, and no such corpus (the corpora are "
+        f"{', '.join(corpora.NAMES)})"
+    )

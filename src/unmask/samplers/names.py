@@ -1,0 +1,191 @@
+"""The names of samplers, predictors, decoding orders and draws: the only table from strings to objects.
+
+The command line, the HTTP API, the frontier and the harness read their options into ``SamplerOptions``. ``arguments``
+turns them into keyword arguments of ``Model.sample`` and of ``unmask.sample``; ``record`` says how samples were made.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+
+from unmask import draw as draws
+from unmask import plan as plans
+from unmask import predict as predictors
+from unmask.plan import Planner
+from unmask.predict import Predictor
+from unmask.sampler import Sampler
+from unmask.samplers import decoding, law, published, remasking
+from unmask.theory import maximum_gumbel
+
+SamplerName = Literal[
+    "first-hitting", "parallel", "ancestral", "published-ancestral", "published-euler", "published-tweedie",
+    "published-law",
+]  # fmt: skip
+PLANS: dict[str, Planner] = {
+    "first-hitting": plans.first_hitting, "parallel": plans.parallel, "ancestral": plans.ancestral,
+}  # fmt: skip
+PUBLISHED: dict[str, Callable[[], Sampler]] = {
+    "published-ancestral": published.Coupled, "published-euler": published.sedd_euler,
+    "published-tweedie": published.sedd_tweedie, "published-law": law.CoupledByLaw,
+}  # fmt: skip
+
+PredictorName = Literal["first-order", "extrapolate", "correct", "auto"]
+PREDICTORS: dict[str, Predictor] = {
+    "first-order": predictors.first_order, "extrapolate": predictors.extrapolate, "correct": predictors.correct,
+}  # fmt: skip
+
+LEFT_TO_RIGHT = "left-to-right"
+DecodingName = Literal[
+    "confidence", "llada", "dream", "margin", "entropy", "entropy-bounded", "left-to-right", "remdm-cap",
+    "remdm-rescale", "remdm-confidence",
+]  # fmt: skip
+DECODING: dict[str, Callable[..., Sampler]] = {
+    "confidence": decoding.confidence, "llada": decoding.low_confidence, "dream": decoding.dream,
+    "margin": decoding.margin, "entropy": decoding.entropy, "entropy-bounded": decoding.entropy_bounded,
+    "remdm-cap": remasking.remdm_cap, "remdm-rescale": remasking.remdm_rescale,
+    "remdm-confidence": remasking.remdm_confidence,
+}  # fmt: skip
+"""The orders that look at the network or mask again; left-to-right is one too, by a plan."""
+
+DrawName = Literal["exponential-race", "inverse-cdf", "gumbel-float64", "gumbel-float32", "truncated"]
+DRAWS: dict[str, draws.Draw] = {
+    "exponential-race": draws.exponential_race, "inverse-cdf": draws.inverse_cdf,
+    "gumbel-float64": draws.gumbel(torch.float64), "gumbel-float32": draws.gumbel(torch.float32),
+    "truncated": draws.truncated(maximum_gumbel("float32")),
+}  # fmt: skip
+PRECISIONS = {
+    "exponential-race": "float64", "inverse-cdf": "float64", "gumbel-float64": "float64", "gumbel-float32": "float32",
+    "truncated": "float64, truncated as float32 is",
+}  # fmt: skip
+"""The precision of each draw, for whoever judges its samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerOptions:
+    """How tokens are sampled, by names and numbers."""
+
+    sampler: SamplerName | None = None
+    """Which positions are unmasked when. By default parallel with --steps, and first-hitting, exact, without. The
+    published ones draw token and mask together in float32, for comparison: they have the fault. published-law does what
+    published-ancestral does, by its law: without drawing a number for every step, position and token."""
+    steps: int | None = None
+    """Steps of parallel and ancestral sampling: at most so many network calls per sequence."""
+    predictor: PredictorName = "first-order"
+    """first-order, or one of the second-order predictors of the paper, extrapolate (Algorithm 3) and correct (Algorithm
+    4), which cost no network call; auto is its rule: extrapolate up to 128 steps, correct beyond."""
+    decoding: DecodingName | None = None
+    """A decoding order in place of --sampler, with another law (docs/orders.md): the most confident first (confidence:
+    MaskGIT's; llada and dream: as those do), the largest margin, the lowest entropy, as many as an entropy bound
+    allows, left to right; or unmask at random and mask again (remdm, which needs --steps). Without --steps one token is
+    unmasked per call."""
+    block: int | None = None
+    """With --decoding: fill blocks of so many blanks from left to right, each in that order."""
+    noise: float | None = None
+    """Of the Gumbels added to the scores of confidence (4.5, falling to 0), margin and entropy (0)."""
+    gamma: float | None = None
+    """The bound of entropy-bounded, in nats (0.1): sum of the entropies unmasked together, less the largest."""
+    eta: float | None = None
+    """How much remdm masks again, from 0 to 1: the cap (0.02), or a factor of the most there can be (0.05; 1 by
+    confidence)."""
+    draw: DrawName = "exponential-race"
+    """How tokens are drawn. The last two have the float32 fault, to be studied."""
+    temperature: float = 1.0
+    """Below 1 the likelier tokens come more often; 0 takes the likeliest."""
+    top_k: int | None = None
+    """Draw from the k likeliest tokens."""
+    top_p: float | None = None
+    """Draw from the fewest tokens of probability p."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of ``Model.sample`` and of ``unmask.sample``; what is as by default is left out."""
+        if self.sampler in PUBLISHED:
+            return self._as_published(self.sampler)
+        how = {name: getattr(self, name) for name in self._given("steps", "temperature", "top_k", "top_p")}
+        if self._given("draw"):
+            how["draw"] = _named("draw", self.draw, DRAWS)
+        if self.decoding is not None:
+            return self._decoded(self.decoding) | how
+        for name in self._given("block", "noise", "gamma", "eta"):
+            raise ValueError(f"{name} is for a decoding order: {', '.join(DECODING)}")
+        if self.sampler is not None:
+            how["plan"] = _named("sampler", self.sampler, PLANS | PUBLISHED)
+        if self._given("predictor"):
+            how["predict"] = predictor(self.predictor, self.steps)
+        return how
+
+    def record(self, *, left_to_right: bool = False) -> dict[str, Any]:
+        """How the samples were made: what was chosen, and the precision of the draw.
+
+        left_to_right: by a left-to-right model, which has one token per call and no sampler to choose.
+        """
+        if self.sampler in PUBLISHED:
+            draw = "coupled race, by its law" if self.sampler == "published-law" else "coupled race"
+            return {"sampler": self.sampler, "steps": self.steps, "draw": draw, "dtype": "float32"}
+        how: dict[str, Any] = {"sampler": self.sampler or ("parallel" if self.steps else "first-hitting")}
+        if left_to_right:
+            how = {"sampler": LEFT_TO_RIGHT}
+        elif self.decoding is not None:
+            how = {}
+        for one in fields(SamplerOptions)[1:]:
+            if getattr(self, one.name) is not None and not (left_to_right and one.name == "predictor"):
+                how[one.name] = getattr(self, one.name)
+        return how | {"dtype": PRECISIONS[self.draw]}
+
+    def _given(self, *names: str) -> list[str]:
+        """Which of the options are not as by default."""
+        defaults = {one.name: one.default for one in fields(SamplerOptions)}
+        return [name for name in names if getattr(self, name) != defaults[name]]
+
+    def _decoded(self, name: str) -> dict[str, Any]:
+        for other in self._given("sampler", "predictor"):
+            raise ValueError(f"decoding {name} says itself what is unmasked when: it takes no {other}")
+        make = _named("decoding", name, {**DECODING, LEFT_TO_RIGHT: plans.left_to_right})
+        given = {other: getattr(self, other) for other in self._given("block", "noise", "gamma", "eta")}
+        block = given.pop("block", None)
+        refused = [other for other in given if other not in inspect.signature(make).parameters]
+        if name == LEFT_TO_RIGHT and not refused and block is None:
+            return {"plan": plans.left_to_right}
+        made = make(**given) if not refused and name != LEFT_TO_RIGHT else None
+        if block is not None and not isinstance(made, decoding.Ranked):
+            refused.append("block")
+        if refused:
+            raise ValueError(f"decoding {name} takes no {refused[0]}")
+        return {"sampler": made if block is None else decoding.blocks(block, made)}
+
+    def _as_published(self, name: str) -> dict[str, Any]:
+        if self.steps is None:
+            raise ValueError(f"sampler {name} needs steps")
+        names = [one.name for one in fields(SamplerOptions)[2:]]
+        for other in self._given(*names):
+            raise ValueError(f"sampler {name} is run as published: it takes no {other}")
+        return {"sampler": PUBLISHED[name](), "steps": self.steps}
+
+
+def predictor(name: str, steps: int | None) -> Predictor:
+    """A predictor by its name; auto is the paper's rule, by the number of steps."""
+    auto = predictors.auto(steps) if steps else predictors.first_order
+    found: Predictor = _named("predictor", name, PREDICTORS | {"auto": auto})
+    return found
+
+
+def moved(order: str, *, prefix: str = "") -> str:
+    """What to write in place of the option "order", which was split in two; prefix: of option names, such as --."""
+    now = {"1": "first-order"}.get(order, order)
+    for option, names in (("predictor", (*PREDICTORS, "auto")), ("decoding", (*DECODING, LEFT_TO_RIGHT))):
+        if now in names:
+            return f"{prefix}order {order} is now {prefix}{option} {now}"
+    return (
+        f"{prefix}order is now two options: {prefix}predictor for second-order predictors, {prefix}decoding for "
+        "decoding orders"
+    )
+
+
+def _named(what: str, name: str, table: dict[str, Any]) -> Any:
+    if name not in table:
+        raise ValueError(f"{what} must be one of {', '.join(table)}, got {name!r}")
+    return table[name]
