@@ -28,9 +28,7 @@ def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
     their total variation: this is what makes a run insensitive to rounding.
     """
     weights = _weights(logits)
-    u = noise.uniform(weights.shape[-1], device=logits.device)
-    clocks = u.neg_().log1p_().neg_().clamp_(min=2.0**-54)  # E = 0 would win at any rate, zero included
-    return (weights / clocks).argmax(-1)
+    return (weights / noise.exponential(weights.shape[-1], device=logits.device)).argmax(-1)
 
 
 def inverse_cdf(logits: Tensor, noise: Noise) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -52,6 +52,38 @@ class Noise(Batched):
         words = _mixed(keys if columns is None else keys.unsqueeze(-1) ^ _columns(columns, keys.device))
         bits = BITS[dtype]
         return (words >> (64 - bits)).bitwise_and_((1 << bits) - 1).to(dtype).mul_(2.0**-bits)
+
+
+    def exponential(self, columns: int, *, device: torch.device | None = None) -> Tensor:
+        """Exp(1) clocks [..., columns]: -log(1 - u), and 2^-54 where that is 0, which would win any race."""
+        return self.uniform(columns, device=device).neg_().log1p_().neg_().clamp_(min=2.0**-54)
+
+
+@dataclass(frozen=True)
+class KeptNoise(Noise):
+    """Noise that remembers the clocks of its places until it is told to forget them."""
+
+    clocks: dict[int, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, index: Any) -> KeptNoise:
+        return KeptNoise(self.keys[index], self.clocks)
+
+    def take(self, index: Tensor) -> KeptNoise:
+        return self[index]
+
+    def exponential(self, columns: int, *, device: torch.device | None = None) -> Tensor:
+        keys = self.keys.tolist()
+        new = [key for key in keys if key not in self.clocks]
+        if new:
+            made = Noise(torch.tensor(new)).exponential(columns, device=device)
+            self.clocks.update(zip(new, made, strict=True))
+        return torch.stack([self.clocks[key] for key in keys])
+
+    def forget(self, positions: Tensor) -> None:
+        """Drop the clocks of positions [B, R], pads of -1 aside, of a noise with keys [B, L]."""
+        row, column = (positions >= 0).nonzero(as_tuple=True)
+        for key in self.keys[row, positions[row, column]].tolist():
+            self.clocks.pop(key, None)
 
 
 BITS = {torch.float64: 53, torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}

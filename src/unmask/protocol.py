@@ -47,6 +47,18 @@ class Caches(Protocol):
         ...
 
 
+@runtime_checkable
+class LooksAhead(Caches, Protocol):
+    """A network that answers a whole chain of rows in one pass."""
+
+    def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
+        """Logits [B, W, V] of positions order [B, W] (pads are -1), each given the settled tokens and those before it.
+
+        The first ``known`` [B] of them have a guess in tokens [B, L]; the others are masked there.
+        """
+        ...
+
+
 def is_left_to_right(model: Any) -> bool:
     """Whether the model's answer at a position depends on the tokens before it alone."""
     return bool(getattr(model, "causal", False))

@@ -34,6 +34,8 @@ class Step:
     drawn: Tensor  # bool [b, R]: drawn in this call, not carried over
     draws: Tensor  # int64 [b]: rows drawn for each sequence, those that were not kept included
     hidden: Tensor | None = None  # int64 [b, H]: masked again before the filling
+    guessed: Tensor | None = None  # int64 [b, G, 2]: positions and tokens that are guesses for now (samplers.ahead)
+    corrected: Tensor | None = None  # int64 [b]: how many earlier guesses came out otherwise
     calls: int = 0  # network calls so far, this one included
     planned: int = 0  # network calls of the whole run: the number itself for a plan, else a bound
 
@@ -60,11 +62,15 @@ class State(Batched):
 
 @dataclass(frozen=True)
 class Ask(Batched):
-    """The rows that a sampler wants of the next call. A sequence that asks for none has finished."""
+    """The rows that a sampler wants of the next call. A sequence that asks for none has finished.
+
+    Where the rows are a chain, each is answered as if it and those behind it were masked, at its own time [B, R].
+    """
 
     rows: Tensor  # int64 [B, R]: positions, on the CPU; pads are -1
     time: Tensor  # float64 [B]: at which the network is called
     canvas: Tensor | None = None  # int64 [B, L]: what the network is shown, where that is not the state's x
+    known: Tensor | None = None  # int64 [B]: the rows are a chain, and so many of its first tokens are on the canvas
 
 
 class Sampler(Protocol):

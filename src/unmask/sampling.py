@@ -23,7 +23,17 @@ from unmask.draw import Draw, Faults, Pick, exponential_race
 from unmask.noise import Streams
 from unmask.plan import Planner
 from unmask.predict import Predictor, log_mean
-from unmask.protocol import Caches, check, device_of, for_sampling, inference, is_left_to_right, length_of, logits_of
+from unmask.protocol import (
+    Caches,
+    LooksAhead,
+    check,
+    device_of,
+    for_sampling,
+    inference,
+    is_left_to_right,
+    length_of,
+    logits_of,
+)
 from unmask.sampler import Ask, Planned, Sampler, Step, Task, apply
 from unmask.schedule import Linear, Schedule
 
@@ -178,8 +188,13 @@ def answer(
     seats: which of its sequences these are, for a network that keeps a cache of more.
     """
     real = ask.rows >= 0
-    shown = x if ask.canvas is None else ask.canvas
-    logits = logits_of(network, shown, ask.time.to(x.device), ask.rows.clamp(min=0).to(x.device), real, seats=seats)
+    shown, rows = x if ask.canvas is None else ask.canvas, ask.rows.to(x.device)
+    if ask.known is None:
+        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats)
+    elif isinstance(network, LooksAhead):
+        logits = network.ahead(shown, rows, ask.known.to(x.device), seats=seats)[real.to(x.device)]
+    else:
+        logits = _chained(network, shown, ask)
     if any(allowed[: len(x)]):
         row, column = real.nonzero(as_tuple=True)
         for m, (i, position) in enumerate(zip(row.tolist(), ask.rows[row, column].tolist(), strict=True)):
@@ -187,6 +202,30 @@ def answer(
             if only is not None:
                 logits[m] = logits[m].masked_fill(~only.to(logits.device), -torch.inf)
     return log_mean(logits)
+
+
+def _chained(network: Any, tokens: Tensor, ask: Ask) -> Tensor:
+    """Logits [M, V] of a chain's rows from any denoiser: a canvas for each guess, and one for all rows behind them."""
+    assert ask.known is not None
+    real = ask.rows >= 0
+    last = torch.minimum(ask.known, (real.sum(1) - 1).clamp(min=0))
+    sequence = torch.repeat_interleave(torch.arange(len(tokens)), last + 1)
+    link = torch.arange(len(sequence)) - (last.cumsum(0) - last + torch.arange(len(last)))[sequence]
+    width = ask.rows.shape[1]
+    column = torch.arange(width)
+    # Canvas k shows the guesses before row k. It answers row k, and the one behind the last guess all that are left.
+    behind = real[sequence] & (column >= link.unsqueeze(1))
+    asked = behind & ((column == link.unsqueeze(1)) | (link == last[sequence]).unsqueeze(1))
+    rows = ask.rows[sequence]
+    canvas = tokens[sequence.to(tokens.device)]
+    row, at = behind.nonzero(as_tuple=True)
+    canvas[row, rows[row, at]] = network.mask_id
+    first, most = link.unsqueeze(1), int(asked.sum(1).max())
+    index = (first + torch.arange(most)).clamp(max=width - 1)
+    wanted = (first + torch.arange(most) < width) & asked.gather(1, index)
+    time = ask.time[sequence].gather(1, first).squeeze(1)
+    at_rows = rows.gather(1, index).clamp(min=0)
+    return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted)
 
 
 def chosen(

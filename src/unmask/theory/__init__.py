@@ -2,6 +2,7 @@
 
 truncation   categorical sampling with truncated Gumbels (Prop. 5.2, Table 1)
 nfe          expected network calls of ancestral sampling with the cache
+parallel     the nats lost by decoding several tokens per call, and the group sizes that lose least
 cost         the time of ancestral and first-hitting sampling, with the appendix's two examples
 mixture      the Beta mixture over times (Eq. 8)
 ctmc         rate matrices, scores, and the equivalence of SEDD Absorb and masked diffusion
@@ -31,6 +32,7 @@ from .ctmc import (
 )
 from .mixture import BetaMixture
 from .nfe import expected_nfe
+from .parallel import ParallelCost, equal_sizes, optimal_sizes, parallel_costs, parallel_loss
 from .truncation import (
     effective_temperature,
     largest_below_one,
@@ -45,6 +47,7 @@ __all__ = [
     "PAPER_CASE_2048",
     "BetaMixture",
     "CostExample",
+    "ParallelCost",
     "absorbing_exponential",
     "absorbing_rate",
     "alpha_from_noise",
@@ -52,6 +55,7 @@ __all__ = [
     "concrete_score",
     "denoising_score_entropy",
     "effective_temperature",
+    "equal_sizes",
     "euler",
     "euler_absorbing",
     "expected_nfe",
@@ -60,6 +64,9 @@ __all__ = [
     "mean_from_score",
     "noise_from_alpha",
     "noise_rate",
+    "optimal_sizes",
+    "parallel_costs",
+    "parallel_loss",
     "reverse_rate",
     "sampling_time",
     "score_elsewhere",
