@@ -14,7 +14,6 @@ from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
 from unmask.noise import Streams
 from unmask.plan import Plan, first_hitting
-from unmask.protocol import Caches
 from unmask.serve.engine.batch import Batch, Shared
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.forecast import begins

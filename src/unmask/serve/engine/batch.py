@@ -24,6 +24,9 @@ from unmask.sampling import answer
 from unmask.serve.engine.job import Change, SequenceRun
 from unmask.serve.engine.work import Served
 
+Answer = tuple[int, Tensor | Exception]
+"""The first row of the network call that a sequence was part of, and log mu of its rows or what went wrong."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -59,6 +62,16 @@ class Shared:
         """Which of its sequences need another call."""
         going: list[bool] = (self.ask.rows >= 0).any(1).tolist()
         return going
+
+    def fill(self, log_mu: Sequence[Tensor | Exception]) -> Step:
+        """One Step, from log mu of each sequence's rows."""
+        for found in log_mu:
+            if isinstance(found, Exception):
+                raise found
+        step: Step = self.sampler.fill(self.state, self.ask, torch.cat(log_mu))  # type: ignore[arg-type]
+        apply(step, self.state.x, self.state.task.mask_id)
+        self.ask = self.sampler.ask(self.state)
+        return step
 
     def part(self, index: Sequence[int]) -> Shared:
         """Some of its sequences."""
@@ -97,14 +110,15 @@ class Batch:
         parts = list(self._parts())
         self._regroup(parts)
         x, ask = self._stacked()
-        answers: dict[SequenceRun, tuple[int, Tensor | Exception]] = {}
+        count = (ask.rows >= 0).sum(1).tolist()
+        answers: dict[SequenceRun, Answer] = {}
         outcomes: list[Outcome] = []
         for part in parts:
             for rows, log_mu in self._answers(part, x, ask):
-                count = (ask.rows[rows.start : rows.stop] >= 0).sum(1).tolist()
-                each = [log_mu] if isinstance(log_mu, Exception) else log_mu.split(count)
+                wrong = isinstance(log_mu, Exception)
+                each: Sequence[Tensor | Exception] = [log_mu] if wrong else log_mu.split_with_sizes(count[rows.start : rows.stop])
                 answers |= {self.seats[i]: (rows.start, one) for i, one in zip(rows, each, strict=True)}
-            for shared in [one for one in self.states if one.members[0] in answers and answers.keys() >= {*one.members}]:
+            for shared in [one for one in self.states if answers.keys() >= {*one.members}]:
                 outcomes += self._filled(shared, [answers.pop(one) for one in shared.members])
         # Only now: who leaves gives the seat to another.
         done = {one.sequence for one in outcomes if one.tokens is not None or one.error is not None}
@@ -154,12 +168,18 @@ class Batch:
     def _stacked(self) -> tuple[Tensor, Ask]:
         """What the network is shown and asked for every seat; rows are padded with -1."""
         asks = [shared.ask for shared in self.states]
-        width = max(ask.rows.shape[1] for ask in asks)
-        rows = torch.cat([functional.pad(ask.rows, (0, width - ask.rows.shape[1]), value=-1) for ask in asks])
+        width, chains = max(ask.rows.shape[1] for ask in asks), asks[0].known is not None
+
+        def padded(column: Tensor, value: float) -> Tensor:
+            return functional.pad(column, (0, width - column.shape[1]), value=value)
+
+        rows = torch.cat([padded(ask.rows, -1) for ask in asks])
+        time = torch.cat([padded(ask.time, 0.0) if chains else ask.time for ask in asks])
+        known = torch.cat([ask.known for ask in asks]) if chains else None
         x = torch.cat([one.state.x if one.ask.canvas is None else one.ask.canvas for one in self.states])
         seat = {one: i for i, one in enumerate(self.seats)}
         order = torch.tensor([seat[one] for shared in self.states for one in shared.members]).argsort()
-        return x[order.to(x.device)], Ask(rows[order], torch.cat([ask.time for ask in asks])[order])
+        return x[order.to(x.device)], Ask(rows, time, known=known).take(order)
 
     def _answers(self, part: range, x: Tensor, ask: Ask) -> Iterator[tuple[range, Tensor | Exception]]:
         """log mu of the asked rows of a part.
@@ -181,31 +201,24 @@ class Batch:
         else:
             yield part, found
 
-    def _filled(self, shared: Shared, answers: Sequence[tuple[int, Tensor | Exception]]) -> list[Outcome]:
+    def _filled(self, shared: Shared, answers: Sequence[Answer]) -> list[Outcome]:
         """Pick the tokens. Where that fails, each plan is tried by itself; a request's own state fails as one."""
-        state = copy.copy(shared.state)  # fill changes it step by step, and may raise in between
+        members, before = shared.members, copy.copy(shared.state)  # fill may raise when it has changed a part of it
         try:
-            for _, found in answers:
-                if isinstance(found, Exception):
-                    raise found
-            log_mu = [found for _, found in answers if isinstance(found, Tensor)]
-            step = shared.sampler.fill(shared.state, shared.ask, torch.cat(log_mu) if len(log_mu) > 1 else log_mu[0])
+            step = shared.fill([log_mu for _, log_mu in answers])
         except Exception as error:
-            shared.state = state
-            if not shared.joins or len(answers) == 1:
-                return [Outcome(one, call, error=error) for one, (call, _) in zip(shared.members, answers, strict=True)]
+            shared.state = before
+            if not shared.joins or len(members) == 1:
+                return [Outcome(one, call, error=error) for one, (call, _) in zip(members, answers, strict=True)]
+            alone = [shared.part([i]) for i in range(len(members))]
             self.states.remove(shared)
-            alone = [shared.part([i]) for i in range(len(answers))]
             self.states += alone
             return [self._filled(one, [found])[0] for one, found in zip(alone, answers, strict=True)]
-        apply(step, shared.state.x, shared.state.task.mask_id)
-        shared.ask = shared.sampler.ask(shared.state)
-        watched = any(one.job.watched for one in shared.members)
-        seen = changes(step) if watched else [None] * len(answers)
-        tokens = [None if going else x.tolist() for going, x in zip(shared.going, shared.state.x, strict=True)]
-        for one, draws in zip(shared.members, step.draws.tolist(), strict=True):
+        for one, draws in zip(members, step.draws.tolist(), strict=True):
             one.made, one.ncs = one.made + 1, one.ncs + draws
-        return [Outcome(one, call, *rest) for one, (call, _), *rest in zip(shared.members, answers, seen, tokens)]
+        seen = changes(step) if any(one.job.watched for one in members) else [None] * len(members)
+        tokens = [None if going else x.tolist() for going, x in zip(shared.going, shared.state.x, strict=True)]
+        return [Outcome(one, answers[i][0], seen[i], tokens[i]) for i, one in enumerate(members)]
 
 
 def _joined(pieces: Sequence[Shared]) -> Shared:

@@ -9,11 +9,15 @@ from functools import cached_property
 
 from torch.nn import functional
 
+from unmask.ahead import AheadState
 from unmask.sampler import PlanState
 from unmask.serve.engine.work import Served, Work
 
 Key = tuple[Served, int, int]
-"""What sequences of one batch have in common: the model, the length, and within a factor of two the rows they ask."""
+"""What sequences of one batch have in common: the model, the length, and within a factor of two the rows they ask.
+
+The third is -1 for those that ask for chains of rows, which is another kind of call.
+"""
 
 
 class Refused(Exception):
@@ -116,7 +120,8 @@ class Job:
 
     @property
     def key(self) -> Key:
-        return self.work.served, len(self.work.canvas), self.widest.bit_length()
+        bucket = -1 if isinstance(self.state, AheadState) else self.widest.bit_length()
+        return self.work.served, len(self.work.canvas), bucket
 
 
 @dataclass(eq=False)
