@@ -329,7 +329,7 @@ def test_a_name_that_is_not_this_machines_is_not_answered():
         ({"order": "random"}, "predictor for second-order predictors, decoding for decoding orders"),
         ({"model": "twin", "steps": 3}, "takes no"),
         ({"model": "twin", "text": "a____"}, "cannot fill blanks"),
-        ({"model": "twin", "canvas": [None, 1]}, "holes come last"),
+        ({"model": "twin", "canvas": [None, 1]}, "holes of its canvas must come last"),
     ],
     ids=str,
 )
