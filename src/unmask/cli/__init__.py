@@ -1,50 +1,38 @@
-"""The command line: one verb, one function. Each verb reads its own arguments and returns an exit code."""
+"""The command line: one verb, one module with a ``main``, which reads its arguments and returns an exit code.
+
+Nothing here imports torch: --help and --version are quick, and ``ready`` comes first.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import unmask
-from unmask.cli.memory import keep_freed_memory
-
-
-@dataclass(frozen=True)
-class Verb:
-    """What a verb is for, and the function that does it, as "module:function", imported when it is called."""
-
-    summary: str
-    target: str
-
-    def load(self) -> Callable[[Sequence[str]], int]:
-        module, function = self.target.split(":")
-        run: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function)
-        return run
-
+from unmask.cli.process import ready
 
 VERBS = {
-    "prepare": Verb("turn text, CSV, JSON lines or a dataset into a token file", "unmask.cli.prepare:main"),
-    "train": Verb("train a model on a corpus, a token file or a text file", "unmask.cli.train:main"),
-    "sample": Verb("sample texts from a model, and watch them appear", "unmask.cli.sample:main"),
-    "infill": Verb("fill the blanks of a text", "unmask.cli.infill:main"),
-    "models": Verb("list the models that can be called by name", "unmask.cli.models:main"),
-    "evaluate": Verb("the likelihood of data under a model, with its errors", "unmask.cli.evaluate:main"),
-    "judge": Verb("the perplexity of samples under a judge, and their entropy", "unmask.cli.judge:main"),
-    "frontier": Verb("models and samplers by perplexity, entropy and cost", "unmask.cli.frontier:main"),
-    "serve": Verb("serve models: OpenAI's API, our own, and a page", "unmask.cli.serve:main"),
-    "inspect": Verb("say what anybody's checkpoint is, without running it", "unmask.cli.checkpoints:inspect"),
-    "convert": Verb("turn a checkpoint into our folder or MDLM's", "unmask.cli.checkpoints:convert"),
-    "audit": Verb("measure whether a categorical sampler has the law it should have", "unmask.cli.audit:main"),
-    "reproduce": Verb("the paper's figures and tables, each with its numbers", "unmask.cli.reproduce:main"),
+    "prepare": "turn text, CSV, JSON lines or a dataset into a token file",
+    "train": "train a model on a corpus, a token file or a text file",
+    "sample": "sample texts from a model, and watch them appear",
+    "infill": "fill the blanks of a text",
+    "models": "list the models that can be called by name",
+    "evaluate": "the likelihood of data under a model, with its errors",
+    "judge": "the perplexity of samples under a judge, and their entropy",
+    "frontier": "models and samplers by perplexity, entropy and cost",
+    "serve": "serve models: OpenAI's API, our own, and a page",
+    "inspect": "say what anybody's checkpoint is, without running it",
+    "convert": "turn a checkpoint into our folder or MDLM's",
+    "audit": "measure whether a categorical sampler has the law it should have",
+    "reproduce": "the paper's figures and tables, each with its numbers",
 }
 
 
 def usage() -> str:
     width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
+    verbs = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in VERBS.items())
     return f"""unmask {unmask.__version__}: train, sample and evaluate masked (diffusion) models of discrete data
 
 usage: unmask VERB [options]
@@ -69,9 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean {close[0]!r}?" if close else f"the verbs are {', '.join(VERBS)}"
         print(f"unmask: there is no verb {name!r}; {hint}", file=sys.stderr)
         return 2
-    keep_freed_memory()
+    ready()
     try:
-        return VERBS[name].load()(rest)
+        code: int = importlib.import_module(f"unmask.cli.{name}").main(rest)
+        return code
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("unmask"):
             raise

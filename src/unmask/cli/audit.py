@@ -8,18 +8,19 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, make_dataclass
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from unmask.audit import AuditReport, audit
 from unmask.audit.normalisation import audit_normalisation
 from unmask.audit.subjects import BUILTIN
+from unmask.cli.options import guarded, parsed
 
 HELP = "package.module:function, from probabilities or logits [rows, classes] to ids; or a built-in subject; or 'list'"
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
     """Measure whether a categorical sampler has the law that it should have. Exit code 1 means that it has not."""
 
     subject: str
@@ -44,30 +45,22 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask audit`` with these arguments."""
-    try:
-        import tyro
-    except ImportError as error:
-        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
-    positional = Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=HELP, metavar="SUBJECT")]
-    Parsed: Any = make_dataclass("Parsed", [("subject", positional)], bases=(Arguments,), frozen=True)
-    chosen = tyro.cli(Parsed, args=list(arguments), prog="unmask audit", description=Arguments.__doc__)
-    if chosen.subject == "list":
-        for name, known in BUILTIN.items():
-            print(f"{name:<30} {known.what}{'' if known.available else f' (needs {known.library})'}")
-        return 0
-    try:
+    """Run ``unmask audit``: 0 for exact, 1 for a fault, 2 if the subject could not be audited."""
+    chosen = parsed(AuditOptions, arguments, "audit", subject=HELP)
+
+    def audited() -> int:
+        if chosen.subject == "list":
+            for name, known in BUILTIN.items():
+                print(f"{name:<30} {known.what}{'' if known.available else f' (needs {known.library})'}")
+            return 0
         exact, shown = run(chosen)
-    except KeyboardInterrupt:
-        return 130
-    except (ValueError, ImportError) as error:
-        print(f"unmask audit: {error}", file=sys.stderr)
-        return 2
-    print(shown)
-    return 0 if exact else 1
+        print(shown)
+        return 0 if exact else 1
+
+    return guarded("audit", audited, failed=2)
 
 
-def run(chosen: Any) -> tuple[bool, str]:
+def run(chosen: AuditOptions) -> tuple[bool, str]:
     """The verdict, and what to print."""
     draw = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
     if chosen.normalisation:
@@ -95,7 +88,7 @@ def load(target: str) -> Any:
     return found
 
 
-def text(report: AuditReport, chosen: Any) -> str:
+def text(report: AuditReport, chosen: AuditOptions) -> str:
     """The verdict in the first line, then what it rests on."""
     lines = [
         str(report), "",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from unmask.cli.options import MODEL_HELP, parsed, use_threads
+from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, guarded, parsed, use_threads
 from unmask.evaluate import processes
 from unmask.evaluate.data import found
 from unmask.evaluate.likelihood.tokenfiles import Evaluation, Progress, evaluate
@@ -20,13 +20,12 @@ from unmask.models.files import write_whole
 from unmask.text.find import load
 
 SECONDS_BETWEEN_LINES = 10.0
-DATA_HELP = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, a .tokens file, or a text"
 OF_ESTIMATE = "of the estimate for these sequences; more passes make it smaller"
 OVER_SEQUENCES = "over the sequences, for the text they were taken from; more sequences make it smaller"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EvaluateOptions(OnMachine):
     """The likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
     For a masked model an upper bound on -log p, estimated, with its errors; for a left-to-right model exact. Under
@@ -49,10 +48,6 @@ class Options:
     """Rows of one network call. By default as many as fit into half a gigabyte of logits, at most 64."""
     seed: int = 0
     """Pass k of sequence i of a seed has always the same mask."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
-    threads: int | None = None
-    """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
     json: bool = False
     """The result as JSON on stdout, instead of the table."""
     output: str | None = None
@@ -65,31 +60,24 @@ class Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask evaluate``. 0; 1 with one line for what went wrong; 130 after Ctrl-C."""
-    chosen = parsed(Options, arguments, "evaluate", model=MODEL_HELP, data=DATA_HELP)
-    alone = True
-    try:
-        _check(chosen)
+    """Run ``unmask evaluate``."""
+    chosen = parsed(EvaluateOptions, arguments, "evaluate", model=MODEL_HELP, data=DATA_HELP)
+
+    def run() -> None:
+        check_files(chosen, "output", "picture")
         with processes.joined():
-            alone = processes.main()
             made = _evaluated(chosen)
-            if alone:
+            if processes.main():
                 _write(chosen, made)
-        return 0
-    except KeyboardInterrupt:
+
+    def stopped() -> str:
         kept = chosen.output is not None and _partial(chosen.output).exists()
-        if alone:
-            print(f"stopped{'; the same command goes on from here' if kept else ''}", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        raise
-    except (ValueError, OSError, ImportError) as error:
-        if alone:
-            print(f"unmask evaluate: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        return f"stopped{'; the same command goes on from here' if kept else ''}"
+
+    return guarded("evaluate", run, stopped=stopped)
 
 
-def _evaluated(chosen: Options) -> Evaluation:
+def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     use_threads(chosen.threads)
     model = load(chosen.model, device=processes.device(chosen.device))
     partial = _partial(chosen.output) if chosen.output is not None else None
@@ -105,7 +93,7 @@ def _evaluated(chosen: Options) -> Evaluation:
         )  # fmt: skip
 
 
-def _write(chosen: Options, made: Evaluation) -> None:
+def _write(chosen: EvaluateOptions, made: Evaluation) -> None:
     if chosen.output is not None:
         write_whole(Path(chosen.output), (json.dumps(_named(chosen, made.to_dict()), indent=1) + "\n").encode())
         _partial(chosen.output).unlink(missing_ok=True)
@@ -119,12 +107,12 @@ def _write(chosen: Options, made: Evaluation) -> None:
         _table(made, chosen, sys.stdout)
 
 
-def _named(chosen: Options, made: dict[str, Any]) -> dict[str, Any]:
+def _named(chosen: EvaluateOptions, made: dict[str, Any]) -> dict[str, Any]:
     """With the data as they were asked for: a text's token file is gone by now."""
     return made | {"data": chosen.data}
 
 
-def _table(made: Evaluation, chosen: Options, stream: TextIO) -> None:
+def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
     """Every unit with both errors; of an exact likelihood there is one."""
     bound = made.bound
     of = "" if bound.sequences == made.about["of_sequences"] else f" of {made.about['of_sequences']:,}"
@@ -199,15 +187,3 @@ def _preparing(stage: str, done: int, total: int | None) -> None:
 
 def _partial(output: str) -> Path:
     return Path(f"{output}.partial")
-
-
-def _check(chosen: Options) -> None:
-    """What would otherwise be found out after minutes of work."""
-    for name in ("output", "picture"):
-        value = getattr(chosen, name)
-        if value is not None and (Path(value).is_dir() or not Path(value).absolute().parent.is_dir()):
-            raise ValueError(f"--{name} {value}: {'it is' if Path(value).is_dir() else 'it is in no'} folder")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Any, Literal, TextIO
 
-from unmask.cli.options import MODEL_HELP
+from unmask.cli.options import MODEL_HELP, OnDevice, guarded, parsed
 from unmask.evaluate import processes
 from unmask.evaluate.data import found
 from unmask.evaluate.frontier.advice import TOLERANCE, advice
@@ -19,6 +18,7 @@ from unmask.evaluate.frontier.points import Kept, Point
 from unmask.evaluate.frontier.sweep import SAMPLERS, Conditions, Setting, Subject, reference, settings, sweep
 from unmask.evaluate.judge.judge import Judge, load_judge
 from unmask.models.files import write_whole
+from unmask.samplers.names import DrawName
 from unmask.text.find import find, load
 
 POINTS, PICTURE, REPORT = "points.jsonl", "frontier.png", "frontier.txt"
@@ -26,7 +26,7 @@ DEFAULT_SAMPLERS = "first-hitting,parallel,parallel-extrapolate,parallel-correct
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class FrontierOptions(OnDevice):
     """Compare models and samplers: perplexity under a judge against entropy, network calls and seconds.
 
     Masked models, SEDD's and left-to-right ones; every point has both perplexities and the entropy with intervals. A
@@ -48,7 +48,7 @@ class Options:
     """For the samplers that take steps."""
     temperatures: str = "1.0"
     """Below 1 entropy is traded for perplexity; the published samplers know 1 alone."""
-    draw: Literal["inverse-cdf", "exponential-race", "gumbel-float64", "gumbel-float32", "truncated"] = "inverse-cdf"
+    draw: DrawName = "exponential-race"
     """How tokens are drawn. The last two have the float32 fault, to be studied."""
     data: str | None = None
     """Real sequences as the point of reference: a corpus, prepared data, a .tokens file or a text."""
@@ -71,34 +71,28 @@ class Options:
     """Of the intervals, by the bootstrap over sequences."""
     seed: int = 0
     """Sequence i of a seed has the same random numbers in every point."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
     json: bool = False
     """The points as JSON lines on stdout, instead of the table and the recommendation."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask frontier``. 0; 1 with one line for what went wrong; 130 after Ctrl-C."""
-    chosen = _parsed(arguments)
-    alone = True
-    try:
+    """Run ``unmask frontier``."""
+    told = f"One or more of: {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}"
+    chosen = parsed(FrontierOptions, arguments, "frontier", models=told)
+    if not chosen.models:
+        print("unmask frontier: name at least one model; --help says everything", file=sys.stderr)
+        return 2
+
+    def run() -> None:
         with processes.joined():
-            alone = processes.main()
             points = _measured(chosen)
-            if alone:
+            if processes.main():
                 _write(chosen, points)
-        return 0
-    except KeyboardInterrupt:
-        if alone:
-            print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
-    except (ValueError, OSError, ImportError) as error:
-        if alone:
-            print(f"unmask frontier: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+
+    return guarded("frontier", run, stopped=lambda: "stopped; the same command goes on from here")
 
 
-def _measured(chosen: Options) -> list[Point]:
+def _measured(chosen: FrontierOptions) -> list[Point]:
     """The points, those of the data first."""
     samplers, steps = _names(chosen.samplers), _numbers("steps", chosen.steps, int)
     temperatures = _numbers("temperatures", chosen.temperatures, float)
@@ -124,7 +118,9 @@ def _measured(chosen: Options) -> list[Point]:
     return real + sweep(plan, judged_by, conditions, kept=kept, progress=_progress(len(plan)))
 
 
-def _reference(chosen: Options, subject: Subject, judged_by: Judge, conditions: Conditions, kept: Kept) -> Point:
+def _reference(
+    chosen: FrontierOptions, subject: Subject, judged_by: Judge, conditions: Conditions, kept: Kept
+) -> Point:
     """``num`` sequences of the data, evenly spaced, as the first model reads them."""
     assert chosen.data is not None
     with found(chosen.data, subject.model, split=chosen.split) as tokens:
@@ -163,7 +159,7 @@ def _progress(total: int) -> Callable[[Point, bool], None]:
     return say
 
 
-def _write(chosen: Options, points: list[Point]) -> None:
+def _write(chosen: FrontierOptions, points: list[Point]) -> None:
     """The table and the recommendation to stdout and into the folder, and the picture there."""
     told = advice(points, tolerance=chosen.tolerance, calls=chosen.calls, seconds=chosen.seconds)
     report = f"{table(points)}\n\n{told}\n"
@@ -226,22 +222,3 @@ def _numbers(option: str, text: str, kind: type[Any]) -> list[Any]:
             return list(dict.fromkeys(values))
     what = "whole numbers from 1" if kind is int else "numbers from 0"
     raise ValueError(f"--{option} must be {what} with commas between them, got {text!r}")
-
-
-def _parsed(arguments: Sequence[str]) -> Options:
-    """The options from the command line. tyro leaves with 2 where they are wrong, and with 0 after --help."""
-    try:
-        import tyro
-    except ImportError as error:
-        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
-    about = tyro.conf.arg(help=f"One or more of: {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}", metavar="MODEL...")
-    fields: list[Any] = [("models", Annotated[tuple[str, ...], tyro.conf.Positional, about], field())]
-    Parsed: Any = make_dataclass("Parsed", fields, bases=(Options,), frozen=True, kw_only=True)
-    chosen: Options = tyro.cli(
-        Parsed, args=list(arguments), prog="unmask frontier", description=inspect.cleandoc(Options.__doc__ or ""),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )  # fmt: skip
-    if not chosen.models:
-        print("unmask frontier: name at least one model; --help says everything", file=sys.stderr)
-        raise SystemExit(2)
-    return chosen

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from unmask.cli.options import parsed
+from unmask.cli.options import OnDevice, check_files, guarded, parsed
 from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
@@ -28,7 +28,7 @@ SAMPLES_HELP = "What unmask sample wrote, best with --json; or any texts, one pe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class JudgeOptions(OnDevice):
     """The perplexity of samples under another model, never without their entropy, the draw, its dtype and intervals.
 
     Both definitions in use are given: the corpus perplexity after retokenising, and the mean of the sequences' own
@@ -65,8 +65,6 @@ class Options:
     """Of the bootstrap."""
     batch: int = 1
     """Texts per network call; more pay on a GPU."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
     json: bool = False
     """The result as JSON on stdout, instead of the table."""
     output: str | None = None
@@ -76,26 +74,22 @@ class Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask judge``. 0; 1 with one line for what went wrong; 130 after Ctrl-C."""
-    chosen = parsed(Options, arguments, "judge", samples=SAMPLES_HELP)
-    alone = True
-    try:
-        _check(chosen)
+    """Run ``unmask judge``."""
+    chosen = parsed(JudgeOptions, arguments, "judge", samples=SAMPLES_HELP)
+
+    def run() -> None:
+        if not 0 < chosen.level < 1:
+            raise ValueError(f"--level must be between 0 and 1, got {chosen.level}")
+        check_files(chosen, "output", "picture")
         with processes.joined():
-            alone = processes.main()
             made = _judged(chosen)
-            if alone:
+            if processes.main():
                 _write(chosen, made)
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except (ValueError, OSError, ImportError) as error:
-        if alone:
-            print(f"unmask judge: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+
+    return guarded("judge", run)
 
 
-def _judged(chosen: Options) -> Judgement:
+def _judged(chosen: JudgeOptions) -> Judgement:
     samples = _samples(chosen)
     counts = None if chosen.data is None else _counts(chosen.data, samples)
     references = None if chosen.mauve is None else Samples.read(chosen.mauve, separation=chosen.separation)
@@ -109,7 +103,7 @@ def _judged(chosen: Options) -> Judgement:
     return replace(made, diversity=made.diversity | measured)
 
 
-def _samples(chosen: Options) -> Samples:
+def _samples(chosen: JudgeOptions) -> Samples:
     if chosen.samples == "-":
         content = processes.broadcast(sys.stdin.read() if processes.main() else "")
         samples = Samples.parse(content, name="stdin", separation=chosen.separation)
@@ -156,14 +150,14 @@ def _molecules(samples: Samples, training: str) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _mauve(samples: Samples, references: Samples, known: CausalJudge, chosen: Options) -> dict[str, float]:
+def _mauve(samples: Samples, references: Samples, known: CausalJudge, chosen: JudgeOptions) -> dict[str, float]:
     if not processes.main():
         return {}
     found = diversity.mauve(known.features(samples), known.features(references), seed=chosen.seed)
     return {f"MAUVE to {len(references):,} references by {known.name}": found}
 
 
-def _write(chosen: Options, made: Judgement) -> None:
+def _write(chosen: JudgeOptions, made: Judgement) -> None:
     if chosen.output is not None:
         write_whole(Path(chosen.output), (json.dumps(made.to_dict(), indent=1) + "\n").encode())
     if chosen.picture is not None:
@@ -188,17 +182,3 @@ def _progress() -> Callable[[int, int], None] | None:
             print(f"{done:,} of {total:,} judged", file=sys.stderr, flush=True)
 
     return line
-
-
-def _check(chosen: Any) -> None:
-    """What would otherwise be found out after minutes of work."""
-    if not 0 < chosen.level < 1:
-        raise ValueError(f"--level must be between 0 and 1, got {chosen.level}")
-    for name in ("output", "picture"):
-        value = getattr(chosen, name)
-        if value is not None and (Path(value).is_dir() or not Path(value).absolute().parent.is_dir()):
-            raise ValueError(f"--{name} {value}: {'it is' if Path(value).is_dir() else 'it is in no'} folder")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -15,6 +15,7 @@ import torch
 
 MODEL_HELP = "A name that unmask models lists, a run's folder, or ORG/NAME on the Hugging Face hub"
 DATA_HELP = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, a .tokens file, or a text"
+CHECKPOINT_HELP = "A folder or a file (.safetensors, .ckpt, .bin, .pt, .pth), a name of unmask models, or ORG/NAME"
 
 Chosen = TypeVar("Chosen")
 
@@ -60,9 +61,13 @@ def parsed(options: type[Chosen], arguments: Sequence[str], verb: str, **positio
     return chosen
 
 
-def guarded(verb: str, run: Callable[[], int | None], *, failed: int = 1) -> int:
-    """What run returns, or 0; ``failed`` with one line for what went wrong; 130 after Ctrl-C; 141, in silence, when
-    nobody reads stdout any more."""
+def guarded(
+    verb: str, run: Callable[[], int | None], *, failed: int = 1, stopped: Callable[[], str] | None = None
+) -> int:
+    """Run a verb: what it returns, or 0; ``failed`` with one line for what went wrong; 130 after Ctrl-C.
+
+    stopped: what to say then. 141, in silence, when nobody reads stdout any more.
+    """
     try:
         try:
             code = run() or 0
@@ -74,9 +79,12 @@ def guarded(verb: str, run: Callable[[], int | None], *, failed: int = 1) -> int
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
+        if stopped and int(os.environ.get("RANK", 0)) == 0:
+            print(stopped(), file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError, torch.OutOfMemoryError) as error:
-        print(f"unmask {verb}: {' '.join(str(error).split())}", file=sys.stderr)
+        if int(os.environ.get("RANK", 0)) == 0:  # of several processes one speaks
+            print(f"unmask {verb}: {' '.join(str(error).split())}", file=sys.stderr)
         return failed
 
 

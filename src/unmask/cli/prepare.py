@@ -6,10 +6,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
+from unmask.cli.options import guarded, parsed
 from unmask.data import corpora
 from unmask.data.prepare import Progress, prepare
 from unmask.data.tokens import TokenFile
@@ -22,8 +23,8 @@ HELP = {
 }
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions:
     """Turn text into token files: a new folder with train.tokens, valid.tokens and tokenizer.json."""
 
     source: str
@@ -53,29 +54,19 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask prepare`` with these arguments. Errors of the user's are left to the caller to print."""
-    try:
-        import tyro
-    except ImportError as error:
-        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
-    positional = [
-        (name, Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=text, metavar=name.upper())])
-        for name, text in HELP.items()
-    ]
-    Parsed: Any = make_dataclass("Parsed", positional, bases=(Arguments,), frozen=True)
-    chosen = tyro.cli(Parsed, args=list(arguments), prog="unmask prepare", description=Arguments.__doc__)
-    try:
+    """Run ``unmask prepare``."""
+    chosen = parsed(PrepareOptions, arguments, "prepare", **HELP)
+
+    def prepared() -> None:
         with display(sys.stderr) as progress:
             files = run(chosen, progress)
-    except KeyboardInterrupt:
-        print("unmask prepare: stopped; nothing was written", file=sys.stderr)
-        return 130
-    for file in files:
-        print(summary(file))
-    return 0
+        for file in files:
+            print(summary(file))
+
+    return guarded("prepare", prepared, stopped=lambda: "unmask prepare: stopped; nothing was written")
 
 
-def run(chosen: Arguments, progress: Progress) -> tuple[TokenFile, TokenFile]:
+def run(chosen: PrepareOptions, progress: Progress) -> tuple[TokenFile, TokenFile]:
     """Prepare what was asked for; a corpus brings its own settings, which flags overrule."""
     given: dict[str, Any] = {name: value for name, value in asdict(chosen).items() if value is not None}
     source, out = given.pop("source"), given.pop("out")

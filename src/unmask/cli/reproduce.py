@@ -6,10 +6,10 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
+from unmask.cli.options import guarded, parsed
 from unmask.models.files import write_whole
 from unmask.reproduce import files
 from unmask.reproduce.item import Settings
@@ -18,10 +18,11 @@ from unmask.reproduce.items import ITEMS, module
 HELP = "An item's name, several, 'all', or 'list', which names them"
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
     """The paper's figures and tables, each as a picture or a table with its numbers and the paper's own beside them."""
 
+    names: tuple[str, ...] = ("list",)
     fast: bool = False
     """Small versions: all of them together in under 15 minutes on two cores, where in full they take hours."""
     out: str = "results"
@@ -35,20 +36,12 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask reproduce`` with these arguments."""
-    try:
-        import tyro
-    except ImportError as error:
-        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
-    kind = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help=HELP, metavar="[NAME ...]")]
-    Parsed: Any = make_dataclass("Parsed", [("names", kind, ("list",))], bases=(Arguments,), frozen=True)
-    chosen = tyro.cli(
-        Parsed,
-        args=list(arguments),
-        prog="unmask reproduce",
-        description=Arguments.__doc__,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    """Run ``unmask reproduce``."""
+    chosen = parsed(ReproduceOptions, arguments, "reproduce", names=HELP)
+    return guarded("reproduce", lambda: _reproduce(chosen))
+
+
+def _reproduce(chosen: ReproduceOptions) -> int:
     names = chosen.names or ("list",)
     if "list" in names:
         width = max(map(len, ITEMS))

@@ -8,14 +8,15 @@ import time as clock
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.cli import texts, trace
 from unmask.cli.options import MODEL_HELP, guarded, parsed
-from unmask.cli.view import view
 from unmask.text.find import DEFAULT, default, tokenizer_of
-from unmask.text.foreign import Foreign
-from unmask.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from unmask.text.foreign import Foreign
+    from unmask.text.tokenizer import Tokenizer
 
 REPLAY_SECONDS, REPLAY_CALLS_PER_SECOND = 6.0, 20.0
 
@@ -70,8 +71,10 @@ def _watch(chosen: SampleOptions, file: str) -> None:
 
 
 def _replay(record: dict[str, Any], tokenizer: Tokenizer | Foreign) -> None:
-    mask_id = tokenizer.mask_id if isinstance(tokenizer, Foreign) else None
-    mask_id, steps = tokenizer.vocab_size if mask_id is None else mask_id, trace.steps(record)
+    from unmask.cli.view import view
+
+    mask_id = tokenizer.vocab_size if tokenizer.mask_id is None else tokenizer.mask_id
+    steps = trace.steps(record)
     pause = min(REPLAY_SECONDS / max(len(steps), 1), 1 / REPLAY_CALLS_PER_SECOND) if sys.stderr.isatty() else 0.0
     width = len(record["text"]) / max(len(record["tokens"]), 1)
     with view(tokenizer, trace.canvas(record, mask_id), mask_id, stream=sys.stderr, width=width) as show:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import inspect
 import ipaddress
 import logging
 import os
@@ -13,14 +12,13 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from unmask.cli.options import MODEL_HELP, use_threads
-from unmask.cli.sample import _default, _device, _guarded
+from unmask.cli.options import MODEL_HELP, OnMachine, device_named, guarded, parsed, use_threads
 from unmask.serve.engine.limits import Limits
-from unmask.text.find import Found, available, describe, load, locate
+from unmask.text.find import Known, available, default, describe, load, locate
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -32,21 +30,18 @@ TOKEN = "UNMASK_TOKEN"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ServeOptions(OnMachine):
     """Serve models: OpenAI's /v1/completions and /v1/models, our own /v1/unmask, and a page at /.
 
     The environment variable UNMASK_TOKEN, or the file --token-file, holds a bearer token that clients must send. Ctrl-C
     and SIGTERM let what is running finish; a second one ends at once.
     """
 
+    models: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     """The address to listen on. By default this machine alone can reach it; 0.0.0.0 is everybody."""
     port: int = 8000
     """0 takes a free one, and says which."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
-    threads: int | None = None
-    """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
     token_file: str | None = None
     """A file whose first line is the token that clients must send."""
     limits: Limits = field(default_factory=Limits)
@@ -54,42 +49,26 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask serve``. 0 after SIGTERM or Ctrl-C; 1 with one line for what went wrong."""
-    return _guarded("serve", lambda: _serve(*_parsed(arguments)))
+    told = f"{MODEL_HELP}; several if you like. Default: every model in the box"
+    chosen = parsed(ServeOptions, arguments, "serve", models=told)
+    return guarded("serve", lambda: _serve(chosen))
 
 
 def served(name: str, device: str) -> Served:
     """A model by its name, with its card."""
     from unmask.serve.engine.work import Served
 
-    about = describe(Found(name, "cache", locate(name)))
-    return Served(load(name, device=_device(device)), about.get("card") or {})
+    about = describe(Known(name, "cache", locate(name)))
+    return Served(load(name, device=device_named(device)), about.get("card") or {})
 
 
 def _boxed() -> list[str]:
     """What `unmask sample` would take, and then the rest of the box."""
-    first = _default()
+    first = default()
     return [first, *(found.name for found in available() if found.where == "box" and found.name != first)]
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[Options, tuple[str, ...]]:
-    try:
-        import tyro
-    except ImportError as error:
-        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
-
-    told = f"{MODEL_HELP}; several if you like. Default: every model in the box"
-    about = tyro.conf.arg(help=told, metavar="[MODEL ...]")
-    names: Any = Annotated[tuple[str, ...], tyro.conf.Positional, about]
-    fields: list[Any] = [("models", names, field(default=()))]
-    Parsed: Any = make_dataclass("Parsed", fields, bases=(Options,), frozen=True, kw_only=True)
-    parsed = tyro.cli(
-        Parsed, args=list(arguments), prog="unmask serve", description=inspect.cleandoc(Options.__doc__ or ""),
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
-    )  # fmt: skip
-    return parsed, parsed.models
-
-
-def _serve(options: Options, names: tuple[str, ...]) -> None:
+def _serve(options: ServeOptions) -> None:
     try:
         import uvicorn
 
@@ -103,7 +82,7 @@ def _serve(options: Options, names: tuple[str, ...]) -> None:
         print(f"note: whoever reaches {options.host} can use this server; {TOKEN} sets a token", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     with _listening(options) as listening:  # before the models are read, which may take a while
-        models = [served(name, options.device) for name in names or _boxed()]
+        models = [served(name, options.device) for name in options.models or _boxed()]
         app = create_app(models, options.limits, token=token, hosts=(*LOOPBACK, options.host) if loopback else ())
         config = uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False,
@@ -112,7 +91,7 @@ def _serve(options: Options, names: tuple[str, ...]) -> None:
         _server(config, app, models, token).run(sockets=[listening])
 
 
-def _listening(options: Options) -> socket.socket:
+def _listening(options: ServeOptions) -> socket.socket:
     if not 0 <= options.port < 2**16:
         raise ValueError(f"--port must be in 0..65535, got {options.port}")
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -178,7 +157,7 @@ def _server(config: Any, app: FastAPI, models: Sequence[Served], token: str | No
     return Server(config)
 
 
-def _token(options: Options) -> str | None:
+def _token(options: ServeOptions) -> str | None:
     if options.token_file is not None:
         token = Path(options.token_file).read_text(encoding="utf-8").split("\n")[0].strip()
         if not token:

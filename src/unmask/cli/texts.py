@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from unmask.cli import trace
 from unmask.cli.options import OnMachine, check_files, device_named, use_threads
-from unmask.cli.view import picture, printable, view
 from unmask.models.files import write_whole
 from unmask.sampler import Step
 from unmask.samplers.names import SamplerOptions, moved
 from unmask.text.find import load
-from unmask.text.foreign import Foreign
 from unmask.text.model import Model, TextSample
-from unmask.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from unmask.text.foreign import Foreign
+    from unmask.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +67,12 @@ def model_for(chosen: TextOptions, name: str) -> Model:
     return replace(model, denoiser=Compiled(model.denoiser))
 
 
-def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None]]:
-    """The canvas and the bar where stdout is a terminal too; with results going into a pipe, the bar alone."""
+def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None] | None]:
+    """On a terminal a callback that shows the canvas and the bar; with results going into a pipe, the bar alone."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from unmask.cli.view import view
+
     canvas = torch.tensor(ids, dtype=torch.int64).expand(number, -1)
     return view(
         model.tokenizer, canvas, model.denoiser.mask_id, stream=sys.stderr, with_canvas=sys.stdout.isatty(),
@@ -96,5 +102,7 @@ def for_terminal(text: str, ids: Sequence[int], tokenizer: Tokenizer | Foreign) 
     """On a terminal, an image as a picture, and text without what would move the cursor; elsewhere the text."""
     if not sys.stdout.isatty():
         return text
+    from unmask.cli.view import picture, printable
+
     drawn = picture(ids, tokenizer.vocab_size) if tokenizer.kind == "levels" else None
     return printable(text) if drawn is None else f"{drawn}\n"

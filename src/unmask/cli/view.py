@@ -11,13 +11,15 @@ import math
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torch import Tensor
 
 from unmask.sampler import Step, apply
-from unmask.text.foreign import Foreign
-from unmask.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from unmask.text.foreign import Foreign
+    from unmask.text.tokenizer import Tokenizer
 
 FOG = "░"  # a blank, as wide as a token is on average
 END = "¶"  # eos and padding

@@ -9,30 +9,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from unmask import draw as draws
 from unmask import plan as plans
 from unmask import predict as predictors
+from unmask.noise import Noise
 from unmask.plan import Planner
 from unmask.predict import Predictor
 from unmask.sampler import Sampler
-from unmask.samplers import decoding, law, published, remasking
-from unmask.theory import maximum_gumbel
 
-SamplerName = Literal[
-    "first-hitting", "parallel", "ancestral", "published-ancestral", "published-euler", "published-tweedie",
-    "published-law",
-]  # fmt: skip
+PlanName = Literal["first-hitting", "parallel", "ancestral"]
 PLANS: dict[str, Planner] = {
     "first-hitting": plans.first_hitting, "parallel": plans.parallel, "ancestral": plans.ancestral,
 }  # fmt: skip
-PUBLISHED: dict[str, Callable[[], Sampler]] = {
-    "published-ancestral": published.Coupled, "published-euler": published.sedd_euler,
-    "published-tweedie": published.sedd_tweedie, "published-law": law.CoupledByLaw,
-}  # fmt: skip
+PublishedName = Literal["published-ancestral", "published-euler", "published-tweedie", "published-law"]
+PUBLISHED: tuple[str, ...] = get_args(PublishedName)
+SamplerName = Literal[PlanName, PublishedName]
 
 PredictorName = Literal["first-order", "extrapolate", "correct", "auto"]
 PREDICTORS: dict[str, Predictor] = {
@@ -44,19 +40,55 @@ DecodingName = Literal[
     "confidence", "llada", "dream", "margin", "entropy", "entropy-bounded", "left-to-right", "remdm-cap",
     "remdm-rescale", "remdm-confidence",
 ]  # fmt: skip
-DECODING: dict[str, Callable[..., Sampler]] = {
-    "confidence": decoding.confidence, "llada": decoding.low_confidence, "dream": decoding.dream,
-    "margin": decoding.margin, "entropy": decoding.entropy, "entropy-bounded": decoding.entropy_bounded,
-    "remdm-cap": remasking.remdm_cap, "remdm-rescale": remasking.remdm_rescale,
-    "remdm-confidence": remasking.remdm_confidence,
-}  # fmt: skip
-"""The orders that look at the network or mask again; left-to-right is one too, by a plan."""
+DECODING: tuple[str, ...] = get_args(DecodingName)
+
+
+def published(name: str) -> Sampler:
+    """A published sampler by its name. A run by a plan needs none of these modules, nor those of ``decoding``."""
+    from unmask.samplers import law, published
+
+    found: dict[str, Callable[[], Sampler]] = {
+        "published-ancestral": published.Coupled, "published-euler": published.sedd_euler,
+        "published-tweedie": published.sedd_tweedie, "published-law": law.CoupledByLaw,
+    }  # fmt: skip
+    sampler: Sampler = _named("sampler", name, found)()
+    return sampler
+
+
+def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[str, Any]:
+    """A decoding order by its name, as ``sampler`` or ``plan``; numbers: its noise, gamma or eta."""
+    from unmask.samplers import decoding, remasking
+
+    orders: dict[str, Callable[..., Any]] = {
+        "confidence": decoding.confidence, "llada": decoding.low_confidence, "dream": decoding.dream,
+        "margin": decoding.margin, "entropy": decoding.entropy, "entropy-bounded": decoding.entropy_bounded,
+        LEFT_TO_RIGHT: lambda: None, "remdm-cap": remasking.remdm_cap, "remdm-rescale": remasking.remdm_rescale,
+        "remdm-confidence": remasking.remdm_confidence,
+    }  # fmt: skip
+    make = _named("decoding", name, orders)
+    for number in numbers:
+        if number not in inspect.signature(make).parameters:
+            raise ValueError(f"decoding {name} takes no {number}")
+    order = make(**numbers)
+    if block is not None:
+        if not isinstance(order, decoding.Ranked):
+            raise ValueError(f"decoding {name} takes no block")
+        order = decoding.blocks(block, order)
+    return {"plan": plans.left_to_right} if name == LEFT_TO_RIGHT else {"sampler": order}
+
+
+def truncated(logits: Tensor, noise: Noise) -> Tensor:
+    """Gumbel-max whose Gumbels end where float32's do: the paper's "64-bit + trunc"."""
+    from unmask.theory import maximum_gumbel
+
+    return draws.truncated(maximum_gumbel("float32"))(logits, noise)
+
 
 DrawName = Literal["exponential-race", "inverse-cdf", "gumbel-float64", "gumbel-float32", "truncated"]
 DRAWS: dict[str, draws.Draw] = {
     "exponential-race": draws.exponential_race, "inverse-cdf": draws.inverse_cdf,
     "gumbel-float64": draws.gumbel(torch.float64), "gumbel-float32": draws.gumbel(torch.float32),
-    "truncated": draws.truncated(maximum_gumbel("float32")),
+    "truncated": truncated,
 }  # fmt: skip
 PRECISIONS = {
     "exponential-race": "float64", "inverse-cdf": "float64", "gumbel-float64": "float64", "gumbel-float32": "float32",
@@ -108,12 +140,15 @@ class SamplerOptions:
         how = {name: getattr(self, name) for name in self._given("steps", "temperature", "top_k", "top_p")}
         if self._given("draw"):
             how["draw"] = _named("draw", self.draw, DRAWS)
+        numbers = {name: getattr(self, name) for name in self._given("block", "noise", "gamma", "eta")}
         if self.decoding is not None:
-            return self._decoded(self.decoding) | how
-        for name in self._given("block", "noise", "gamma", "eta"):
+            for name in self._given("sampler", "predictor"):
+                raise ValueError(f"decoding {self.decoding} says itself what is unmasked when: it takes no {name}")
+            return decoding(self.decoding, **numbers) | how
+        for name in numbers:
             raise ValueError(f"{name} is for a decoding order: {', '.join(DECODING)}")
         if self.sampler is not None:
-            how["plan"] = _named("sampler", self.sampler, PLANS | PUBLISHED)
+            how["plan"] = _named("sampler", self.sampler, PLANS)
         if self._given("predictor"):
             how["predict"] = predictor(self.predictor, self.steps)
         return how
@@ -141,29 +176,13 @@ class SamplerOptions:
         defaults = {one.name: one.default for one in fields(SamplerOptions)}
         return [name for name in names if getattr(self, name) != defaults[name]]
 
-    def _decoded(self, name: str) -> dict[str, Any]:
-        for other in self._given("sampler", "predictor"):
-            raise ValueError(f"decoding {name} says itself what is unmasked when: it takes no {other}")
-        make = _named("decoding", name, {**DECODING, LEFT_TO_RIGHT: plans.left_to_right})
-        given = {other: getattr(self, other) for other in self._given("block", "noise", "gamma", "eta")}
-        block = given.pop("block", None)
-        refused = [other for other in given if other not in inspect.signature(make).parameters]
-        if name == LEFT_TO_RIGHT and not refused and block is None:
-            return {"plan": plans.left_to_right}
-        made = make(**given) if not refused and name != LEFT_TO_RIGHT else None
-        if block is not None and not isinstance(made, decoding.Ranked):
-            refused.append("block")
-        if refused:
-            raise ValueError(f"decoding {name} takes no {refused[0]}")
-        return {"sampler": made if block is None else decoding.blocks(block, made)}
-
     def _as_published(self, name: str) -> dict[str, Any]:
         if self.steps is None:
             raise ValueError(f"sampler {name} needs steps")
         names = [one.name for one in fields(SamplerOptions)[2:]]
         for other in self._given(*names):
             raise ValueError(f"sampler {name} is run as published: it takes no {other}")
-        return {"sampler": PUBLISHED[name](), "steps": self.steps}
+        return {"sampler": published(name), "steps": self.steps}
 
 
 def predictor(name: str, steps: int | None) -> Predictor:
@@ -176,7 +195,7 @@ def predictor(name: str, steps: int | None) -> Predictor:
 def moved(order: str, *, prefix: str = "") -> str:
     """What to write in place of the option "order", which was split in two; prefix: of option names, such as --."""
     now = {"1": "first-order"}.get(order, order)
-    for option, names in (("predictor", (*PREDICTORS, "auto")), ("decoding", (*DECODING, LEFT_TO_RIGHT))):
+    for option, names in (("predictor", (*PREDICTORS, "auto")), ("decoding", DECODING)):
         if now in names:
             return f"{prefix}order {order} is now {prefix}{option} {now}"
     return (

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.text.foreign import Foreign
-from unmask.text.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    from unmask.text.foreign import Foreign
+    from unmask.text.tokenizer import Tokenizer
 
 BLANK = "_"
 BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # a word's space belongs to the word's own first token

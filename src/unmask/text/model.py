@@ -6,14 +6,12 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from unmask.bound import Bound, per_text
 from unmask.draw import Draw
-from unmask.likelihood import By, drawn_seed, nelbo
 from unmask.plan import Planner
 from unmask.predict import Predictor
 from unmask.protocol import check, for_bound, is_left_to_right, length_of
@@ -22,9 +20,13 @@ from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
 from unmask.schedule import Linear, Schedule
 from unmask.text.blanks import BPE, Blanks, join, spaces, split, with_mask_token
-from unmask.text.foreign import Foreign
 from unmask.text.molecules import to_selfies, to_smiles
 from unmask.text.tokenizer import LAYOUTS, Layout, Tokenizer
+
+if TYPE_CHECKING:
+    from unmask.bound import Bound
+    from unmask.likelihood import By
+    from unmask.text.foreign import Foreign
 
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
 
@@ -71,7 +73,7 @@ class Model:
     def __post_init__(self) -> None:
         check(self.denoiser)
         ids, mask_id = self.denoiser.vocab_size, self.denoiser.mask_id
-        if isinstance(self.tokenizer, Foreign):  # its mask is one of its ids, and a network may have more ids than it
+        if self.tokenizer.frame is not None:  # somebody else's: its mask is one of its ids, and a network may have more
             known = self.tokenizer.vocab_size
             fits = known <= ids + (mask_id == ids) and self.tokenizer.mask_id in (None, mask_id)
         else:
@@ -152,6 +154,9 @@ class Model:
 
         A text that is longer than a training sequence is cut, and the bounds of its parts are added.
         """
+        from unmask.bound import per_text
+        from unmask.likelihood import drawn_seed, nelbo
+
         if not texts or isinstance(texts, str):
             raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
         rows = [(i, torch.tensor(row)) for i, text in enumerate(texts) for row in self._rows(text)]
@@ -188,7 +193,7 @@ class Model:
 
     def blanks(self, text: str, mask_character: str | None = None) -> Blanks:
         """The canvas of an infill: the text with holes, its frame as the training data had it, and nothing more."""
-        if mask_character is None and isinstance(self.tokenizer, Foreign):
+        if mask_character is None:
             text, mask_character = with_mask_token(text, self.tokenizer.mask_token)
         pieces = split(text, characters_per_token=self.token_width, mask_character=mask_character)
         bare = join(pieces, self.tokenizer, self.denoiser.mask_id)
@@ -201,7 +206,7 @@ class Model:
         if length is None:
             raise ValueError("give length, the number of tokens")
         before, after = self._frame(0)
-        if not isinstance(self.tokenizer, Foreign):
+        if self.tokenizer.frame is None:
             after = before if not self.left_to_right else []
         begun = join([prompt, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
         room = length - (len(begun.ids) - 1)
@@ -211,7 +216,7 @@ class Model:
 
     def _frame(self, tokens: int) -> tuple[list[int], list[int]]:
         """What stood before and after so many tokens of text in the training data."""
-        if isinstance(self.tokenizer, Foreign):
+        if self.tokenizer.frame is not None:
             return list(self.tokenizer.frame[0]), list(self.tokenizer.frame[1])
         eos = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
         if self.layout == "wrapped":

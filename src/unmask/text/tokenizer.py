@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,10 @@ class Tokenizer:
     merges: tuple[tuple[str, str], ...] = ()
     eos_id: int | None = None
     pad_id: int | None = None
+    # The mask is no token of ours, and what stands around a text follows from the layout; others' may say otherwise.
+    mask_id: ClassVar[None] = None
+    mask_token: ClassVar[None] = None
+    frame: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -70,8 +70,8 @@ def table(rows: list[Row]) -> str:
 
 def _both(model: Any, nats: Callable[[Tensor], Tensor], judge: str, num: int, length: int) -> list[Row]:
     runs: dict[str, Callable[[], unmask.Sample]] = {
-        "as published: coupled, float32": lambda: published.coupled_ancestral(
-            model, steps=STEPS, num=num, length=length, seed=1
+        "as published: coupled, float32": lambda: unmask.sample(
+            model, sampler=published.Coupled(), steps=STEPS, num=num, length=length, seed=1
         ),
         "exact: planned, float64": lambda: unmask.sample(
             model, plan=unmask.plan.ancestral, steps=STEPS, num=num, length=length, seed=1

@@ -7,31 +7,12 @@ Each format has a small file of its own with ``NAME``, ``NEEDS`` (what its files
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
-
-from unmask.protocol import Denoiser
-from unmask.schedule import Linear, Schedule
-from unmask.text.adapters.found import Found, Tensorlike, look
-from unmask.text.tokenizer import Layout
-
-__all__ = ["ADAPTERS", "Found", "Loaded", "Tensorlike", "look", "recognise"]
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A checkpoint, ready to sample."""
-
-    denoiser: Denoiser  # with .length, that of the training sequences
-    tokenizer: Any  # a Tokenizer of ours, a Foreign of unmask.text, or None if the folder has none
-    schedule: Schedule = field(default_factory=Linear)
-    layout: Layout = "wrapped"
-    about: dict[str, Any] = field(default_factory=dict)
-    # format, parameters, mask_id, special_ids, length, time, ema, missing, unexpected, needs
-
 
 from unmask.text.adapters import dream, llada, mdlm, own, radd, sapiens, sedd, transformers_mlm
+from unmask.text.adapters.found import Found, Loaded, Tensorlike, look
+
+__all__ = ["ADAPTERS", "Found", "Loaded", "Tensorlike", "look", "recognise"]
 
 # Tried in this order: the general one comes last.
 ADAPTERS: tuple[ModuleType, ...] = (own, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from unmask.models import pretrained
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.files import new_folder
-from unmask.text.adapters import Loaded, recognise
-from unmask.text.adapters.found import Found
+from unmask.text.adapters import recognise
+from unmask.text.adapters.found import Found, Loaded
 from unmask.text.tokenizer import Tokenizer
 
 PREFIX = "backbone."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.protocol import Denoiser
+from unmask.schedule import Linear, Schedule
 from unmask.text.adapters import torchfile
 from unmask.text.adapters.unpickle import Stored
+from unmask.text.tokenizer import Layout
 
 CONFIG = "config.json"
 WHOLE = ("model.safetensors", "pytorch_model.bin")  # the names by which transformers and the hub keep weights
@@ -80,6 +83,18 @@ class Found:
         return {name: tensor for part in self.parts for name, tensor in part.read(ema).items()}
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint, ready to sample."""
+
+    denoiser: Denoiser  # with .length, that of the training sequences
+    tokenizer: Any  # a Tokenizer of ours, a Foreign of unmask.text, or None if the folder has none
+    schedule: Schedule = field(default_factory=Linear)
+    layout: Layout = "wrapped"
+    about: dict[str, Any] = field(default_factory=dict)
+    # format, parameters, mask_id, special_ids, length, time, ema, missing, unexpected, needs
+
+
 def look(path: str | Path) -> Found:
     """What lies at a folder or a file. ValueError, in one line, for what is damaged or leaves its folder."""
     path = Path(path).expanduser()
@@ -100,6 +115,11 @@ def look(path: str | Path) -> Found:
     pickled = tuple(sorted({name for part in parts for name in part.pickled}))
     ema = any(part.averaged for part in parts)
     return Found(path, config, tensors, files, pickled, ema, tuple(weights), tuple(parts))
+
+
+def holds_weights(files: Iterable[str]) -> bool:
+    """Whether any of a folder's files is one of weights."""
+    return any(file.endswith((*SUFFIXES, INDEX)) for file in files)
 
 
 def _weights(folder: Path, files: tuple[str, ...]) -> dict[str, frozenset[str] | None]:

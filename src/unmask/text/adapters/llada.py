@@ -9,8 +9,7 @@ import torch
 
 from unmask.models.llama import LlamaConfig
 from unmask.text import foreign
-from unmask.text.adapters import Loaded
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.llamas import Checkpoint, checked, mask_of, number
 from unmask.text.foreign import Foreign
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from unmask.models.llama import Llama, LlamaConfig
-from unmask.text.adapters import Loaded
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
 from unmask.text.foreign import Foreign
 
 OVERRIDES = ("mask_id", "length", "theta")

@@ -11,9 +11,8 @@ from typing import Any
 
 from unmask.models.causal import twin
 from unmask.models.ddit import DDiT, DDiTConfig
-from unmask.text.adapters import Loaded
 from unmask.text.adapters import ddit_family as family
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.mdlm_ar import Given
 from unmask.text.foreign import Foreign, alphabet
 from unmask.text.foreign import load as foreign_tokenizer

@@ -7,9 +7,9 @@ from typing import Any
 from unmask.models import pretrained
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
-from unmask.text.adapters import Loaded
+from unmask.text import folder
 from unmask.text.adapters import ddit_family as family
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
 
 NAME = "unmask"
 NEEDS = "a config.json with architecture 'ddit' or 'causal', as unmask train writes it"
@@ -23,9 +23,7 @@ def recognises(found: Found) -> bool:
 
 def load(found: Found, **override: Any) -> Loaded:
     """The network and its tokenizer. override: time."""
-    from unmask.text.find import load as load_model
-
-    model = load_model(found.folder, **family.checked(override, SETTINGS, NAME))
+    model = folder.load(found.folder, **family.checked(override, SETTINGS, NAME))
     return Loaded(model.denoiser, model.tokenizer, model.schedule, model.layout, about(found))
 
 

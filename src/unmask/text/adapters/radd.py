@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from unmask.models.ddit import DDiT, DDiTConfig
-from unmask.text.adapters import Loaded
 from unmask.text.adapters import ddit_family as family
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
 
 NAME = "RADD"
 NEEDS = "tensors vocab_embed.embedding, blocks.0.norm1.bias, ... without a prefix and without sigma_map"

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.text import foreign
-from unmask.text.adapters import Loaded
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.framed import Framed
 from unmask.text.foreign import Foreign
 

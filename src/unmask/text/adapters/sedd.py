@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from unmask.models.ddit import DDiT, DDiTConfig
-from unmask.text.adapters import Loaded
 from unmask.text.adapters import ddit_family as family
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
 
 NAME = "SEDD"
 NEEDS = "tensors vocab_embed.embedding, sigma_map.mlp.0.weight, blocks.0.adaLN_modulation.weight, ... without a prefix"

@@ -1,4 +1,4 @@
-"""The process's allocator, for commands: a library leaves it to whoever owns the process."""
+"""The process of a command: what a library leaves to whoever owns the process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import os
 import sys
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of malloc.h
+
+
+def ready() -> None:
+    """What every command does before torch is imported."""
+    # Threads that spin while they wait collapse beside another process (docs/speed.md). torch reads it when it starts.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    keep_freed_memory()
 
 
 def keep_freed_memory() -> bool:

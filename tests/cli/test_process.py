@@ -8,7 +8,7 @@ import pytest
 
 COUNT = """
 import resource, sys, torch
-from unmask.cli.memory import keep_freed_memory
+from unmask.cli.process import keep_freed_memory
 print(keep_freed_memory() if sys.argv[1] == "keep" else None)
 torch.set_num_threads(1)
 for _ in range(2):

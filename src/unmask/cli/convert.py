@@ -1,34 +1,16 @@
-"""``unmask inspect`` and ``unmask convert``: other people's checkpoints on the command line."""
+"""``unmask convert``: a checkpoint in another layout."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unmask.cli.options import parsed
+from unmask.cli.options import CHECKPOINT_HELP, guarded, parsed
 from unmask.text.adapters import look
 from unmask.text.adapters.convert import to_mdlm, to_own
-from unmask.text.adapters.report import inspect as report_of
-from unmask.text.adapters.report import lines
 from unmask.text.find import locate
-
-PATH_HELP = "A folder or a file (.safetensors, .ckpt, .bin, .pt, .pth), a name that unmask models lists, or ORG/NAME"
-
-
-@dataclass(frozen=True, kw_only=True)
-class InspectOptions:
-    """Say what a checkpoint is, without reading its weights: its format, sizes and dtypes, its mask and tokenizer, what
-    is missing or does not belong, and whether it can be sampled. What its pickles name is listed and never run.
-
-    Exit code 0 if it can be sampled, and 1 if not.
-    """
-
-    path: str
-    json: bool = False
-    """One JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +30,14 @@ class ConvertOptions:
     """Store float16, half the size; for the layout unmask."""
 
 
-def inspect(arguments: Sequence[str]) -> int:
-    """Run ``unmask inspect``."""
-    chosen = parsed(InspectOptions, arguments, "inspect", path=PATH_HELP)
-    report = report_of(locate(chosen.path))
-    print(json.dumps(report) if chosen.json else "\n".join(lines(report)))
-    return 0 if report["can_be_sampled"] else 1
-
-
-def convert(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run ``unmask convert``."""
-    chosen = parsed(
-        ConvertOptions, arguments, "convert", path=PATH_HELP, out="The folder to write, which must not exist"
-    )
+    told = "The folder to write, which must not exist"
+    chosen = parsed(ConvertOptions, arguments, "convert", path=CHECKPOINT_HELP, out=told)
+    return guarded("convert", lambda: _convert(chosen))
+
+
+def _convert(chosen: ConvertOptions) -> None:
     found = look(locate(chosen.path))
     override: dict[str, Any] = {} if chosen.time == "as-trained" else {"time": chosen.time == "yes"}
     if chosen.raw:
@@ -74,4 +51,3 @@ def convert(arguments: Sequence[str]) -> int:
     print(f"{done['from']} -> {done['format']}: {chosen.out}", file=sys.stderr)
     if done["note"]:
         print(f"note: no tokenizer was written: {done['note']}", file=sys.stderr)
-    return 0

@@ -1,0 +1,36 @@
+"""``unmask inspect``: what anybody's checkpoint is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unmask.cli.options import CHECKPOINT_HELP, guarded, parsed
+from unmask.text.adapters.report import inspect, lines
+from unmask.text.find import locate
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions:
+    """Say what a checkpoint is, without reading its weights: its format, sizes and dtypes, its mask and tokenizer, what
+    is missing or does not belong, and whether it can be sampled. What its pickles name is listed and never run.
+
+    Exit code 0 if it can be sampled, and 1 if not.
+    """
+
+    path: str
+    json: bool = False
+    """One JSON object."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask inspect``."""
+    chosen = parsed(InspectOptions, arguments, "inspect", path=CHECKPOINT_HELP)
+
+    def run() -> int:
+        report = inspect(locate(chosen.path))
+        print(json.dumps(report) if chosen.json else "\n".join(lines(report)))
+        return 0 if report["can_be_sampled"] else 1
+
+    return guarded("inspect", run)

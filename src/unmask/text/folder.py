@@ -1,0 +1,62 @@
+"""Folders of this project: config.json, model.safetensors and tokenizer.json, as ``unmask train`` writes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from unmask.models import pretrained
+from unmask.schedule import SCHEDULES
+from unmask.text.model import Model
+from unmask.text.tokenizer import ROWS, Tokenizer
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+
+
+def is_ours(path: Path) -> bool:
+    """Whether config.json is one that this project wrote."""
+    try:
+        config = json.loads((path / CONFIG).read_bytes()) if path.is_dir() else None
+    except (ValueError, RecursionError, OSError):
+        return False
+    return isinstance(config, dict) and "unmask_version" in config
+
+
+def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
+    """The model in a folder. override: time, whether the network is fed it."""
+    network: Any = pretrained.load(folder)
+    given = {key: value for key, value in override.items() if value is not None}
+    if given.keys() == {"time"} and not network.causal:
+        network.config = replace(network.config, conditioning="time" if given["time"] else "none")
+    elif given:
+        raise ValueError(f"{folder} says everything about itself: {', '.join(given)} cannot be given, time can")
+    tokenizer, (_, header) = tokenizer_of(folder), pretrained.read_config(folder)
+    extra: dict[str, Any] = header.get("extra") or {}
+    schedule = extra.get("schedule", "linear")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"{folder / CONFIG}: schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+    return Model(
+        network, tokenizer, SCHEDULES[schedule], name=name,
+        layout=extra.get("layout", "rows" if tokenizer.kind in ROWS else "wrapped"),
+        characters_per_token=extra.get("characters_per_token"),
+    )  # fmt: skip
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The folder's tokenizer, without the network being read."""
+    if not (folder / TOKENIZER).is_file():
+        raise ValueError(f"{folder} has no {TOKENIZER}: its ids have no meaning; put the training data's there")
+    return Tokenizer.load(folder / TOKENIZER)
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What the files say about the model, without its weights being read."""
+    (config, header), tokenizer = pretrained.read_config(folder), tokenizer_of(folder)
+    extra = header.get("extra") or {}
+    return {
+        "architecture": header["architecture"], "megabytes": (folder / pretrained.WEIGHTS).stat().st_size / 1e6,
+        "length": config.length, "tokenizer": tokenizer.kind, "vocab_size": tokenizer.vocab_size,
+        "characters_per_token": extra.get("characters_per_token"), "card": header.get("card") or {},
+    }  # fmt: skip
