@@ -24,7 +24,7 @@ from tests.serve.test_engine import Counting
 from tests.small_models import TOKENIZERS, folder, network
 from unmask import Model
 from unmask.cli import main
-from unmask.cli.serve import Options
+from unmask.cli.serve import ServeOptions
 from unmask.serve.engine.job import Refused
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
@@ -190,7 +190,7 @@ def test_prompts_are_not_logged(caplog):
 
 
 def test_loopback_is_the_default():
-    assert Options().host == "127.0.0.1"
+    assert ServeOptions().host == "127.0.0.1"
 
 
 def test_the_guide_names_every_limit_metric_and_path():
