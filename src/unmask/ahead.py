@@ -52,7 +52,7 @@ class Speed:
 
 
 @dataclass
-class Window:
+class Width:
     """How far to look ahead: a number, or the width that has settled the most tokens a second.
 
     It climbs: every few passes a neighbouring width is tried, and taken if it was faster. The choice changes the time
@@ -67,12 +67,12 @@ class Window:
     up: bool = True
 
     @property
-    def width(self) -> int:
+    def now(self) -> int:
         return self.fixed or self.trying or self.best
 
     def passed(self, width: int, tokens: int, seconds: float) -> None:
         """A pass of this width settled so many tokens in so many seconds."""
-        if self.fixed is not None or width != self.width:  # the end of a sequence has no room for the whole width
+        if self.fixed is not None or width != self.now:  # the end of a sequence has no room for the whole width
             return
         self.speeds.setdefault(width, Speed()).add(tokens, seconds, FADING)
         self.since += 1
@@ -99,7 +99,7 @@ class AheadState(State):
     settled: Tensor  # int64 [B]: tokens that are final, the first ones of the order
     guesses: Tensor  # int64 [B, L]: by slot of the order, -1 where there is none
     noise: KeptNoise  # [B, L]
-    window: Window
+    width: Width
     asked_at: float = 0.0
 
 
@@ -124,14 +124,14 @@ class Ahead:
             )
         noise = KeptNoise(task.streams.at("token", canvas.shape[1]).keys)
         guesses = torch.full(canvas.shape, -1, dtype=torch.int64)
-        window = Window(None if self.window == "auto" else self.window)
+        width = Width(None if self.window == "auto" else self.window)
         settled = torch.zeros(len(canvas), dtype=torch.int64)
-        return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, window)
+        return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, width)
 
     def ask(self, state: AheadState) -> Ask:
         """The next W positions of the order, on a canvas that shows the guesses."""
         left = state.plan.holes - state.settled
-        width = min(state.window.width, int(left.max())) if len(left) else 0
+        width = min(state.width.now, int(left.max())) if len(left) else 0
         slots = state.settled.unsqueeze(1) + torch.arange(width)
         real = slots < state.plan.holes.unsqueeze(1)
         inside = torch.where(real, slots, 0)
@@ -161,7 +161,7 @@ class Ahead:
         state.guesses[row, slots[row, column]] = ids[row, column]
         state.noise.forget(torch.where(settles, rows, -1))
         state.settled = state.settled + count
-        state.window.passed(rows.shape[1], int(count.sum()), clock.perf_counter() - state.asked_at)
+        state.width.passed(rows.shape[1], int(count.sum()), clock.perf_counter() - state.asked_at)
         width = int(count.max())
         kept, later = settles[:, :width], real & ~settles
         return Step(

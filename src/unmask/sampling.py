@@ -12,13 +12,14 @@ import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from unmask import plan as plans
 from unmask import predict as predictors
+from unmask.ahead import Ahead
 from unmask.draw import Draw, Faults, Pick, exponential_race
 from unmask.noise import Streams
 from unmask.plan import Planner
@@ -39,6 +40,9 @@ from unmask.schedule import Linear, Schedule
 
 Allowed = Mapping[int, Tensor]
 """Position -> bool [V]: the only ids that may fill it."""
+
+Window = int | bool | Literal["auto"] | None
+"""How many tokens to look ahead."""
 
 CALLS_BETWEEN_CHECKS = 64  # of an accelerator: looking at what it computed makes it wait
 
@@ -66,6 +70,7 @@ def sample(
     steps: int | None = None,
     predict: Predictor = predictors.first_order,
     sampler: Sampler | None = None,
+    ahead: Window = None,
     draw: Draw = exponential_race,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -82,6 +87,8 @@ def sample(
     (the default with ``steps``), plan.ancestral or plan.left_to_right (the only one of a left-to-right model).
     steps: how many network calls at most. predict: predict.first_order, extrapolate or correct.
     sampler: one of unmask.samplers in the place of plan and predict.
+    ahead: several tokens per network pass, and the very same tokens (unmask.ahead): a number of tokens to look ahead,
+    or True or "auto" to let the run choose it. For plans that fill one token per step.
     draw, temperature, top_k, top_p: how a token is drawn from its distribution; exact by default.
     schedule: alpha(t), for networks that read the time. allowed: for some positions the only ids, bool [V].
     seed: one number for the whole call, or one per sequence, which is then what that seed gives alone.
@@ -93,8 +100,8 @@ def sample(
     nfe, ncs = torch.zeros(2, len(canvas), dtype=torch.int64)
     trace = []
     for step in stream(
-        model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, draw=draw, temperature=temperature,
-        top_k=top_k, top_p=top_p, schedule=schedule, allowed=allowed, seed=seed, batch=batch,
+        model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, ahead=ahead, draw=draw,
+        temperature=temperature, top_k=top_k, top_p=top_p, schedule=schedule, allowed=allowed, seed=seed, batch=batch,
     ):  # fmt: skip
         apply(step, tokens, model.mask_id)
         nfe[step.sequences] += 1
@@ -115,6 +122,7 @@ def stream(
     steps: int | None = None,
     predict: Predictor = predictors.first_order,
     sampler: Sampler | None = None,
+    ahead: Window = None,
     draw: Draw = exponential_race,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -132,7 +140,7 @@ def stream(
         raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
     pick = Pick(draw, temperature, top_k, top_p)
     task = Task(model.mask_id, Streams.of(seed, len(canvas)), pick, schedule or Linear(), steps)
-    sampler = chosen(model, canvas, plan, predict, sampler, steps)
+    sampler = chosen(model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, ahead=ahead)
     network = for_sampling(model)
     whole = sampler.begin(canvas, task)
     # Longest first: the sequences that are still running are then the first ones of the batch, or nearly so.
@@ -229,31 +237,42 @@ def _chained(network: Any, tokens: Tensor, ask: Ask) -> Tensor:
 
 
 def chosen(
-    model: Any, canvas: Tensor, plan: Planner | None, predict: Predictor, sampler: Sampler | None, steps: int | None
+    model: Any,
+    canvas: Tensor,
+    *,
+    plan: Planner | None = None,
+    steps: int | None = None,
+    predict: Predictor = predictors.first_order,
+    sampler: Sampler | None = None,
+    ahead: Window = None,
 ) -> Sampler:
     """The sampler that the arguments of ``sample`` ask for."""
     if not isinstance(predict, Predictor):
         raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
     if plan is not None and not callable(plan):
         raise ValueError(f"plan must be a planner such as unmask.plan.parallel, got {plan!r}")
-    if sampler is not None and (plan is not None or predict is not predictors.first_order):
-        raise ValueError("give a sampler, or a plan and predict, not both")
+    second_order, looks = predict is not predictors.first_order, ahead not in (None, False)
+    if sampler is not None and (plan is not None or second_order or looks):
+        raise ValueError("give a sampler, or a plan, predict and ahead, not both")
     if is_left_to_right(model):
         given = {
             "sampler": sampler is not None, "plan": plan not in (None, plans.left_to_right), "steps": steps is not None,
-            "predict": predict is not predictors.first_order,
+            "predict": second_order,
         }  # fmt: skip
         for name in (name for name, is_given in given.items() if is_given):
-            raise ValueError(
-                f"a left-to-right model draws one token per call from the beginning: it takes no {name}"
-            )
+            raise ValueError(f"a left-to-right model draws one token per call from the beginning: it takes no {name}")
         masked = canvas == model.mask_id
         if bool((masked[:, :-1] & ~masked[:, 1:]).any()):
             raise ValueError("a left-to-right model continues a text: the holes of its canvas must come last")
-        return Planned(plans.left_to_right)
+        plan = plans.left_to_right
     if sampler is not None:
         return sampler
-    return Planned(plan or (plans.first_hitting if steps is None else plans.parallel), predict)
+    plan = plan or (plans.first_hitting if steps is None else plans.parallel)
+    if not looks:
+        return Planned(plan, predict)
+    if second_order:
+        raise ValueError("ahead is for predict.first_order: with one token per step the second order adds nothing")
+    return Ahead(plan, "auto" if ahead is True or ahead is None else ahead)
 
 
 def check_canvas(model: Any, canvas: Tensor | None, num: int | None, length: int | None) -> Tensor:
