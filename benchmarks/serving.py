@@ -182,7 +182,8 @@ def soak(served: dict[str, Served], requests: int, length: int) -> dict[str, flo
     """Requests of every kind, one in five cancelled; memory after a third of them, and at the end."""
     engine = Engine(Limits(max_batch=8)).start()
     choose, marks, told = random.Random(0), [], queue.Queue[Any]()
-    ways: list[dict[str, Any]] = [{}, {"steps": 4}, {"steps": 4, "predictor": "correct"}, {"steps": 4, "decoding": "margin"}]
+    ways: list[dict[str, Any]] = [{}, {"steps": 4}, {"steps": 4, "predictor": "correct"}]
+    ways += [{"steps": 4, "decoding": "margin"}, {"steps": 4, "sampler": "published-ancestral"}]
     for number in range(requests):
         name = choose.choice(list(served))
         way = {} if served[name].kind == "left-to-right" else choose.choice(ways)

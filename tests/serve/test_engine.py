@@ -14,7 +14,7 @@ from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
 from unmask.noise import Streams
 from unmask.plan import Plan, first_hitting
-from unmask.serve.engine.batch import Batch, Shared
+from unmask.serve.engine.batch import Batch, SharedState
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.forecast import begins
 from unmask.serve.engine.job import Job, Refused, SequenceRun
@@ -305,7 +305,7 @@ class TestCancelling:
 def left_over():
     """Whatever of requests is still in memory."""
     gc.collect()
-    return [one for one in gc.get_objects() if issubclass(type(one), (Job, SequenceRun, Shared, Batch))]
+    return [one for one in gc.get_objects() if issubclass(type(one), (Job, SequenceRun, SharedState, Batch))]
 
 
 class TestFailing:

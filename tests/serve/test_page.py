@@ -11,7 +11,7 @@ import pytest
 from tests.serve.browser import Page
 from tests.serve.pages import IMAGE, KEYS, SCRIPT, choose, downloaded
 from unmask import plan
-from unmask.samplers import law as published_law
+from unmask.samplers.law import CoupledByLaw
 
 TEXT = "In the ____________ God created ________ earth."
 
@@ -100,7 +100,7 @@ def test_the_fault_is_there_to_be_seen(page: Page, models: Any, tmp_path: Path) 
     model = next(models[record["model"]] for record in records)
     how = {"length": len(records[0]["tokens"]), "steps": 100_000, "seed": records[0]["seed"]}
     exact = model.sample(8, plan=plan.ancestral, **how)
-    coupled = model.sample(8, sampler=published_law.coupled_by_law, **how)
+    coupled = model.sample(8, sampler=CoupledByLaw(), **how)
     assert [record["tokens"] for record in records] == [*exact.tokens.tolist(), *coupled.tokens.tolist()]
 
 

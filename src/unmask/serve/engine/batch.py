@@ -40,7 +40,7 @@ class Outcome:
 
 
 @dataclass(eq=False)
-class Shared:
+class SharedState:
     """Sequences with one state: those of one request, or of all plans that are predicted and picked alike."""
 
     sampler: Any
@@ -49,7 +49,7 @@ class Shared:
     ask: Any  # what the next call is for
 
     @classmethod
-    def of(cls, sampler: Any, state: Any, members: list[SequenceRun]) -> Shared:
+    def of(cls, sampler: Any, state: Any, members: list[SequenceRun]) -> SharedState:
         return cls(sampler, state, members, sampler.ask(state))
 
     @property
@@ -73,10 +73,10 @@ class Shared:
         self.ask = self.sampler.ask(self.state)
         return step
 
-    def part(self, index: Sequence[int]) -> Shared:
+    def part(self, index: Sequence[int]) -> SharedState:
         """Some of its sequences."""
         at = torch.tensor(index, dtype=torch.int64)
-        return Shared(self.sampler, self.state.take(at), [self.members[i] for i in index], self.ask.take(at))
+        return SharedState(self.sampler, self.state.take(at), [self.members[i] for i in index], self.ask.take(at))
 
 
 class Batch:
@@ -85,14 +85,14 @@ class Batch:
     def __init__(self, served: Served, length: int, max_logits: int) -> None:
         self.network, self.length, self.max_logits = served.network_of_a_batch(), length, max_logits
         self.seats: list[SequenceRun] = []
-        self.states: list[Shared] = []
+        self.states: list[SharedState] = []
 
     @property
     def bytes(self) -> int:
         """The size of the network's cache."""
         return self.network.bytes if isinstance(self.network, Caches) else 0
 
-    def join(self, newcomers: Shared) -> None:
+    def join(self, newcomers: SharedState) -> None:
         if isinstance(self.network, Caches):
             self.network.add(len(newcomers.members), self.length)
         self.seats += newcomers.members
@@ -115,8 +115,9 @@ class Batch:
         outcomes: list[Outcome] = []
         for part in parts:
             for rows, log_mu in self._answers(part, x, ask):
-                wrong = isinstance(log_mu, Exception)
-                each: Sequence[Tensor | Exception] = [log_mu] if wrong else log_mu.split_with_sizes(count[rows.start : rows.stop])
+                each: Sequence[Tensor | Exception] = [log_mu]
+                if isinstance(log_mu, Tensor):
+                    each = log_mu.split_with_sizes(count[rows.start : rows.stop])
                 answers |= {self.seats[i]: (rows.start, one) for i, one in zip(rows, each, strict=True)}
             for shared in [one for one in self.states if answers.keys() >= {*one.members}]:
                 outcomes += self._filled(shared, [answers.pop(one) for one in shared.members])
@@ -126,7 +127,7 @@ class Batch:
             self._leave(shared, [one for one in shared.members if one in done])
         return outcomes
 
-    def _leave(self, shared: Shared, gone: Sequence[SequenceRun]) -> None:
+    def _leave(self, shared: SharedState, gone: Sequence[SequenceRun]) -> None:
         """In the cache too the last sequence takes the seat of one that goes."""
         if not gone:
             return
@@ -152,7 +153,7 @@ class Batch:
     def _regroup(self, parts: Sequence[range]) -> None:
         """Join the plans of one part that are predicted and picked alike."""
         part_of = {self.seats[i]: number for number, part in enumerate(parts) for i in part}
-        wanted: dict[Any, list[Shared]] = defaultdict(list)
+        wanted: dict[Any, list[SharedState]] = defaultdict(list)
         for shared in self.states:
             if not shared.joins:
                 wanted[shared].append(shared)
@@ -201,7 +202,7 @@ class Batch:
         else:
             yield part, found
 
-    def _filled(self, shared: Shared, answers: Sequence[Answer]) -> list[Outcome]:
+    def _filled(self, shared: SharedState, answers: Sequence[Answer]) -> list[Outcome]:
         """Pick the tokens. Where that fails, each plan is tried by itself; a request's own state fails as one."""
         members, before = shared.members, copy.copy(shared.state)  # fill may raise when it has changed a part of it
         try:
@@ -221,11 +222,11 @@ class Batch:
         return [Outcome(one, answers[i][0], seen[i], tokens[i]) for i, one in enumerate(members)]
 
 
-def _joined(pieces: Sequence[Shared]) -> Shared:
+def _joined(pieces: Sequence[SharedState]) -> SharedState:
     if len(pieces) == 1:
         return pieces[0]
     state = PlanState.join([piece.state for piece in pieces])
-    return Shared.of(pieces[0].sampler, state, [one for piece in pieces for one in piece.members])
+    return SharedState.of(pieces[0].sampler, state, [one for piece in pieces for one in piece.members])
 
 
 def changes(step: Step) -> list[Change]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask.serve.engine.batch import Batch, Outcome, Shared
+from unmask.serve.engine.batch import Batch, Outcome, SharedState
 from unmask.serve.engine.forecast import Costs, begins, forecasts
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Key, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
@@ -184,7 +184,7 @@ class Engine:
     def _seat(self, job: Job, newcomers: list[SequenceRun]) -> int:
         """Put sequences into their batch; those with nothing to fill are done. The places they take."""
         index = torch.tensor([one.index for one in newcomers], dtype=torch.int64)
-        shared = Shared.of(job.work.sampler, job.state.take(index), newcomers)
+        shared = SharedState.of(job.work.sampler, job.state.take(index), newcomers)
         for one in newcomers:
             one.started = clock.perf_counter()
         going = [i for i, more in enumerate(shared.going) if more]

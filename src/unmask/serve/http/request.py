@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from unmask.draw import Pick
-from unmask.predict import first_order
 from unmask.sampler import Planned
 from unmask.samplers.names import SamplerOptions, moved
 from unmask.sampling import chosen
@@ -174,20 +173,17 @@ class WorkMaker:
         return self.prompted(prompt, fixed + tokens)
 
     def _work(self, ids: tuple[int, ...], blanks: Blanks | None) -> Work:
-        how, network = self.how, self.served.model.denoiser
         _at_most("length", len(ids), self.limits.max_length)
+        pick = {name: self.how[name] for name in ("draw", "temperature", "top_k", "top_p") if name in self.how}
+        rest = {name: value for name, value in self.how.items() if name not in pick}
         try:
-            sampler = chosen(
-                network, torch.tensor([ids], dtype=torch.int64), how.get("plan"), how.get("predict", first_order),
-                how.get("sampler"), how.get("steps"),
-            )  # fmt: skip
+            sampler = chosen(self.served.model.denoiser, torch.tensor([ids], dtype=torch.int64), **rest)
         except ValueError as error:
             raise ApiError(400, str(error), param=None if blanks else "canvas") from error
         if not isinstance(sampler, Planned) and self.number > self.limits.max_batch:
             most = f"this sampler takes at most {self.limits.max_batch}"
             raise ApiError(400, f"number={self.number}: {most}", param="number")
-        pick = Pick(**{name: how[name] for name in ("draw", "temperature", "top_k", "top_p") if name in how})
-        return Work(self.served, self.number, self.seed, ids, blanks, sampler, pick, how.get("steps"))
+        return Work(self.served, self.number, self.seed, ids, blanks, sampler, Pick(**pick), self.how.get("steps"))
 
 
 def _at_most(name: str, value: int | None, limit: int) -> None:
