@@ -84,17 +84,18 @@ class Batch:
 
     def __init__(self, served: Served, length: int, max_logits: int) -> None:
         self.network, self.length, self.max_logits = served.network_of_a_batch(), length, max_logits
+        self.cache: Caches | None = self.network if isinstance(self.network, Caches) else None
         self.seats: list[SequenceRun] = []
         self.states: list[SharedState] = []
 
     @property
     def bytes(self) -> int:
         """The size of the network's cache."""
-        return self.network.bytes if isinstance(self.network, Caches) else 0
+        return 0 if self.cache is None else self.cache.bytes
 
     def join(self, newcomers: SharedState) -> None:
-        if isinstance(self.network, Caches):
-            self.network.add(len(newcomers.members), self.length)
+        if self.cache is not None:
+            self.cache.add(len(newcomers.members), self.length)
         self.seats += newcomers.members
         self.states.append(newcomers)
 
@@ -135,8 +136,8 @@ class Batch:
             seat = self.seats.index(one)
             self.seats[seat] = self.seats[-1]
             self.seats.pop()
-            if isinstance(self.network, Caches):
-                self.network.leave(seat)
+            if self.cache is not None:
+                self.cache.leave(seat)
         stay = [i for i, one in enumerate(shared.members) if one not in gone]
         at = self.states.index(shared)
         self.states[at : at + 1] = [shared.part(stay)] if stay else []
@@ -146,7 +147,7 @@ class Batch:
         widest = max(one.job.widest for one in self.seats)
         most = max(self.max_logits // max(widest * self.network.vocab_size, 1), 1)
         end = 0
-        for _, group in groupby(self.seats, lambda one: one.unread if isinstance(self.network, Caches) else 0):
+        for _, group in groupby(self.seats, lambda one: 0 if self.cache is None else one.unread):
             first, end = end, end + len(list(group))
             yield from (range(i, min(i + most, end)) for i in range(first, end, most))
 
@@ -190,9 +191,9 @@ class Batch:
         """
         here, index = slice(part.start, part.stop), torch.arange(part.start, part.stop)
         allowed = [one.job.work.allowed for one in self.seats[here]]
-        seats = here if isinstance(self.network, Caches) else None
         try:
             with inference(self.network):
+                seats = None if self.cache is None else here
                 found: Tensor | Exception = answer(self.network, x[here], ask.take(index), allowed, seats)
         except Exception as error:
             found = error
