@@ -3,8 +3,10 @@
 import functools
 import gc
 import json
+import queue
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,15 +14,16 @@ import torch
 from tests.serve.served import MODELS, SERVED, Asked, library, lively, model, running, until
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
+from unmask.draw import Pick, inverse_cdf
 from unmask.noise import Streams
 from unmask.plan import Plan, first_hitting
 from unmask.serve.engine.batch import Batch, SharedState
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.forecast import begins
-from unmask.serve.engine.job import Job, Refused, SequenceRun
+from unmask.serve.engine.job import Failed, Job, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
-from unmask.serve.http.request import options
+from unmask.serve.http.request import options, unmask_work
 from unmask.serve.http.schemas import UnmaskRequest
 
 WAYS = {
@@ -76,11 +79,12 @@ def truth(body):
     return library(json.loads(body))
 
 
-@pytest.mark.parametrize("places", [2, 16])
-def test_every_answer_is_the_librarys_in_any_company(places):
+@pytest.mark.parametrize(("places", "logits"), [(2, 2**27), (16, 2**27), (16, 24 * 300)])
+def test_every_answer_is_the_librarys_in_any_company(places, logits):
+    """With few places, with many, and with so few logits per call that a request's sequences are in several."""
     bodies = requests()
     random.Random(places).shuffle(bodies)
-    with running(Limits(max_batch=places)) as engine:
+    with running(Limits(max_batch=places, max_logits=logits)) as engine:
         asked = [Asked(engine, SERVED, body, watched=i % 2 == 0) for i, body in enumerate(bodies)]
         for one, body in zip(asked, bodies, strict=True):
             same(one, truth(json.dumps(body)))
@@ -328,6 +332,42 @@ class TestFailing:
                 assert [done.tokens for done in one.answer()] == truth.tokens.tolist()
             Asked(engine, served, {"seed": 5}).answer()
             assert engine.counts.failed == 1
+
+    @pytest.mark.parametrize("predictor", ["first-order", "extrapolate", "correct"])
+    def test_a_draw_that_raises_does_so_for_one_sequence_alone(self, predictor):
+        """The plans of both have one state, which has changed a little when the draw raises."""
+
+        class Loud(Counting):
+            def __call__(self, tokens, time=None, rows=None):
+                logits = super().__call__(tokens, time, rows).clone()
+                logits[..., 0] += torch.where(tokens[:, 0] == 9, 200.0, 0.0).unsqueeze(1)
+                return logits
+
+        def deafened(logits, noise):
+            if bool((logits.amin(1) < -100).any()):
+                raise ValueError("too loud")
+            return inverse_cdf(logits, noise)
+
+        loud = Served(Model(Loud(lively(network(TOKENIZERS["bpe"]))), TOKENIZERS["bpe"], name="c"))
+        with running() as engine:
+            asked = []
+            loud.model.denoiser.gate.clear()
+            for i, first in enumerate((1, 9, 1)):
+                canvas = [first, *[None] * (LENGTH - 1)]
+                body = UnmaskRequest(canvas=canvas, seed=i, steps=5, predictor=predictor)
+                work = replace(unmask_work({"c": loud}, body, engine.limits), pick=Pick(deafened))
+                told = queue.Queue()
+                engine.submit(Job(work, told.put))
+                ids = torch.tensor([[loud.model.denoiser.mask_id if t is None else t for t in canvas]])
+                asked.append((told, ids, options(body).arguments()))
+            loud.model.denoiser.gate.set()
+            for i, (told, ids, how) in enumerate(asked):
+                event = told.get(timeout=300)
+                if i == 1:
+                    assert isinstance(event, Failed) and "too loud" in str(event.error)
+                else:
+                    truth = loud.model.sample(canvas=ids, draw=deafened, seed=i, **how)
+                    assert event.tokens == truth.tokens[0].tolist()
 
     def test_with_a_cache_the_others_go_on_as_if_nothing_had_been(self):
         """A pass of the any-order network that fails half way has written into its caches: they are read again."""
