@@ -340,7 +340,8 @@ class TestFailing:
         class Loud(Counting):
             def __call__(self, tokens, time=None, rows=None):
                 logits = super().__call__(tokens, time, rows).clone()
-                logits[..., 0] += torch.where(tokens[:, 0] == 9, 200.0, 0.0).unsqueeze(1)
+                late = (tokens == self.mask_id).sum(1) < 12
+                logits[..., 0] += torch.where((tokens[:, 0] == 9) & late, 200.0, 0.0).unsqueeze(1)
                 return logits
 
         def deafened(logits, noise):
