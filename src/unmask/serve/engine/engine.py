@@ -173,9 +173,9 @@ class Engine:
             if job.joint and len(job.waiting) > free and self._batches:
                 return  # it is the next, as soon as there are enough places
             count = len(job.waiting) if job.joint else min(len(job.waiting), free)
-            newcomers = [job.waiting.popleft() for _ in range(count)]
+            newcomers = [one for one in (job.waiting.popleft() for _ in range(count)) if job.joint or one.wanted]
             try:
-                free -= self._seat(job, [one for one in newcomers if job.joint or one.wanted])
+                free -= self._seat(job, newcomers) if newcomers else 0
             except Exception as error:  # no memory for its cache
                 self._fail(job, error)
             if not job.waiting or job.cancelled:
@@ -183,7 +183,7 @@ class Engine:
 
     def _seat(self, job: Job, newcomers: list[SequenceRun]) -> int:
         """Put sequences into their batch; those with nothing to fill are done. The places they take."""
-        index = torch.tensor([one.index for one in newcomers], dtype=torch.int64)
+        index = torch.tensor([one.index for one in newcomers])
         shared = SharedState.of(job.work.sampler, job.state.take(index), newcomers)
         for one in newcomers:
             one.started = clock.perf_counter()
