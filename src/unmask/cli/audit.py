@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(chosen: AuditOptions) -> tuple[bool, str]:
     """The verdict, and what to print."""
-    draw = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
+    draw: Any = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
     if chosen.normalisation:
         if isinstance(draw, str):
             raise ValueError(f"--normalisation audits a function or a model, package.module:function, not {draw!r}")
