@@ -20,6 +20,7 @@ canvas for each guess: that saves rounds, which is latency on an accelerator, no
 from __future__ import annotations
 
 import time as clock
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,65 +31,94 @@ from unmask.noise import KeptNoise
 from unmask.plan import Plan, Planner, first_hitting
 from unmask.sampler import Ask, State, Step, Task
 
-WIDEST = 64
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, WIDEST)
-BETWEEN, TRIES = 12, 3  # passes between two tries of another width, and passes of a try
-FADING = 0.8  # what an older pass counts less than the next
-
-
-@dataclass
-class Speed:
-    """Settled tokens and seconds of the passes so far at one width, the older ones fading."""
-
-    tokens: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, tokens: int, seconds: float, keep: float) -> None:
-        self.tokens, self.seconds = keep * self.tokens + tokens, keep * self.seconds + seconds
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds if self.seconds else float("inf")
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+FIRST = 4
+MEMORY = 0.98  # what a guess counts less than the next one
+SLOWER, FASTER = 0.25, 0.75  # how much a new pass counts in what is known of its width's seconds
+TRIES = 0.01  # the part of the time that may be lost by trying other widths
 
 
 @dataclass
 class Width:
-    """How far to look ahead: a number, or the width that has settled the most tokens a second.
+    """How far to look ahead: a number, or the width that promises the most tokens a second.
 
-    It climbs: every few passes a neighbouring width is tried, and taken if it was faster. The choice changes the time
-    of a run and never its tokens.
+    What a pass settles follows from the part q of the guesses that come out right. What a pass costs is measured at the
+    widths that were used, and taken to be linear between and beyond them; so most widths are judged without being
+    tried. None is chosen that is more than twice as wide as any before. Now and then a neighbour of the best is tried,
+    so that costs are known where they matter. The choice changes the time of a run and never its tokens.
     """
 
-    fixed: int | None
-    speeds: dict[int, Speed] = field(default_factory=dict)
-    best: int = 4
-    trying: int | None = None
-    since: int = 0  # passes since the last try
-    up: bool = True
+    fixed: int | None = None
+    now: int = FIRST
+    right: float = 4.0
+    wrong: float = 1.0  # q = 4/5 to begin with
+    seconds: dict[int, float] = field(default_factory=dict)  # of a pass, by width
+    passes: int = 0
+    budget: float = 0.0  # seconds
+    wider: bool = True  # which neighbour is tried next
 
-    @property
-    def now(self) -> int:
-        return self.fixed or self.trying or self.best
+    def __post_init__(self) -> None:
+        self.now = self.fixed or self.now
 
-    def passed(self, width: int, tokens: int, seconds: float) -> None:
-        """A pass of this width settled so many tokens in so many seconds."""
-        if self.fixed is not None or width != self.now:  # the end of a sequence has no room for the whole width
+    def passed(self, width: int, right: int, wrong: int, seconds: float) -> None:
+        """A pass of this width took so many seconds; so many guesses came out right, before the first wrong ones."""
+        self.passes += 1
+        if self.fixed is not None:
             return
-        self.speeds.setdefault(width, Speed()).add(tokens, seconds, FADING)
-        self.since += 1
-        if self.trying is not None:
-            if self.since >= TRIES:
-                if self.speeds[self.trying].rate > self.speeds[self.best].rate:
-                    self.best = self.trying
-                else:
-                    self.up = not self.up
-                self.trying, self.since = None, 0
-        elif self.since >= BETWEEN or len(self.speeds) == 1:
-            at = WIDTHS.index(self.best) + (1 if self.up else -1)
-            if not 0 <= at < len(WIDTHS):
-                self.up, at = not self.up, WIDTHS.index(self.best) + (-1 if self.up else 1)
-            self.trying, self.since = WIDTHS[at], 0
-            self.speeds.pop(self.trying, None)  # what it did earlier in the run is not what it does now
+        faded = MEMORY ** (right + wrong)
+        self.right, self.wrong = faded * self.right + right, faded * self.wrong + wrong
+        # The end of a sequence has no room for the whole width, and the first pass has more to do than others.
+        if width != self.now or self.passes == 1:
+            return
+        expected = self.cost(width) if self.seconds else seconds
+        seconds = min(seconds, 2 * expected)  # whatever else the machine did
+        news = 1.0 if width not in self.seconds else FASTER if seconds < expected else SLOWER
+        self.seconds[width] = expected + news * (seconds - expected)
+        self.budget = min(self.budget + TRIES * seconds, seconds)
+        self.now = self._chosen()
+
+    def _chosen(self) -> int:
+        widest = max(self.seconds)
+        if len(self.seconds) == 1:
+            return 2 * widest
+        q = self.right / (self.right + self.wrong)
+        known = [w for w in WIDTHS if w <= 2 * widest]
+        best = max(known, key=lambda w: settled(w, q) / self.cost(w))
+        at = WIDTHS.index(best) + (1 if self.wider else -1)
+        if not 0 <= at < len(known):
+            self.wider = not self.wider
+            return best
+        other = WIDTHS[at]
+        loss = self.cost(other) - self.cost(best) * settled(other, q) / settled(best, q)
+        if loss > self.budget:
+            return best
+        self.budget, self.wider = self.budget - loss, not self.wider
+        return other
+
+    def cost(self, width: int) -> float:
+        """Seconds of a pass: linear between the widths that were used and beyond them, and never less for more."""
+        used = sorted(self.seconds)
+        if len(used) == 1:
+            return self.seconds[used[0]]
+        at = min(max(bisect_left(used, width), 1), len(used) - 1)
+        low, high = used[at - 1], used[at]
+        slope = (self.seconds[high] - self.seconds[low]) / (high - low)
+        line = self.seconds[low] + slope * (width - low)
+        if width < low:
+            return max(line, self.seconds[low] * width / low)
+        return max(line, self.seconds[high]) if width > high else line
+
+
+def settled(width: int, q: float) -> float:
+    """The mean number of tokens that a pass settles, if each guess is right with probability q.
+
+    With k guesses these are s = 1 + q + .. + q^k, and the other rows are the guesses of the next pass: k = width - s.
+    """
+    q = min(q, 1 - 1e-9)
+    s = min((1 - q**width) / (1 - q), (width + 1) / 2)
+    for _ in range(6):  # half a step at a time: as it stands it may swing, as do passes with many guesses and with few
+        s = (s + (1 - q ** (width - s + 1)) / (1 - q)) / 2
+    return s
 
 
 @dataclass
@@ -100,7 +130,15 @@ class AheadState(State):
     guesses: Tensor  # int64 [B, L]: by slot of the order, -1 where there is none
     noise: KeptNoise  # [B, L]
     width: Width
-    asked_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AheadAsk(Ask):
+    """The next W positions of the order, and when they were asked for."""
+
+    slots: Tensor  # int64 [B, W]: of the order
+    guesses: Tensor  # int64 [B, W]: -1 where there is none
+    started: float
 
 
 @dataclass(frozen=True)
@@ -128,45 +166,49 @@ class Ahead:
         settled = torch.zeros(len(canvas), dtype=torch.int64)
         return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, width)
 
-    def ask(self, state: AheadState) -> Ask:
+    def ask(self, state: AheadState) -> AheadAsk:
         """The next W positions of the order, on a canvas that shows the guesses."""
-        left = state.plan.holes - state.settled
+        started, plan = clock.perf_counter(), state.plan
+        left = plan.holes - state.settled
         width = min(state.width.now, int(left.max())) if len(left) else 0
         slots = state.settled.unsqueeze(1) + torch.arange(width)
-        real = slots < state.plan.holes.unsqueeze(1)
+        real = slots < plan.holes.unsqueeze(1)
         inside = torch.where(real, slots, 0)
-        rows = torch.where(real, state.plan.order.gather(1, inside), -1)
+        rows = torch.where(real, plan.order.gather(1, inside), -1)
         guesses = torch.where(real, state.guesses.gather(1, inside), -1)
-        known = (guesses >= 0).sum(1)
+        # A step is one slot, so that slot s is called at the time of step s.
+        time = torch.where(real, plan.call_time.gather(1, inside), 0.0) if width else torch.zeros(rows.shape)
+        if width == 1:  # no chain: a call as any other
+            return AheadAsk(rows, time.squeeze(1), slots=slots, guesses=guesses, started=started)
+        # The last row's guess is not shown: no row is behind it.
+        known = torch.minimum((guesses >= 0).sum(1), (left - 1).clamp(0, max(width - 1, 0)))
+        row, column = (torch.arange(width) < known.unsqueeze(1)).nonzero(as_tuple=True)
         canvas = state.x.clone()
-        row, column = (guesses >= 0).nonzero(as_tuple=True)
         canvas[row, rows[row, column]] = guesses[row, column].to(canvas.device)
-        time = torch.where(real, state.plan.times.gather(1, inside), 0.0)
-        state.asked_at = clock.perf_counter()
-        return Ask(rows, time, canvas, known)
+        return AheadAsk(rows, time, canvas, known, slots=slots, guesses=guesses, started=started)
 
-    def fill(self, state: AheadState, ask: Ask, log_mu: Tensor) -> Step:
+    def fill(self, state: AheadState, ask: AheadAsk, log_mu: Tensor) -> Step:
         """Settle the tokens up to and including the first that differs from its guess; the rest are new guesses."""
-        rows, real = ask.rows, ask.rows >= 0
+        rows, guesses, slots, real = ask.rows, ask.guesses, ask.slots, ask.rows >= 0
         row, column = real.nonzero(as_tuple=True)
         ids, certain = torch.full_like(rows, -1), torch.zeros(rows.shape, dtype=torch.float64)
         picked, probabilities = state.task.pick(log_mu, state.noise[row, rows[row, column]], normalised=True)
         ids[row, column], certain[row, column] = picked.cpu(), probabilities.cpu()
-        slots = state.settled.unsqueeze(1) + torch.arange(rows.shape[1])
-        inside = slots.clamp(max=state.guesses.shape[1] - 1)
-        guesses = torch.where(real, state.guesses.gather(1, inside), -1)
         same = (ids == guesses) & real
-        count = torch.minimum(same.long().cumprod(1).sum(1) + 1, real.sum(1))
+        run = same.long().cumprod(1).sum(1)
+        count = torch.minimum(run + 1, real.sum(1))
         settles = torch.arange(rows.shape[1]) < count.unsqueeze(1)
         state.guesses[row, slots[row, column]] = ids[row, column]
         state.noise.forget(torch.where(settles, rows, -1))
         state.settled = state.settled + count
-        state.width.passed(rows.shape[1], int(count.sum()), clock.perf_counter() - state.asked_at)
-        width = int(count.max())
-        kept, later = settles[:, :width], real & ~settles
+        wrong = int((settles & (guesses >= 0) & ~same).sum())
+        state.width.passed(rows.shape[1], int(run.sum()), wrong, clock.perf_counter() - ask.started)
+        kept, later = settles[:, : int(count.max())], real & ~settles
+        most = kept.shape[1]
+        tau = state.plan.times.gather(1, slots[:, :most].clamp(max=state.plan.times.shape[1] - 1))
         return Step(
-            torch.arange(len(rows)), torch.where(kept, rows[:, :width], -1), torch.where(kept, ids[:, :width], -1),
-            torch.where(kept, certain[:, :width], 0.0), torch.where(kept, ask.time[:, :width], 0.0), kept, real.sum(1),
+            torch.arange(len(rows)), torch.where(kept, rows[:, :most], -1), torch.where(kept, ids[:, :most], -1),
+            torch.where(kept, certain[:, :most], 0.0), torch.where(kept, tau, 0.0), kept, real.sum(1),
             guessed=torch.stack((torch.where(later, rows, -1), torch.where(later, ids, -1)), -1),
             corrected=((guesses >= 0) & ~same).sum(1),
         )  # fmt: skip

@@ -251,7 +251,7 @@ def chosen(
         raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
     if plan is not None and not callable(plan):
         raise ValueError(f"plan must be a planner such as unmask.plan.parallel, got {plan!r}")
-    second_order, looks = predict is not predictors.first_order, ahead not in (None, False)
+    second_order, looks = predict is not predictors.first_order, not (ahead is None or ahead is False)
     if sampler is not None and (plan is not None or second_order or looks):
         raise ValueError("give a sampler, or a plan, predict and ahead, not both")
     if is_left_to_right(model):

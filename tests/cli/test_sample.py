@@ -79,7 +79,7 @@ class TestSample:
             (["--sampler", "published-ancestral", "--steps", "9"], {"sampler": published.Coupled(), "steps": 9}),
             (["--sampler", "published-tweedie", "--steps", "9", "--batch", "1"],
              {"sampler": published.sedd_tweedie(), "steps": 9, "batch": 1}),
-            (["--ahead", "3"], {"ahead": 3}),
+            (["--ahead", "6"], {"ahead": 6}),
             (["--draw", "inverse-cdf"], {"draw": unmask.draw.inverse_cdf}),
             (["--draw", "gumbel-float32"], {"draw": unmask.draw.gumbel(torch.float32)}),
             (["--temperature", "0.5", "--top-k", "9", "--top-p", "0.8", "--device", "cpu"],
@@ -111,10 +111,24 @@ class TestSample:
         line = json.loads(capfd.readouterr().out)
         assert (line["sampler"], line["temperature"]) == ("left-to-right", 0.5)
 
-    def test_looking_ahead_does_not_change_the_texts(self, models, capfd):
-        assert main(["sample", str(models / "bpe"), "--number", "2", "--seed", "7", "--ahead", "auto"]) == 0
+    @pytest.mark.parametrize("flags", [["--ahead"], ["--ahead", "auto"], ["--ahead", "--batch", "1"], ["--ahead", "5"]])
+    @pytest.mark.parametrize("name", ["bpe", "causal"])
+    def test_ahead_gives_the_same_texts_and_is_recorded(self, flags, name, models, capfd):
+        asked = ["sample", str(models / name), "--number", "2", "--json", "--prompt", "And"]
+        assert main(asked) == 0
+        expected = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert main([*asked, *flags]) == 0
+        lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert [line["text"] for line in lines] == [line["text"] for line in expected]
+        assert {line["ahead"] for line in lines} == {5 if "5" in flags else "auto"}
+        assert all(line["nfe"] <= other["nfe"] for line, other in zip(lines, expected, strict=True))
+
+    def test_ahead_fills_blanks_too(self, models, capfd):
+        assert main(["infill", str(models / "bpe"), "And ____ the ________", "--ahead"]) == 0
         ahead = capfd.readouterr().out
-        assert main(["sample", str(models / "bpe"), "--number", "2", "--seed", "7"]) == 0
+        assert main(["infill", str(models / "bpe"), "--ahead", "0", "And ____ the ________"]) == 1
+        assert "window must be a whole number" in capfd.readouterr().err
+        assert main(["infill", str(models / "bpe"), "And ____ the ________"]) == 0
         assert capfd.readouterr().out == ahead
 
     def test_beyond_128_steps_auto_corrects(self):

@@ -15,8 +15,9 @@ RECORD = '{"text": "a", "model": "m", "tokens": [1], "trace": [' + ENTRY + "]}"
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"steps": 5}, {"steps": 5, "predict": unmask.predict.correct}, {"steps": 7, "plan": unmask.plan.ancestral}],
-    ids=["first-hitting", "parallel", "correct", "ancestral"],
+    [{}, {"steps": 5}, {"steps": 5, "predict": unmask.predict.correct}, {"steps": 7, "plan": unmask.plan.ancestral},
+     {"ahead": 4}],
+    ids=["first-hitting", "parallel", "correct", "ancestral", "ahead"],
 )
 def test_a_record_holds_the_whole_story(options):
     """Replayed on the canvas that it implies, a saved trace gives the saved tokens."""
@@ -34,7 +35,7 @@ def test_a_record_holds_the_whole_story(options):
         for step in steps:
             unmask.apply(step, canvas, mask_id)
         assert canvas[0].tolist() == record["tokens"]
-        assert sum(int(step.drawn.sum()) for step in steps) == record["ncs"] == int(made.ncs[i])
+        assert sum(int(step.draws.sum()) for step in steps) == record["ncs"] == int(made.ncs[i])
         assert [step.calls for step in steps] == list(range(1, len(steps) + 1)) and steps[0].planned == len(steps)
         own = [step for step in made.trace if i in step.sequences.tolist()]
         for entry, step, again in zip(record["trace"], own, steps, strict=True):

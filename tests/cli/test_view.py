@@ -53,6 +53,23 @@ def test_a_canvas_of_characters_stands_still_while_it_fills():
             assert "elapsed" in lines[-1] and "left" in lines[-1]
 
 
+def test_guesses_are_ghosts_and_tokens_are_counted():
+    ghosts = 0
+    for _, made, step in filling("characters", ahead=6):
+        if step is None:
+            continue
+        guesses = {p: i for p, i in step.guessed[0].tolist() if p >= 0}
+        assert all(int(made.tokens[0, p]) == made.mask_id for p in guesses)
+        styles = [made._style(p, i) for p, i in enumerate(made.tokens[0].tolist())]
+        assert [p for p, style in enumerate(styles) if style == terminal.GUESS] == sorted(guesses)
+        drawn = "".join(text for text, _ in made.spans())
+        assert drawn.count(FOG) == int((made.tokens == made.mask_id).sum()) - len(guesses)
+        filled = int((made.tokens != made.mask_id).sum())
+        assert f"call {step.calls}, token {filled}/24" in shown(made)[-1]
+        ghosts += len(guesses)
+    assert ghosts
+
+
 def test_what_is_new_is_coloured_and_what_was_given_is_not():
     model = Model(network(TOKENIZERS["characters"]), TOKENIZERS["characters"])
     ids = model.blanks("the ____ earth").ids

@@ -71,3 +71,13 @@ def test_the_default_draw_is_the_samplers_own():
 def test_a_name_or_number_that_has_no_meaning_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SamplerOptions(**options).arguments()
+
+
+def test_ahead_is_for_orders_that_are_known_in_advance():
+    assert SamplerOptions(ahead="auto").arguments() == {"ahead": "auto"}
+    assert SamplerOptions(ahead=8).record()["ahead"] == 8
+    assert SamplerOptions(ahead=8, decoding="left-to-right").arguments()["ahead"] == 8
+    with pytest.raises(ValueError, match="takes no ahead"):
+        SamplerOptions(ahead=8, decoding="margin").arguments()
+    with pytest.raises(ValueError, match="takes no ahead"):
+        SamplerOptions(ahead=8, sampler="published-ancestral", steps=4).arguments()

@@ -29,8 +29,7 @@ class InfillOptions(texts.TextOptions):
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask infill``."""
-    texts.refuse_order("infill", arguments)
-    chosen = parsed(InfillOptions, arguments, "infill", model=MODEL_HELP, text=TEXT_HELP)
+    chosen = parsed(InfillOptions, texts.read("infill", arguments), "infill", model=MODEL_HELP, text=TEXT_HELP)
     return guarded("infill", lambda: _infill(chosen))
 
 

@@ -36,8 +36,7 @@ class SampleOptions(texts.TextOptions):
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask sample``."""
-    texts.refuse_order("sample", arguments)
-    chosen = parsed(SampleOptions, arguments, "sample", model=f"{MODEL_HELP}. Default: {DEFAULT}")
+    chosen = parsed(SampleOptions, texts.read("sample", arguments), "sample", model=f"{MODEL_HELP}. Default: {DEFAULT}")
     return guarded("sample", lambda: _sample(chosen) if chosen.watch is None else _watch(chosen, chosen.watch))
 
 

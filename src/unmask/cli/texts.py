@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 class TextOptions(OnMachine, SamplerOptions):
     """What sample and infill have in common."""
 
-    ahead: Literal["auto"] | int | None = None
-    """Look so many tokens ahead: several tokens per network call, and the very same ones. auto chooses the number. For
-    first-hitting sampling and left-to-right models."""
     number: int = 1
     """How many sequences."""
     batch: int | None = None
@@ -46,19 +43,22 @@ class TextOptions(OnMachine, SamplerOptions):
     output: str | None = None
     """Write there instead of to stdout; the file appears whole or not at all."""
 
-
     def sampling(self) -> dict[str, Any]:
         """The keyword arguments of ``Model.sample`` and ``Model.infill``."""
-        return self.arguments() | {"ahead": self.ahead, "seed": self.seed, "batch": self.batch}
+        return self.arguments() | {"seed": self.seed, "batch": self.batch}
 
 
-def refuse_order(verb: str, arguments: Sequence[str]) -> None:
-    """--order was split in two: say what to write now, and leave with 2."""
-    for argument, value in pairwise([*arguments, ""]):
+def read(verb: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments, a bare --ahead as --ahead auto. --order was split in two: it is refused."""
+    found: list[str] = []
+    for argument, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         if argument == "--order" or argument.startswith("--order="):
             order = argument.removeprefix("--order=") if "=" in argument else value
             print(f"unmask {verb}: {moved(order, prefix='--')}", file=sys.stderr)
             raise SystemExit(2)
+        bare = argument == "--ahead" and value != "auto" and not value.lstrip("+-").isdigit()
+        found += [argument, "auto"] if bare else [argument]
+    return found
 
 
 def model_for(chosen: TextOptions, name: str) -> Model:
@@ -92,7 +92,7 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
 def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
     """Texts or JSON lines, to stdout or whole into a file."""
     if chosen.json:
-        how = chosen.record(left_to_right=model.left_to_right) | ({"ahead": chosen.ahead} if chosen.ahead else {})
+        how = chosen.record(left_to_right=model.left_to_right)
         lines: Iterable[str] = map(json.dumps, trace.records(made, model=model.name, seed=chosen.seed, **how))
         between = "\n"
     else:

@@ -19,7 +19,8 @@ def records(made: TextSample, *, model: str, seed: int, **how: Any) -> Iterator[
     how: sampler, steps, draw and so on, which go into every object.
 
     An entry has the call's number, the positions it filled, with which tokens, their probabilities and their hitting
-    times (tau); where Algorithm 4 masked positions again first (hidden) or kept what stood there (not drawn), that too.
+    times (tau); where Algorithm 4 masked positions again first (hidden) or kept what stood there (not drawn), that too;
+    and with --ahead the positions and tokens that are guesses for now (guessed).
     """
     traces: list[list[dict[str, Any]]] = [[] for _ in made.text]
     for step in made.trace:
@@ -39,6 +40,8 @@ def _entry(step: Step, row: int) -> dict[str, Any]:
     entry = {"call": step.calls, **{name: values[row].cpu()[real].tolist() for name, values in columns.items()}}
     if step.hidden is not None and bool((step.hidden[row] >= 0).any()):
         entry["hidden"] = step.hidden[row][step.hidden[row] >= 0].tolist()
+    if step.guessed is not None and bool((step.guessed[row] >= 0).any()):
+        entry["guessed"] = step.guessed[row][step.guessed[row, :, 0] >= 0].tolist()
     drawn = step.drawn[row][real].tolist()
     return entry if all(drawn) else entry | {"drawn": drawn}
 
@@ -53,7 +56,7 @@ def parse(line: str) -> dict[str, Any]:
                 raise ValueError(f"{name} is no {kind.__name__}")
         for entry in record["trace"]:
             sizes = {len(entry[name]) for name in ("positions", "tokens", "probabilities", "tau")}
-            places = [*entry["positions"], *entry.get("hidden", [])]
+            places = [*entry["positions"], *entry.get("hidden", []), *(place for place, _ in entry.get("guessed", []))]
             if len(sizes) != 1 or not all(0 <= position < length for position in places):
                 raise ValueError("an entry of its trace does not fit its tokens")
     except (ValueError, KeyError, TypeError) as error:
@@ -72,8 +75,9 @@ def steps(record: dict[str, Any]) -> list[Step]:
             torch.tensor([entry["probabilities"]], dtype=torch.float64),
             torch.tensor([entry["tau"]], dtype=torch.float64),
             torch.tensor([entry.get("drawn", [True] * len(entry["positions"]))], dtype=torch.bool),
-            torch.tensor([sum(entry.get("drawn", [True] * len(entry["positions"])))]),
+            torch.tensor([sum(entry.get("drawn", [True] * len(entry["positions"]))) + len(entry.get("guessed", []))]),
             torch.tensor([entry["hidden"]], dtype=torch.int64) if "hidden" in entry else None,
+            torch.tensor([entry["guessed"]], dtype=torch.int64) if "guessed" in entry else None,
             calls=i,
             planned=len(trace),
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FOG = "░"  # a blank, as wide as a token is on average
 END = "¶"  # eos and padding
 SHADES = " ░▒▓█"  # grey levels, from black to white
-NEW, RECENT, OLD, GIVEN, BLANK = "bold black on green", "green", "", "bold", "dim"
+NEW, RECENT, OLD, GIVEN, BLANK, GUESS = "bold black on green", "green", "", "bold", "dim", "dim italic"
 REFRESHES_PER_SECOND = 10
 MOST_FOG = 6
 
@@ -75,6 +75,8 @@ class CanvasView:
         self.tokenizer, self.tokens, self.mask_id = tokenizer, canvas.cpu().clone(), mask_id
         self.with_canvas, self.fog = with_canvas, FOG * min(max(round(width), 1), MOST_FOG)
         self.filled_at: dict[int, int] = {}
+        self.guesses: dict[int, int] | None = None  # of sequence 0, in a run that looks ahead
+        self.holes = self._masked()
         self.calls = self.planned = self.own_calls = 0
         self.tau = 1.0
         self.started = clock.monotonic()
@@ -85,6 +87,7 @@ class CanvasView:
         for row in (step.sequences == 0).nonzero().flatten().tolist():
             self.own_calls += 1
             self.filled_at |= {p: self.own_calls for p in step.positions[row].tolist() if p >= 0}
+            self.guesses = None if step.guessed is None else dict(step.guessed[row].tolist())
         real = step.positions >= 0
         self.tau = float(step.tau[real].min()) if bool(real.any()) else self.tau
 
@@ -107,7 +110,8 @@ class CanvasView:
     def spans(self) -> Iterable[Span]:
         """The canvas of sequence 0 in pieces of one style."""
         ids = self.tokens[0].tolist() if len(self.tokens) else []
-        styles = (self._style(position, i) for position, i in enumerate(ids))
+        styles = [self._style(position, i) for position, i in enumerate(ids)]
+        ids = [(self.guesses or {}).get(position, i) if i == self.mask_id else i for position, i in enumerate(ids)]
         side = square(len(ids)) if self.tokenizer.kind == "levels" else None
         if side is not None:
             return _picture(ids, styles, side, self.tokenizer.vocab_size)
@@ -115,7 +119,7 @@ class CanvasView:
 
     def _style(self, position: int, i: int) -> str:
         if i == self.mask_id:
-            return BLANK
+            return GUESS if position in (self.guesses or {}) else BLANK
         if position not in self.filled_at:
             return GIVEN
         age = self.own_calls - self.filled_at[position]
@@ -126,18 +130,24 @@ class CanvasView:
         from rich.table import Table
 
         elapsed = clock.monotonic() - self.started
-        left = duration(elapsed / self.calls * (self.planned - self.calls)) if self.calls else "?"
-        planned = f"{self.planned:,}" if self.planned else "?"
+        # How many calls a run that looks ahead will need is not known: its tokens are counted.
+        done, total, unit = self.calls, self.planned, "call"
+        if self.guesses is not None:
+            done, total, unit = self.holes - self._masked(), self.holes, f"call {self.calls:,}, token"
+        left = duration(elapsed / done * (total - done)) if done else "?"
         row = Table.grid(padding=(0, 1), expand=True)
         row.add_column(no_wrap=True)
         row.add_column(ratio=1)
         row.add_column(no_wrap=True)
         row.add_row(
-            f"call {self.calls:,}/{planned}",
-            ProgressBar(total=self.planned or 1, completed=self.calls),
+            f"{unit} {done:,}/{f'{total:,}' if total else '?'}",
+            ProgressBar(total=total or 1, completed=done),
             f"tau {self.tau:.3f}  {duration(elapsed)} elapsed, {left} left",
         )
         return row
+
+    def _masked(self) -> int:
+        return int((self.tokens == self.mask_id).sum())
 
     def _note(self) -> list[str]:
         if len(self.tokens) < 2:

@@ -124,6 +124,9 @@ class SamplerOptions:
     eta: float | None = None
     """How much remdm masks again, from 0 to 1: the cap (0.02), or a factor of the most there can be (0.05; 1 by
     confidence)."""
+    ahead: int | Literal["auto"] | None = None
+    """Look so many tokens ahead in every network pass, or auto: the very same tokens in fewer passes. For samplers that
+    fill one token per step, such as first-hitting and left-to-right models (docs/parallel.md)."""
     draw: DrawName = "exponential-race"
     """How tokens are drawn. The last two have the float32 fault, to be studied."""
     temperature: float = 1.0
@@ -137,13 +140,15 @@ class SamplerOptions:
         """The keyword arguments of ``Model.sample`` and of ``unmask.sample``; what is as by default is left out."""
         if self.sampler in PUBLISHED:
             return self._as_published(self.sampler)
-        how = {name: getattr(self, name) for name in self._given("steps", "temperature", "top_k", "top_p")}
+        how = {name: getattr(self, name) for name in self._given("steps", "ahead", "temperature", "top_k", "top_p")}
         if self._given("draw"):
             how["draw"] = _named("draw", self.draw, DRAWS)
         numbers = {name: getattr(self, name) for name in self._given("block", "noise", "gamma", "eta")}
         if self.decoding is not None:
             for name in self._given("sampler", "predictor"):
                 raise ValueError(f"decoding {self.decoding} says itself what is unmasked when: it takes no {name}")
+            if self.ahead is not None and self.decoding != LEFT_TO_RIGHT:
+                raise ValueError(f"decoding {self.decoding} has no order that is known in advance: it takes no ahead")
             return decoding(self.decoding, **numbers) | how
         for name in numbers:
             raise ValueError(f"{name} is for a decoding order: {', '.join(DECODING)}")

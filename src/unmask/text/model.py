@@ -179,10 +179,11 @@ class Model:
 
         Molecules come as SMILES, also where the tokens are SELFIES.
         """
-        text = self._as_written(ids)
+        text = self.written(ids)
         return to_smiles(text) if self.tokenizer.kind == "selfies" else text
 
-    def _as_written(self, ids: Sequence[int]) -> str:
+    def written(self, ids: Sequence[int]) -> str:
+        """The text of ids in the tokenizer's own notation: molecules of SELFIES stay SELFIES."""
         ids, eos = list(ids), self.tokenizer.eos_id
         if eos is None:
             return self.tokenizer.decode(ids)
@@ -246,10 +247,13 @@ class Model:
     def _sampled(self, blanks: Blanks | None, **options: Any) -> TextSample:
         given = {name: value for name, value in options.items() if value is not None}
         made = sample_tokens(self.denoiser, **{"schedule": self.schedule, **given})
-        rows, apart = made.tokens.tolist(), self.tokenizer.kind == "levels"
-        text = [
-            self.decode(row) if blanks is None else blanks.filled(row, self._as_written, apart=apart) for row in rows
-        ]
+        text = self.texts(made.tokens.tolist(), blanks)
+        return TextSample(made.tokens, made.trace, made.nfe, made.ncs, made.calls, made.seconds, text)
+
+    def texts(self, rows: Sequence[Sequence[int]], blanks: Blanks | None = None) -> list[str]:
+        """The text of each finished sequence, what was visible on a canvas with blanks left as it was given."""
+        apart = self.tokenizer.kind == "levels"
+        text = [self.decode(row) if blanks is None else blanks.filled(row, self.written, apart=apart) for row in rows]
         if self.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
             text = [one.removeprefix(" ") for one in text]  # the space that the first word brought
-        return TextSample(made.tokens, made.trace, made.nfe, made.ncs, made.calls, made.seconds, text)
+        return text

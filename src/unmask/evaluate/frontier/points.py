@@ -14,7 +14,8 @@ from unmask.evaluate.judge.interval import Interval
 from unmask.models.files import write_whole
 
 LEFT_TO_RIGHT, DATA = "left-to-right", "data"
-EXACT = ("first-hitting", LEFT_TO_RIGHT)  # one token per call; they take no steps
+AHEAD = "first-hitting-ahead"
+EXACT = ("first-hitting", AHEAD, LEFT_TO_RIGHT)  # one token after another; they take no steps
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unmask.evaluate import processes
-from unmask.evaluate.frontier.points import DATA, EXACT, LEFT_TO_RIGHT, Kept, Point
+from unmask.evaluate.frontier.points import AHEAD, DATA, EXACT, LEFT_TO_RIGHT, Kept, Point
 from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import Judge, judge
 from unmask.evaluate.judge.samples import Samples
@@ -32,6 +32,7 @@ from unmask.text.model import Model
 PUBLISHED = ("published-ancestral", "published-euler", "published-tweedie")
 SAMPLERS: dict[str, dict[str, Any]] = {
     **{name: {"sampler": name} for name in PLANS},
+    AHEAD: {"sampler": "first-hitting", "ahead": "auto"},
     **{f"parallel-{name}": {"sampler": "parallel", "predictor": name} for name in ("extrapolate", "correct")},
     **{name: {"sampler": name} for name in PUBLISHED},
     LEFT_TO_RIGHT: {},

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from unmask import objective
-from unmask.likelihood import default_batch, left_to_right
+from unmask.likelihood import default_batch
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, device_of, follows_order, inference
+from unmask.protocol import Denoiser, device_of, follows_order, inference, is_left_to_right
 from unmask.schedule import Linear, Schedule
 
 
@@ -125,7 +125,7 @@ def _check(model: Denoiser, tokens: Tensor, passes: int, batch: int | None) -> N
         raise ValueError(f"tokens must be int64 [sequences, length], got {tokens.dtype} {tuple(tokens.shape)}")
     if bool((tokens == model.mask_id).any()):
         raise ValueError(f"tokens must be complete: they hold the mask {model.mask_id}")
-    if left_to_right(model):
+    if is_left_to_right(model):
         raise ValueError(f"{type(model).__name__} is a left-to-right model: it has one order and no profile")
     if passes < 1 or (batch is not None and batch < 1):
         raise ValueError(f"passes and batch must be at least 1, got {passes} and {batch}")

@@ -1,0 +1,410 @@
+"""Looking ahead gives the very tokens of one call per token, in fewer calls, whatever the window."""
+
+import random
+
+import pytest
+import torch
+
+from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
+from unmask import ahead, draw, plan, predict, sample
+from unmask.ahead import Ahead, Width, settled
+from unmask.models.oracles.enumerated import HiddenMarkovOracle, MarkovOracle, TimeDependent
+from unmask.protocol import LooksAhead
+from unmask.samplers import decoding, remasking
+from unmask.sampling import apply, stream
+
+WINDOWS = [1, 2, 5, 64, "auto"]
+
+
+def table(*shape, seed=0, sharpness=4):
+    weights = torch.rand(shape, generator=generator(seed), dtype=torch.float64) ** sharpness
+    return weights / weights.sum(-1, keepdim=True)
+
+
+ORACLES = {
+    "enumerated": (oracle(3, 5), 5),
+    "markov": (MarkovOracle(table(12), table(12, 12, seed=1)), 24),
+    "hidden markov": (HiddenMarkovOracle(table(4), table(4, 4, seed=2), table(4, 11, seed=3)), 24),
+    "reads the time": (TimeDependent(HiddenMarkovOracle(table(4), table(4, 4, seed=2), table(4, 11, seed=3))), 16),
+}
+
+
+class Canvases:
+    """A denoiser without a cache that counts its calls, and the canvases it is shown."""
+
+    def __init__(self, model):
+        self.model, self.vocab_size, self.mask_id = model, model.vocab_size, model.mask_id
+        self.calls = self.shown = 0
+
+    def __call__(self, tokens, time=None, rows=None):
+        self.calls += 1
+        self.shown += len(tokens)
+        return self.model(tokens, time, rows)
+
+
+class OrderCausal(Canvases):
+    """The same oracle as a network that answers a whole chain in one pass; it checks what it is shown."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.seats, self.rows, self.bytes = 0, 0, 0
+
+    def add(self, count, length):
+        self.seats += count
+
+    def leave(self, seat):
+        assert 0 <= seat < self.seats
+        self.seats -= 1
+
+    def ahead(self, tokens, order, known, *, seats=None):
+        assert len(tokens) == self.seats
+        self.calls += 1
+        canvases, rows, where = [], [], []
+        for b, chain in enumerate(order.tolist()):
+            real = [position for position in chain if position >= 0]
+            is_guess = [bool(tokens[b, position] != self.mask_id) for position in real]
+            assert is_guess == [k < int(known[b]) for k in range(len(real))]
+            assert int(known[b]) < len(real) or not real, "the last guess has nobody behind it"
+            self.rows += len(real) + int(known[b])
+            for k, position in enumerate(real):
+                canvas = tokens[b].clone()
+                canvas[real[k:]] = self.mask_id
+                canvases, rows, where = [*canvases, canvas], [*rows, [position]], [*where, (b, k)]
+        logits = torch.full((*order.shape, self.vocab_size), torch.nan, dtype=torch.float64)
+        b, k = torch.tensor(where).T
+        logits[b, k] = self.model(torch.stack(canvases), rows=torch.tensor(rows))[:, 0]
+        return logits
+
+
+INTERFACES = {"canvases": Canvases, "order-causal": OrderCausal}
+
+
+@pytest.fixture(params=INTERFACES.values(), ids=INTERFACES)
+def interface(request):
+    return request.param
+
+
+def ragged(model, length, num=7, seed=3):
+    """From one hole to all, at random places."""
+    x = sample(model, num=num, length=length, seed=seed).tokens
+    holes = torch.linspace(1, length, num).long()
+    ranks = torch.rand(num, length, generator=generator(seed)).argsort(1)
+    return torch.where(ranks < holes.unsqueeze(1), model.mask_id, x)
+
+
+class TestTheSameTokens:
+    @pytest.mark.parametrize("window", WINDOWS)
+    @pytest.mark.parametrize("name", ORACLES)
+    def test_as_one_call_per_token(self, name, window, interface):
+        model, length = ORACLES[name]
+        if name == "reads the time" and interface is OrderCausal:
+            pytest.skip("a network with a cache does not read the time")
+        for seed in range(12):
+            expected = sample(model, num=3, length=length, seed=seed)
+            found = sample(interface(model), num=3, length=length, seed=seed, ahead=window)
+            assert torch.equal(found.tokens, expected.tokens)
+            assert bool((found.nfe <= length).all()) and found.calls <= length
+
+    @pytest.mark.parametrize("window", WINDOWS)
+    def test_with_prompts_and_ragged_holes(self, window, interface):
+        model, length = ORACLES["markov"]
+        canvas = ragged(model, length)
+        expected = sample(model, canvas=canvas, seed=8)
+        for batch in (None, 1, 3):
+            found = sample(interface(model), canvas=canvas, seed=8, ahead=window, batch=batch)
+            assert torch.equal(found.tokens, expected.tokens)
+            assert bool((found.nfe <= (canvas == model.mask_id).sum(1)).all())
+
+    @pytest.mark.parametrize("window", WINDOWS)
+    @pytest.mark.parametrize("options", [
+        {"temperature": 0.7}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.8}, {"draw": draw.inverse_cdf},
+        {"draw": draw.gumbel(torch.float64)}, {"draw": draw.gumbel(torch.float32)},
+    ], ids=["temperature", "likeliest", "top_k", "top_p", "inverse_cdf", "gumbel 64", "gumbel 32"])  # fmt: skip
+    def test_with_other_ways_to_draw(self, options, window, interface):
+        model, length = ORACLES["hidden markov"]
+        expected = sample(model, num=5, length=length, seed=2, **options)
+        found = sample(interface(model), num=5, length=length, seed=2, ahead=window, **options)
+        assert torch.equal(found.tokens, expected.tokens)
+
+    @pytest.mark.parametrize("window", WINDOWS)
+    def test_with_every_plan_of_one_token_per_step(self, window, interface):
+        model, length = ORACLES["markov"]
+        for how, steps in ((plan.left_to_right, None), (plan.parallel, length), (plan.parallel, 10_000)):
+            expected = sample(model, num=3, length=length, plan=how, steps=steps)
+            found = sample(interface(model), num=3, length=length, plan=how, steps=steps, ahead=window)
+            assert torch.equal(found.tokens, expected.tokens)
+
+    @pytest.mark.parametrize("window", WINDOWS)
+    def test_with_an_ancestral_grid_that_is_fine_enough(self, window):
+        """Its network is called at the grid's times, not at the hitting times."""
+        model, length = ORACLES["reads the time"]
+        options = {"num": 4, "length": length, "plan": plan.ancestral, "steps": 500, "seed": 3}
+        expected = sample(model, **options)
+        assert expected.calls == length, "no two tokens of this seed share a step"
+        assert torch.equal(sample(model, ahead=window, **options).tokens, expected.tokens)
+
+    def test_with_ids_that_are_not_allowed(self, interface):
+        model, length = ORACLES["markov"]
+        only = torch.zeros(model.vocab_size, dtype=torch.bool)
+        only[:2] = True
+        allowed = {0: only, 7: only, length - 1: only}
+        expected = sample(model, num=5, length=length, allowed=allowed)
+        found = sample(interface(model), num=5, length=length, allowed=allowed, ahead=8)
+        assert torch.equal(found.tokens, expected.tokens)
+        assert int(found.tokens[:, [0, 7, length - 1]].max()) < 2
+
+    def test_one_seed_per_sequence_alone_and_together(self, interface):
+        model, length = ORACLES["markov"]
+        canvas, seeds = ragged(model, length), [5, 1, 7, 1, 0, 2, 9]
+        together = sample(interface(model), canvas=canvas, seed=seeds, ahead=6).tokens
+        for i, seed in enumerate(seeds):
+            alone = sample(interface(model), canvas=canvas[i : i + 1], seed=[seed], ahead="auto").tokens
+            assert torch.equal(alone[0], together[i])
+
+    def test_nothing_to_fill(self, interface):
+        model, _ = ORACLES["markov"]
+        for canvas in (torch.zeros(2, 5, dtype=torch.int64), torch.zeros(0, 5, dtype=torch.int64)):
+            made = sample(interface(model), canvas=canvas, ahead=4)
+            assert torch.equal(made.tokens, canvas) and made.calls == 0
+
+
+@pytest.mark.parametrize("window", [2, 5, "auto"])
+def test_the_joint_is_the_models(window, interface):
+    model, num = oracle(3, 4, seed=1), 4_000 if interface is OrderCausal else 40_000
+    tokens = sample(interface(model), num=num, seed=1, length=4, ahead=window).tokens
+    assert chi_square(frequencies(tokens, 3), model.joint) > FALSE_ALARM
+
+
+class TestWhatACallDoes:
+    def trace(self, interface, window, num=4):
+        model, length = ORACLES["markov"]
+        network = interface(model)
+        made = sample(network, num=num, length=length, seed=4, ahead=window)
+        return model, network, made
+
+    @pytest.mark.parametrize("window", WINDOWS)
+    def test_the_calls_reported_are_the_calls_made(self, window, interface):
+        _, network, made = self.trace(interface, window)
+        assert network.calls == made.calls == len(made.trace)
+        assert [step.calls for step in made.trace] == list(range(1, made.calls + 1))
+        assert all(step.planned >= step.calls for step in made.trace)
+        counted = torch.zeros_like(made.nfe)
+        for step in made.trace:
+            counted[step.sequences] += 1
+        assert torch.equal(counted, made.nfe)
+
+    @pytest.mark.parametrize("window", WINDOWS)
+    def test_what_is_settled_stays_and_guesses_are_masked(self, window, interface):
+        model, _, made = self.trace(interface, window)
+        x = torch.full_like(made.tokens, model.mask_id)
+        guesses = [{} for _ in x]
+        for step in made.trace:
+            for b, i in enumerate(step.sequences.tolist()):
+                filled = {p: t for p, t in zip(step.positions[b].tolist(), step.tokens[b].tolist(), strict=True) if p >= 0}
+                assert filled, "every pass settles a token"
+                assert all(int(x[i, p]) == model.mask_id for p in filled)
+                new = {p: t for p, t in step.guessed[b].tolist() if p >= 0}
+                assert not set(new) & set(filled)
+                now = filled | new
+                assert int(step.corrected[b]) == sum(now[p] != t for p, t in guesses[i].items() if p in now)
+                assert int(step.draws[b]) == len(now)
+                # All that settle but the last were guessed right.
+                *sure, last = filled
+                assert all(guesses[i].get(p) == filled[p] for p in sure)
+                guesses[i] = {p: t for p, t in guesses[i].items() if p not in filled} | new
+            apply(step, x, model.mask_id)
+            assert all(int(x[i, p]) == model.mask_id for i in range(len(x)) for p in guesses[i])
+        assert torch.equal(x, made.tokens)
+
+    def test_times_and_probabilities_are_those_of_one_call_per_token(self, interface):
+        model, length = ORACLES["markov"]
+        told = []
+        for options in ({}, {"ahead": 6}):
+            made, found = sample(interface(model), num=2, length=length, seed=1, **options), {}
+            for step in made.trace:
+                row, column = step.drawn.nonzero(as_tuple=True)
+                for i, p, tau, chance in zip(
+                    step.sequences[row].tolist(), step.positions[row, column].tolist(), step.tau[row, column].tolist(),
+                    step.probabilities[row, column].tolist(), strict=True,
+                ):  # fmt: skip
+                    found[i, p] = (tau, pytest.approx(chance))
+            told.append(found)
+        assert told[0] == told[1] and len(told[0]) == 2 * length
+
+    def test_random_orders_need_few_calls_and_left_to_right_many(self, interface):
+        model = MarkovOracle(table(64), table(64, 64, seed=1, sharpness=64))
+        shallow = sample(interface(model), length=64, ahead=64, num=2)
+        deep = sample(interface(model), length=64, ahead=64, num=2, plan=plan.left_to_right)
+        assert float(shallow.nfe.double().mean()) < 12 < 32 < float(deep.nfe.double().mean())
+
+    def test_a_network_with_a_cache_computes_no_row_that_is_certain_to_be_wasted(self):
+        """A pass feeds the guesses but the last, and asks for W rows, fewer where the sequence ends."""
+        model, length = ORACLES["markov"]
+        network = OrderCausal(model)
+        made = sample(network, length=length, ahead=5)
+        rows, left, guesses = 0, length, 0
+        for step in made.trace:
+            rows += (width := min(5, left)) + min(guesses, width - 1)
+            left -= int((step.positions >= 0).sum())
+            guesses = int((step.guessed[0, :, 0] >= 0).sum())
+        assert network.rows == rows - 1, "the last pass, of one row, is a call as any other"
+
+    def test_every_canvas_but_one_is_for_a_guess(self):
+        model, length = ORACLES["markov"]
+        network = Canvases(model)
+        made = sample(network, length=length, ahead=5)
+        guesses, left, canvases = 0, length, 0
+        for step in made.trace:
+            canvases += 1 + min(guesses, min(5, left) - 1)
+            left -= int((step.positions >= 0).sum())
+            guesses = int((step.guessed[0, :, 0] >= 0).sum())
+        assert network.shown == canvases
+
+    def test_noise_is_kept_while_it_is_in_the_window_and_no_longer(self):
+        model, length = ORACLES["markov"]
+        task_of = Ahead(window=6)
+        kept = []
+        state = None
+
+        class Spied(Ahead):
+            def begin(self, canvas, task):
+                nonlocal state
+                state = super().begin(canvas, task)
+                return state
+
+        for _ in stream(model, torch.full((1, length), model.mask_id), sampler=Spied(window=task_of.window)):
+            kept.append(len(state.noise.clocks))
+        assert max(kept) <= 6 and kept[-1] == 0
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("window", [0, -1, 1.5, "wide"])
+    def test_windows_that_are_none(self, window):
+        with pytest.raises(ValueError, match="window must be a whole number"):
+            sample(ORACLES["markov"][0], length=4, ahead=window)
+
+    def test_groups(self):
+        with pytest.raises(ValueError, match="one token per step"):
+            sample(ORACLES["markov"][0], length=8, steps=4, ahead=4)
+
+    @pytest.mark.parametrize("how", [predict.extrapolate, predict.correct])
+    def test_second_order(self, how):
+        with pytest.raises(ValueError, match=r"predict\.first_order"):
+            sample(ORACLES["markov"][0], length=8, predict=how, ahead=4)
+
+    @pytest.mark.parametrize("made", [decoding.margin(), remasking.remdm_cap()])
+    def test_samplers_that_look_at_the_network_or_mask_again(self, made):
+        with pytest.raises(ValueError, match="not both"):
+            sample(ORACLES["markov"][0], length=8, steps=8, sampler=made, ahead=4)
+
+    def test_a_plan_that_chooses_again(self):
+        def rechosen(tokens, *, streams, **options):
+            return plan.rechoose(plan.parallel(tokens, streams=streams, **options | {"steps": 8}), streams)
+
+        model = ORACLES["markov"][0]
+        with pytest.raises(ValueError, match=r"without predict\.correct"):
+            sample(model, length=8, plan=rechosen, ahead=4)
+
+    def test_false_and_none_are_off(self):
+        model, length = ORACLES["markov"]
+        for off in (None, False):
+            assert sample(model, length=length, ahead=off).calls == length
+
+
+def simulated(width, cost, right, passes=400, sequences=1, seed=0):
+    """Tokens and seconds of passes with invented costs; right(pass) is the chance of a guess to be right."""
+    chance, guesses, tokens, seconds = random.Random(seed), [0] * sequences, 0, 0.0
+    used = []
+    for number in range(passes):
+        now, all_right, wrong = width.now, 0, 0
+        for i in range(sequences):
+            k, run = min(guesses[i], now), 0
+            while run < k and chance.random() < right(number):
+                run += 1
+            all_right, wrong = all_right + run, wrong + (run < k)
+            settles = min(run + 1, now)
+            tokens += settles
+            guesses[i] = max(guesses[i], now) - settles
+        spent = cost(now)
+        seconds += spent
+        used.append(now)
+        width.passed(now, all_right, wrong, spent)
+    return tokens / seconds, used
+
+
+def best(cost, right, **options):
+    return max((simulated(Width(w), cost, right, **options)[0], w) for w in ahead.WIDTHS)
+
+
+COSTS = {
+    "flat": lambda w: 1.0, "weights are read once": lambda w: 1 + w / 12, "every row costs": lambda w: float(w),
+    "nearly every row": lambda w: 0.3 + w, "steps": lambda w: 1.0 + (w > 8) + (w > 24),
+}  # fmt: skip
+
+
+class TestWidth:
+    @pytest.mark.parametrize("q", [0.0, 0.3, 0.7, 0.9, 0.99])
+    @pytest.mark.parametrize("name", COSTS)
+    def test_it_finds_a_width_that_is_nearly_the_best(self, name, q):
+        rate, used = simulated(Width(), COSTS[name], lambda _: q, passes=600)
+        most, width = best(COSTS[name], lambda _: q, passes=600)
+        assert rate > 0.88 * most, (rate, most, width, used[-50:])
+
+    @pytest.mark.parametrize("name", COSTS)
+    def test_it_is_never_far_below_one_token_per_pass(self, name):
+        for q in (0.0, 0.05, 0.2):
+            for passes in (128, 1024):
+                rate, used = simulated(Width(), COSTS[name], lambda _, q=q: q, passes=passes)
+                alone, _ = simulated(Width(1), COSTS[name], lambda _, q=q: q, passes=passes)
+                assert rate > (0.88 if passes == 128 else 0.95) * alone, (q, passes, rate, alone, used)
+
+    def test_it_is_wide_within_a_few_passes_where_that_pays(self):
+        _, used = simulated(Width(), COSTS["weights are read once"], lambda _: 0.95, passes=8)
+        assert used[0] == 4 and max(used) >= 16
+
+    def test_it_follows_when_guesses_become_right_or_wrong(self):
+        cost = COSTS["weights are read once"]
+        for early, late in ((0.1, 0.98), (0.98, 0.1)):
+            rate, used = simulated(Width(), cost, lambda n, e=early, late=late: e if n < 300 else late, passes=600)
+            most, wanted = best(cost, lambda _, late=late: late, passes=600)
+            last = sorted(used[-100:])[50]
+            assert wanted / 2 <= last <= 2 * wanted, (last, wanted)
+
+    def test_it_follows_when_rows_become_dear(self):
+        calls = []
+
+        def cost(w):
+            calls.append(w)
+            return 1 + w / 30 if len(calls) < 300 else float(w)
+
+        _, used = simulated(Width(), cost, lambda _: 0.9, passes=700)
+        assert sorted(used[200:300])[50] >= 16 and sorted(used[-100:])[50] <= 3
+
+    @pytest.mark.parametrize("at", [1, 2, 3, 40])
+    def test_one_slow_pass_does_not_decide(self, at):
+        slow = iter([1.0] * at + [40.0] + [1.0] * 1000)
+        _, used = simulated(Width(), lambda w: (1 + w / 30) * next(slow), lambda _: 0.95, passes=400)
+        assert sorted(used[-100:])[50] >= 24
+
+    def test_a_number_fixes_it(self):
+        assert set(simulated(Width(7), COSTS["flat"], lambda _: 0.5)[1]) == {7}
+
+    @pytest.mark.parametrize("q", [0.0, 0.2, 0.5, 0.9, 0.97, 1.0])
+    @pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32, 64])
+    def test_what_a_pass_settles_follows_from_the_part_of_guesses_that_are_right(self, width, q):
+        rate, _ = simulated(Width(width), lambda _: 1.0, lambda _: q, passes=4000)
+        assert settled(width, q) == pytest.approx(rate, rel=0.06)
+
+    def test_the_clock_changes_no_token(self, monkeypatch):
+        model, length = ORACLES["markov"]
+        expected = sample(model, num=3, length=length).tokens
+        for seed in range(8):
+            chance = random.Random(seed)
+            monkeypatch.setattr(ahead.clock, "perf_counter", lambda chance=chance: chance.random() * 100)
+            made = sample(model, num=3, length=length, ahead="auto")
+            assert torch.equal(made.tokens, expected)
+
+
+def test_the_test_network_is_one_that_looks_ahead():
+    assert isinstance(OrderCausal(ORACLES["markov"][0]), LooksAhead)
+    assert not isinstance(Canvases(ORACLES["markov"][0]), LooksAhead)
