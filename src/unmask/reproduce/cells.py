@@ -108,9 +108,7 @@ def measure(
     return judged(subject, how, steps, tokens, nfe, sum(one.seconds for one in made) / num)
 
 
-def sampled(
-    subject: Subject, how: How, steps: int | None, seeds: list[int], length: int, settings: Settings
-) -> Sample:
+def sampled(subject: Subject, how: How, steps: int | None, seeds: list[int], length: int, settings: Settings) -> Sample:
     """The sequences of these seeds."""
     options: dict[str, Any] = {"num": len(seeds), "length": length, "seed": seeds}
     if how.kind in (*PUBLISHED, *LAWS):
