@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask import objective
 from unmask.likelihood import default_batch, left_to_right
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, device_of, inference
+from unmask.protocol import Denoiser, device_of, follows_order, inference
 from unmask.schedule import Linear, Schedule
 
 
@@ -109,9 +109,8 @@ def by_count(
             # Eq. 8: the time at which L - n tokens are masked.
             time = schedule.inverse(1 - hits.sort(1).values.gather(1, (length - 1 - n).unsqueeze(1)).squeeze(1))
             x0 = tokens[i].to(device)
-            x = x0.masked_fill(masked.to(device), model.mask_id)
-            became = rank.to(device) if getattr(model, "any_order", False) else None
-            nats = objective.cross_entropy(model, x, x0, time.to(device), became).double().cpu() / (length - n)
+            masking = objective.Masking(masked, time, torch.ones_like(time), rank if follows_order(model) else None)
+            nats = objective.cross_entropy(model, x0, masking.to(device)).double().cpu() / (length - n)
             total.index_put_((i, n), nats, accumulate=True)
             number.index_put_((i, n), torch.ones_like(nats), accumulate=True)
     return total / number
