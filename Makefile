@@ -12,7 +12,7 @@ help:
 	@echo "make demo      see a model unmask text, and the float32 fault shown and gone"
 	@echo "make test      lint and the ordinary tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the long tests too"
-	@echo "make lint      ruff, and mypy --strict on src"
+	@echo "make lint      ruff, mypy --strict on src, and the direction of imports"
 	@echo "make browser   as root on Debian: the Chromium that the tests of the page drive"
 	@echo "make bench     benchmarks: ratios measured in one run"
 	@echo "make clean     remove the .venv and caches"
@@ -30,6 +30,7 @@ demo: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # The page's tests need a browser; without one they are skipped, with a reason.
 browser:
@@ -47,4 +48,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.train
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

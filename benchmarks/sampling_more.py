@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
-from unmask.cli.process import M_TRIM_THRESHOLD
 
 import unmask
 from benchmarks import anyorder, sampling
@@ -43,7 +42,10 @@ from benchmarks.sampling import (
 )
 from benchmarks.train import megabytes
 from unmask import plan
-from unmask.models import kernels, layers
+from unmask.cli.process import M_TRIM_THRESHOLD
+from unmask.models.ddit import take
+from unmask.models.fast import rows as fast_path
+from unmask.models.fast.fold import sharing
 from unmask.samplers import published
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
@@ -96,8 +98,10 @@ def counts(size: Size) -> dict[str, dict[str, int]]:
 def tricks(size: Size) -> dict[str, Any]:
     """First-hitting without one of the optimisations, against all of them: how much more a step costs."""
     network, canvas = size.network(), half(size)
-    anew = size.network().for_sampling()
-    anew.first = None
+    anew, unfolded = size.network().for_sampling(), size.network()
+    with patch.object(fast_path, "own", sharing):
+        unfolded = fast_path.AskedRows(unfolded)
+    anew.first = unfolded.first = None
 
     def without(model: Any, change: Callable[[], AbstractContextManager[Any]]) -> Iterator[object]:
         run = ours(model, canvas)
@@ -108,22 +112,19 @@ def tricks(size: Size) -> dict[str, Any]:
 
     class LastBlockEverywhere(Everywhere):
         def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-            return self.network.logits(layers.take(self.network.states(tokens, time), rows))
+            return self.network.logits(take(self.network.states(tokens, time), rows))
 
     fast = network.for_sampling()
     changes: dict[str, tuple[Any, Callable[[], AbstractContextManager[Any]]]] = {
         "with all": (fast, nullcontext),
-        "head and last block at every row": (Everywhere(fast, plain=False), nullcontext),
-        "last block at every row": (LastBlockEverywhere(fast), nullcontext),
-        "plain kernels": (fast, sampling.plain_kernels),
-        "adaLN not folded": (network, lambda: patch.object(type(network), "for_sampling", lambda self: self)),
-        "first block projected anew": (anew, lambda: patch.object(type(network), "for_sampling", lambda self: self)),
-        "values of the last block projected": (fast, lambda: patch.object(layers, "plain", lambda x: True)),
+        "head and last block at every row": (Everywhere(fast), nullcontext),
+        "last block at every row": (LastBlockEverywhere(fast.network), nullcontext),
+        "adaLN not folded, first block projected anew": (unfolded, nullcontext),
+        "first block projected anew": (anew, nullcontext),
         "GELU by tanh": (
-            fast, lambda: patch.object(kernels.Gelu, "forward", lambda self, x: functional.gelu(x, approximate="tanh"))
+            fast, lambda: patch.object(fast_path, "gelu", lambda x: functional.gelu(x, approximate="tanh"))
         ),
-        "MLP in one piece": (fast, lambda: patch.object(kernels, "MLP_ROWS", 10**9)),
-        "rotation with a copy": (fast, lambda: patch.object(layers, "rotate", _rotated)),
+        "MLP in one piece": (fast, lambda: patch.object(fast_path, "MLP_ROWS", 10**9)),
     }  # fmt: skip
     run = {name: without(model, change) for name, (model, change) in changes.items()}
     found = in_turns(run, size.inner, size.rounds)
@@ -133,11 +134,6 @@ def tricks(size: Size) -> dict[str, Any]:
         | spread([a / b for a, b in zip(values, best, strict=True)])
         for name, values in found.items()
     }  # fmt: skip
-
-
-def _rotated(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return torch.addcmul(x * table[0], torch.cat((second, first), -1), table[1])
 
 
 def compiled(size: Size) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """From a finished run to a model in the box: half precision, measured as it is shipped, with its card.
 
     python -m recipes.box kjv runs/kjv
+    python -m recipes.box kjv                   the card's samples anew, where a seed gives other tokens than before
 
-writes src/unmask/box/kjv and tests/box/kjv.json, the held-out sequences and the bound that a test checks it by.
+The first writes src/unmask/box/kjv and tests/box/kjv.json, the held-out sequences and the bound that a test checks it
+by; the second changes the card alone.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ SLICE, SLICE_PASSES = 24, 8
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--notes", help="what else its card should say, for example measured validity")
     chosen = parser.parse_args()
-    made = ship(chosen.name, chosen.run, chosen.notes)
+    made = ship(chosen.name, chosen.run, chosen.notes) if chosen.run else resample(chosen.name)
     print(f"{made.name}: {made.denoiser.card.bound:.4f} ± {made.denoiser.card.bound_error:.4f} bits per token")
 
 
@@ -74,6 +76,17 @@ def ship(name: str, run: Path, notes: str | None = None) -> Model:
     CHECKS.mkdir(exist_ok=True)
     (CHECKS / f"{name}.json").write_text(json.dumps(check) + "\n")
     print(json.dumps(asdict(card), indent=2))
+    return replace(unmask.load(folder), name=name)
+
+
+def resample(name: str) -> Model:
+    """Give the card of a model in the box the samples that the seed gives now; the weights stay as they are."""
+    folder = BOX / name
+    stored, before = unmask.load(folder), sha256_of(folder / pretrained.WEIGHTS)
+    _, header = pretrained.read_config(folder)
+    card = replace(stored.denoiser.card, samples=stored.sample(3, seed=SEED).text)
+    pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])
+    assert sha256_of(folder / pretrained.WEIGHTS) == before, "float16 weights survive the way to float32 and back"
     return replace(unmask.load(folder), name=name)
 
 

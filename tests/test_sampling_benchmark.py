@@ -56,7 +56,7 @@ def test_flops_are_counted_by_hand() -> None:
     block = 3 * (2 * 12 * 16 + 4 * 3 * 4)  # three positions: products with weights, scores and mixing
     assert size.flops(everywhere=True) == 2 * block + 3 * 2 * 4 * 5
     first = block - 3 * 2 * 3 * 16  # queries, keys and values are there already
-    last = 3 * 2 * 16 + 2 * 11 * 16 + 4 * 2 * 3 * 4  # keys of all; of one row the rest, mixing inputs for two heads
+    last = 3 * 4 * 16 + 2 * 10 * 16 + 4 * 3 * 4  # keys and values of all; of one row the rest
     assert size.flops() == first + last + 2 * 4 * 5
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from unmask import schedule as schedule
     from unmask import theory as theory
     from unmask import timing as timing
-    from unmask.audit import AuditReport as AuditReport
-    from unmask.audit import audit as audit
+    from unmask.auditing import AuditReport as AuditReport
+    from unmask.auditing import audit as audit
     from unmask.bound import Bound as Bound
     from unmask.likelihood import nelbo as nelbo
     from unmask.models.oracles.enumerated import EnumeratedOracle as EnumeratedOracle
@@ -43,13 +43,14 @@ __version__ = "0.1.0"
 # Where each public name is defined; None for a module. Each is imported when it is first used: unmask.theory works
 # without torch, and the command line sets what torch reads when it starts.
 _HOMES = {
-    "AuditReport": "audit", "Bound": "bound", "Cosine": "schedule", "Denoiser": "protocol",
+    "AuditReport": "auditing", "Bound": "bound", "Cosine": "schedule", "Denoiser": "protocol",
     "EnumeratedOracle": "models.oracles.enumerated", "Geometric": "schedule",
     "HiddenMarkovOracle": "models.oracles.enumerated", "Linear": "schedule", "LogLinear": "schedule",
     "MarkovOracle": "models.oracles.enumerated", "Model": "text.model", "Plan": "plan", "Polynomial": "schedule",
-    "Sample": "sampling", "Sampler": "sampler", "Step": "sampler", "apply": "sampler", "audit": "audit", "draw": None,
-    "forward": None, "load": "text.find", "nelbo": "likelihood", "objective": None, "plan": None, "predict": None,
-    "sample": "sampling", "samplers": None, "schedule": None, "stream": "sampling", "theory": None, "timing": None,
+    "Sample": "sampling", "Sampler": "sampler", "Step": "sampler", "apply": "sampler", "audit": "auditing",
+    "draw": None, "forward": None, "load": "text.find", "nelbo": "likelihood", "objective": None, "plan": None,
+    "predict": None, "sample": "sampling", "samplers": None, "schedule": None, "stream": "sampling", "theory": None,
+    "timing": None,
 }  # fmt: skip
 
 __all__ = [*_HOMES]

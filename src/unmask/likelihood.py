@@ -17,7 +17,7 @@ from unmask import objective, timing
 from unmask.bound import Bound
 from unmask.forward import holes
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, device_of, follows_order, inference, logits_where
+from unmask.protocol import Denoiser, device_of, follows_order, inference, is_left_to_right, logits_where
 from unmask.schedule import Linear, Schedule
 
 __all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
@@ -128,7 +128,7 @@ def nelbo(
     """
     how = Passes(by, passes, seed if generator is None else drawn_seed(generator))
     _check(model, tokens, batch, where)
-    if left_to_right(model):
+    if is_left_to_right(model):
         return exact(model, tokens, batch=batch, where=where)
     tokens, where = tokens.cpu(), None if where is None else where.cpu()
     if where is not None and by == "order" and len(set(where.sum(1).tolist())) > 1:
@@ -149,7 +149,7 @@ def nelbo(
 def exact(model: Any, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
     """-log p of each sequence under a left-to-right model, of its tokens where ``where`` holds given those before."""
     _check(model, tokens, batch, where)
-    if not left_to_right(model):
+    if not is_left_to_right(model):
         raise ValueError(f"{type(model).__name__} is no left-to-right model: its likelihood has a bound, see nelbo")
     batch = batch or default_batch(model, tokens.shape[1])
     parts = [torch.zeros(0, dtype=torch.float64)]
@@ -202,10 +202,6 @@ def along_orders(
 
 def drawn_seed(generator: torch.Generator) -> int:
     return int(torch.randint(1 << 62, (), generator=generator, device=generator.device))
-
-
-def left_to_right(model: Any) -> bool:
-    return bool(getattr(model, "causal", False))
 
 
 def default_batch(model: Denoiser, length: int) -> int:

@@ -293,7 +293,7 @@ def _logits(model: Any, x0: Tensor, masking: Masking) -> Tensor:
     x = masking.hide(x0, model.mask_id)
     if masking.when is None or not follows_order(model):
         return _at_least_float32(logits_where(model, x, masking.time, masking.masked))
-    logits = model.packed(x, masking.time, masking.masked, order=masking.when)
+    logits = model.packed(x, masking.time, masking.masked, when=masking.when)
     return _at_least_float32(suppress_mask(model, logits))
 
 

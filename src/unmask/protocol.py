@@ -35,45 +35,138 @@ class Denoiser(Protocol):
 
 
 @runtime_checkable
+class ForSampling(Protocol):
+    """What should be called in a run of sampling is another network: a faster one, or one with nothing remembered."""
+
+    def for_sampling(self) -> Any: ...
+
+
+@runtime_checkable
+class ForBound(Protocol):
+    """What a bound should be measured with may be another network: a self-conditioned one called twice."""
+
+    def for_bound(self) -> Any: ...
+
+
+@runtime_checkable
+class HasLength(Protocol):
+    """It was trained on sequences of one length, which is the default."""
+
+    @property
+    def length(self) -> int | None: ...
+
+
+@runtime_checkable
+class LeftToRight(Protocol):
+    """Whether position l is answered from the tokens before l alone."""
+
+    @property
+    def causal(self) -> bool: ...
+
+
+@runtime_checkable
+class AnyOrder(Protocol):
+    """Whether attention is causal in the order of unmasking; its calls then take ``when`` [B, L], smaller first."""
+
+    @property
+    def any_order(self) -> bool: ...
+
+    def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor: ...
+
+    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, *, when: Tensor | None = None) -> Tensor: ...
+
+    def logits(self, states: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class ComputesWhere(Protocol):
+    """It computes its head where it is asked to and nowhere else."""
+
+    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
+        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
+        ...
+
+
+@runtime_checkable
+class SuppressesMask(Protocol):
+    """Whether the mask's logit is -inf already, so that no copy is needed to put it there."""
+
+    @property
+    def suppresses_mask(self) -> bool: ...
+
+
+@runtime_checkable
 class Caches(Protocol):
-    """A network that keeps what it has read of each sequence of its batch: row i of a call is seat i."""
+    """It remembers what it read of each sequence. Row i of a call is seat i; a first call takes the seats it needs."""
 
     def add(self, count: int, length: int) -> None:
-        """Seats for newcomers behind the last, with canvases of this length and nothing remembered."""
+        """Seats for newcomers behind the last, with nothing remembered; length is that of their canvas."""
         ...
 
     def leave(self, seat: int) -> None:
-        """The last sequence moves into the seat of one that goes."""
+        """The last sequence moves into the seat that becomes free; dropping the last copies nothing."""
         ...
+
+    def __call__(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
+        """Logits [B, R, V] for the sequences in these seats, all by default. If it raises, nothing was remembered."""
+        ...
+
+
+@runtime_checkable
+class HasBytes(Protocol):
+    """It knows the size of what it remembers."""
+
+    @property
+    def bytes(self) -> int: ...
 
 
 @runtime_checkable
 class LooksAhead(Caches, Protocol):
-    """A network that answers a whole chain of rows in one pass."""
+    """It answers for several tokens of a planned order in one pass, each given guesses of those before it."""
 
     def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
-        """Logits [B, W, V] of positions order [B, W] (pads are -1), each given the settled tokens and those before it.
+        """Logits [B, W, V] at positions order [B, W] (-1 pads), the first known [B] of which hold guesses in tokens.
 
-        The first ``known`` [B] of them have a guess in tokens [B, L]; the others are masked there.
+        Row k is given the settled tokens, visible and not in the order, and the guesses before k.
         """
         ...
 
 
-def is_left_to_right(model: Any) -> bool:
-    """Whether the model's answer at a position depends on the tokens before it alone."""
-    return bool(getattr(model, "causal", False))
+def for_sampling(model: Any) -> Any:
+    """What a network says should be called in a run of sampling: constants folded, nothing remembered from another."""
+    return model.for_sampling() if isinstance(model, ForSampling) else model
+
+
+def for_bound(model: Any) -> Any:
+    """What a network says should be called for a bound: mu as a function of the canvas and the time alone."""
+    return model.for_bound() if isinstance(model, ForBound) else model
+
+
+def remembers(model: Any) -> bool:
+    """Whether what ``for_sampling`` gave depends on earlier calls, so that each run needs one of its own."""
+    return for_sampling(model) is not model
 
 
 def length_of(model: Any) -> int | None:
-    """Tokens of a training sequence, if the model says."""
-    return getattr(model, "length", None)
+    """The length of its training sequences, if it has one."""
+    return model.length if isinstance(model, HasLength) else None
 
 
-@runtime_checkable
-class Bounded(Protocol):
-    """A network that is called in another form where its likelihood is bounded."""
+def bytes_of(model: Any) -> int:
+    """The size of what it remembers."""
+    return model.bytes if isinstance(model, HasBytes) else 0
 
-    def for_bound(self) -> Denoiser: ...
+
+def follows_order(model: Any) -> bool:
+    """Whether its attention is causal in the order of unmasking."""
+    return isinstance(model, AnyOrder) and model.any_order
+
+
+def is_left_to_right(model: Any) -> bool:
+    """Whether it is a left-to-right model."""
+    return isinstance(model, LeftToRight) and model.causal
 
 
 def check(model: Any) -> None:
@@ -105,21 +198,6 @@ def device_of(model: Any) -> torch.device:
         for tensor in (*model.parameters(), *model.buffers()):
             return tensor.device
     return torch.device("cpu")
-
-
-def for_sampling(model: Any) -> Any:
-    """What a network says should be called in a run of sampling: constants folded, nothing remembered from another."""
-    return model.for_sampling() if hasattr(model, "for_sampling") else model
-
-
-def for_bound(model: Any) -> Any:
-    """What a network says should be called where its likelihood is bounded: an answer depends on its input alone."""
-    return model.for_bound() if isinstance(model, Bounded) else model
-
-
-def follows_order(model: Any) -> bool:
-    """Whether the answer depends on the order in which tokens became visible, which the network must then be told."""
-    return bool(getattr(model, "any_order", False))
 
 
 @contextmanager
@@ -156,24 +234,24 @@ def logits_at(
 def logits_of(
     model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, real: Tensor, *, seats: slice | None = None
 ) -> Tensor:
-    """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order.
-
-    The others are pads: a network with a ``ragged(tokens, time, rows, real)`` method computes no head for them.
-    """
-    if bool(real.all()):
-        return logits_at(model, tokens, time, rows, seats=seats).flatten(0, 1)
-    if hasattr(model, "ragged"):
-        return suppress_mask(model, model.ragged(tokens, time, rows, real.to(rows.device)))
-    return logits_at(model, tokens, time, rows, seats=seats)[real.to(rows.device)]
+    """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order; the others are pads."""
+    if bool(real.all()) or not isinstance(model, ComputesWhere):
+        return logits_at(model, tokens, time, rows, seats=seats)[real.to(rows.device)]
+    real = real.to(rows.device)
+    batch, position = real.nonzero()[:, 0], rows[real]
+    where = torch.zeros_like(tokens, dtype=torch.bool)
+    where[batch, position] = True
+    number = (where.flatten().cumsum(0) - 1).view_as(where)  # of each wanted position in row-major order
+    return logits_where(model, tokens, time, where)[number[batch, position]]
 
 
 def logits_where(model: Any, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
     """Raw logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
 
-    A network with a ``packed(tokens, time, where)`` method computes its head for just these; that is what makes
-    training on half-masked batches cheap. Others are asked by rows, padded to the fullest sequence.
+    A network that ``ComputesWhere`` has its head computed for just these; that is what makes training on half-masked
+    batches cheap. Others are asked by rows, padded to the fullest sequence.
     """
-    if hasattr(model, "packed"):
+    if isinstance(model, ComputesWhere):
         return suppress_mask(model, model.packed(tokens, time, where))
     count = where.sum(1)
     width = int(count.max()) if where.numel() else 0
@@ -184,11 +262,8 @@ def logits_where(model: Any, tokens: Tensor, time: Tensor | None, where: Tensor)
 
 
 def suppress_mask(model: Any, logits: Tensor) -> Tensor:
-    """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf.
-
-    A network with a true ``suppresses_mask`` has seen to it itself, and its logits need no copy.
-    """
-    if model.mask_id >= logits.shape[-1] or getattr(model, "suppresses_mask", False):
+    """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf."""
+    if model.mask_id >= logits.shape[-1] or (isinstance(model, SuppressesMask) and model.suppresses_mask):
         return logits
     index = torch.tensor([model.mask_id], device=logits.device)
     return logits.index_fill(-1, index, -torch.inf)

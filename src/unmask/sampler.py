@@ -180,7 +180,9 @@ class Planned:
         now = Prediction(log_mu, ask.time[row].to(x.device))
         if self.predict.lookahead:
             due = column < group.positions.shape[1]
-            later = [now.take(((row == i) & ~due).nonzero().squeeze(1)) for i in range(len(x))]
+            ahead, sizes = now.take((~due).nonzero().squeeze(1)), torch.bincount(row[~due], minlength=len(x)).tolist()
+            parts = zip(torch.split(ahead.log_mu, sizes), torch.split(ahead.time, sizes), strict=True)
+            later: list[Prediction | None] = [Prediction(*part) for part in parts]
             now, row, column = now.take(due.nonzero().squeeze(1)), row[due], column[due]
             before, state.before = _together(state.before, now, row), later
         else:

@@ -7,7 +7,7 @@ import unmask
 from tests.small_models import TOKENIZERS, network
 from unmask import Model
 from unmask.cli import view as terminal
-from unmask.cli.view import END, FOG, GIVEN, NEW, View, duration, picture, printable, shade, square, view
+from unmask.cli.view import END, FOG, GIVEN, NEW, CanvasView, duration, picture, printable, shade, square, view
 
 pytest.importorskip("rich")
 
@@ -30,7 +30,7 @@ def filling(kind, *, num=1, length=24, **options):
     """A view before, while and after a model fills its canvas."""
     model = Model(network(TOKENIZERS[kind], length=length), TOKENIZERS[kind])
     mask_id = model.denoiser.mask_id
-    made = View(TOKENIZERS[kind], torch.full((num, length), mask_id), mask_id, width=model.token_width)
+    made = CanvasView(TOKENIZERS[kind], torch.full((num, length), mask_id), mask_id, width=model.token_width)
     yield model, made, None
     out = model.sample(num, seed=1, **options)
     for step in out.trace:
@@ -73,7 +73,7 @@ def test_guesses_are_ghosts_and_tokens_are_counted():
 def test_what_is_new_is_coloured_and_what_was_given_is_not():
     model = Model(network(TOKENIZERS["characters"]), TOKENIZERS["characters"])
     ids = model.blanks("the ____ earth").ids
-    made = View(model.tokenizer, torch.tensor([ids]), model.denoiser.mask_id)
+    made = CanvasView(model.tokenizer, torch.tensor([ids]), model.denoiser.mask_id)
     assert {style for text, style in made.spans() if text.strip()} == {GIVEN, terminal.BLANK}
     before = set()
     for step in model.infill("the ____ earth", seed=1).trace:
@@ -88,7 +88,7 @@ def test_characters_of_several_bytes_appear_when_they_are_whole():
     tokenizer = TOKENIZERS["bytes"]
     mask_id = tokenizer.vocab_size
     canvas = torch.tensor([[*tokenizer.encode("a神b")[:3], mask_id, ord("b")]])
-    made = View(tokenizer, canvas, mask_id)
+    made = CanvasView(tokenizer, canvas, mask_id)
     assert "".join(text for text, _ in made.spans()) == f"a\ufffd{FOG}b"
     made.tokens[0, 3] = tokenizer.encode("神")[2]
     assert "".join(text for text, _ in made.spans()) == "a神b"
@@ -96,7 +96,7 @@ def test_characters_of_several_bytes_appear_when_they_are_whole():
 
 def test_a_long_canvas_is_cut_to_the_part_that_fits():
     tokenizer = TOKENIZERS["bpe"]
-    made = View(tokenizer, torch.full((3, 1024), tokenizer.vocab_size), tokenizer.vocab_size, width=4.0)
+    made = CanvasView(tokenizer, torch.full((3, 1024), tokenizer.vocab_size), tokenizer.vocab_size, width=4.0)
     for width, height in ((80, 24), (40, 10), (200, 60), (20, 3), (1, 1)):
         lines = shown(made, width, height)
         assert len(lines) <= max(height, 4) and all(len(line) <= width for line in lines)
@@ -109,7 +109,7 @@ def test_a_long_canvas_is_cut_to_the_part_that_fits():
 def test_wide_characters_are_not_cut_in_two():
     tokenizer = TOKENIZERS["bytes"]
     canvas = torch.tensor([tokenizer.encode("神" * 10)])
-    assert shown(View(tokenizer, canvas, 300), width=8, height=24)[:4] == ["神" * 3] * 3 + ["神"]
+    assert shown(CanvasView(tokenizer, canvas, 300), width=8, height=24)[:4] == ["神" * 3] * 3 + ["神"]
 
 
 def test_the_rest_of_the_sequences_is_counted():
@@ -128,16 +128,16 @@ def test_an_image_is_drawn_in_shaded_blocks():
     tokenizer = TOKENIZERS["levels"]
     canvas = torch.full((1, 64), 16)
     canvas[0, 9] = tokenizer.vocab_size
-    lines = shown(View(tokenizer, canvas, tokenizer.vocab_size))
+    lines = shown(CanvasView(tokenizer, canvas, tokenizer.vocab_size))
     assert lines[:8] == ["█" * 16, "██··" + "█" * 12, *["█" * 16] * 6]
-    not_square = View(tokenizer, torch.tensor([[3, tokenizer.vocab_size, 12]]), tokenizer.vocab_size)
+    not_square = CanvasView(tokenizer, torch.tensor([[3, tokenizer.vocab_size, 12]]), tokenizer.vocab_size)
     assert shown(not_square)[0].split() == ["3", FOG, "12"]
 
 
 def test_nothing_that_a_model_writes_can_move_the_cursor():
     assert printable("a\x1b[2Jb\r\x07\x9b\tc\nd") == "a\ufffd[2Jb\ufffd\ufffd\ufffd    c\nd"
     tokenizer = TOKENIZERS["bytes"]
-    made = View(tokenizer, torch.arange(256).unsqueeze(0), 300)
+    made = CanvasView(tokenizer, torch.arange(256).unsqueeze(0), 300)
     assert all(character == "\n" or character >= " " for text, _ in made.spans() for character in text)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tests.helpers import generator
-from tests.train.runs import PROCESSES, free_port
+from tests.train.runs import PROCESSES, ended, join_as, rendezvous
 from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.models.oracles.enumerated import MarkovOracle
 from unmask.text.model import Model
@@ -43,23 +43,15 @@ def write(path: Path, num: int = 9, *, seed: int = 0, length: int = LENGTH) -> T
 
 def in_two_processes(target: Any, *arguments: Any) -> list[int]:
     """Call a module's function in two processes as ``accelerate launch --cpu`` starts them, and their exit codes."""
-    port = free_port()
-    started = [PROCESSES.Process(target=_run, args=(target, rank, port, arguments)) for rank in range(2)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
-    return [process.exitcode for process in started]
+    with rendezvous() as port:
+        started = [PROCESSES.Process(target=_run, args=(target, rank, port, arguments)) for rank in range(2)]
+        for process in started:
+            process.start()
+        return ended(started)
 
 
 def _run(target: Any, rank: int, port: int, arguments: tuple[Any, ...]) -> None:
-    import os
-
-    torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+    join_as(rank, 2, port)
     target(*arguments)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,9 @@ from torch.nn import functional
 
 import unmask
 from tests.helpers import FALSE_ALARM, chi_square, frequencies
-from unmask import draw
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig, preset
 from unmask.protocol import check, logits_at
-from unmask.sampling import generators
 
 V, LENGTH = 7, 10
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -79,7 +78,7 @@ def test_the_mask_is_the_start_token(mask_id: int) -> None:
     tokens = text(mask_id=mask_id)
     inputs = torch.cat((torch.full((2, 1), mask_id), tokens), 1)
     torch.testing.assert_close(model.next_logits(inputs)[:, :-1], model(tokens), **TOLERANCE)
-    start = model.generate(1, 1, temperature=0.0)
+    start = unmask.sample(model, length=1, temperature=0.0).tokens
     assert int(start) == int(model.next_logits(torch.tensor([[mask_id]])).argmax())
 
 
@@ -90,45 +89,41 @@ def test_a_masked_rest_does_not_reach_the_first_masked_row() -> None:
     torch.testing.assert_close(model(canvas)[:, :7], model(tokens)[:, :7], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("parts", [[1] * LENGTH, [4, 1, 1, 4], [LENGTH], [2, 3, 5]], ids=str)
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_the_cache_is_exact(changes: dict[str, object], parts: list[int]) -> None:
-    """Fed in any portions, the logits after each portion are those of the whole sequence without a cache."""
-    model = network(**changes)
-    inputs = functional.pad(text(mask_id=model.mask_id), (1, 0), value=model.mask_id)[:, :-1]
-    with torch.inference_mode():
-        whole, past, end = model.next_logits(inputs), model.empty_past(2, LENGTH), 0
-        for size in parts:
-            start, end = end, end + size
-            torch.testing.assert_close(model.step(inputs[:, start:end], past), whole[:, end - 1], **TOLERANCE)
+class Uncached:
+    """The plain network in every call."""
+
+    causal = True
+
+    def __init__(self, model: Causal) -> None:
+        self.model, self.vocab_size, self.mask_id = model, model.vocab_size, model.mask_id
+
+    def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        return self.model.eval()(tokens, time, rows)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("known", [0, 1, 4])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_generating_with_the_cache_is_generating_without(changes: dict[str, object], known: int) -> None:
+def test_sampling_with_the_cache_is_sampling_without(changes: dict[str, object], known: int) -> None:
     model = network(**changes).train()
     prompt = text(2, known, mask_id=model.mask_id)
-    made = [torch.Generator().manual_seed(i) for i in range(2)]
-    tokens = model.generate(2, LENGTH, prompt=prompt, generators=made, temperature=0.9, top_k=5, top_p=0.95)
+    canvas = functional.pad(prompt, (0, LENGTH - known), value=model.mask_id)
+    options: dict[str, Any] = {"canvas": canvas, "seed": 3, "temperature": 0.9, "top_k": 5, "top_p": 0.95}
+    tokens = unmask.sample(model, **options).tokens
     assert model.training and not tokens.is_inference() and torch.equal(tokens[:, :known], prompt)
-
-    model.eval()
-    made = [torch.Generator().manual_seed(i) for i in range(2)]
-    plain = functional.pad(prompt, (0, LENGTH - known), value=model.mask_id)
-    for position in range(known, LENGTH):
-        rows = torch.full((2, 1), position)
-        logits = model(plain, rows=rows).squeeze(1)
-        plain[:, position] = draw.inverse_cdf(draw.shaped(logits, temperature=0.9, top_k=5, top_p=0.95), made)
-    assert torch.equal(plain, tokens) and (tokens != model.mask_id).all() and (tokens < V).all()
+    assert (tokens != model.mask_id).all() and (tokens < V).all()
+    assert torch.equal(unmask.sample(Uncached(model), **options).tokens, tokens)
 
 
-def test_a_sequence_does_not_depend_on_its_batch_and_a_seed_is_the_samplers() -> None:
-    model = network()
-    together = model.generate(4, LENGTH, seed=5)
-    for i, generator in enumerate(generators(5, 4)):
-        assert torch.equal(model.generate(1, LENGTH, generators=[generator])[0], together[i])
-    assert torch.equal(model.generate(2, prompt=torch.tensor([1, 2]))[:, :2], torch.tensor([[1, 2], [1, 2]]))
-    assert model.generate(3).shape == (3, LENGTH)
+def test_a_sequence_does_not_depend_on_its_batch() -> None:
+    model, canvas = network(), text(4)
+    together = unmask.sample(model, num=4, seed=5).tokens
+    assert together.shape == (4, LENGTH)
+    assert torch.equal(unmask.sample(model, num=4, seed=5, batch=1).tokens, together)
+    for i, known in enumerate((6, 2, 0, 9)):  # prompts of all lengths in one call
+        canvas[i, known:] = V
+    together = unmask.sample(model, canvas=canvas, seed=[1, 2, 3, 4]).tokens
+    for i in range(4):
+        assert torch.equal(unmask.sample(model, canvas=canvas[i : i + 1], seed=[i + 1]).tokens[0], together[i])
 
 
 def test_samples_follow_the_models_own_law() -> None:
@@ -139,25 +134,19 @@ def test_samples_follow_the_models_own_law() -> None:
         log_p = torch.log_softmax(model(outcomes).double(), -1).gather(-1, outcomes[..., None]).sum((1, 2))
     probabilities = log_p.exp()
     assert abs(float(probabilities.sum()) - 1) < 1e-6 and probabilities.max() > 2 * probabilities.min()
-    counts = frequencies(model.generate(4000, 3, seed=11), 3)
+    counts = frequencies(unmask.sample(model, num=4000, length=3, seed=11).tokens, 3)
     assert chi_square(counts, probabilities) > FALSE_ALARM
     assert chi_square(counts, torch.full((27,), 1 / 27)) < FALSE_ALARM  # and the test has the power to tell
 
 
 def test_edges_and_refusals() -> None:
     model = network()
-    assert model.generate(2, 0).shape == (2, 0) and model.generate(0, 4).shape == (0, 4)
+    assert unmask.sample(model, num=2, length=0).tokens.shape == (2, 0)
+    assert unmask.sample(model, num=0, length=4).tokens.shape == (0, 4)
     prompt = text(2, 4)
-    assert torch.equal(model.generate(2, 4, prompt=prompt), prompt)
+    assert torch.equal(unmask.sample(model, canvas=prompt).tokens, prompt)
     assert model(torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0, V)
-    assert model.generate(1, 2 * LENGTH, temperature=0.0).shape == (1, 2 * LENGTH)
-    for arguments, message in [
-        ({"prompt": prompt, "length": 3}, "length=3"), ({"prompt": prompt[:1], "length": 5}, "num=2"),
-        ({"prompt": prompt.float(), "length": 5}, "int64"), ({"length": -1}, "length=-1"),
-        ({"generators": [torch.Generator()]}, "one per sequence"), ({"temperature": -1.0}, "temperature"),
-    ]:  # fmt: skip
-        with pytest.raises(ValueError, match=message):
-            model.generate(2, **arguments)  # type: ignore[arg-type]
+    assert unmask.sample(model, length=2 * LENGTH, temperature=0.0).tokens.shape == (1, 2 * LENGTH)
     with pytest.raises(ValueError, match="int64"):
         model(torch.zeros(2, 3))
     for changes in ({"conditioning": "ratio", "adaln": True}, {"self_conditioning": True}):
@@ -189,5 +178,5 @@ def test_it_trains_by_its_exact_likelihood_and_samples_what_it_learned() -> None
         loss.backward()
         optimiser.step()
     assert loss < 2.5  # log 7 = 1.95 is the least that there is
-    tokens = model.generate(5, LENGTH, seed=0, temperature=0.0)
+    tokens = unmask.sample(model, num=5, seed=0, temperature=0.0).tokens
     assert torch.equal(tokens, (tokens[:, :1] + torch.arange(LENGTH)) % V)

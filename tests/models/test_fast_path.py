@@ -10,30 +10,33 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 import unmask
 from tests.models.test_ddit import TOLERANCE, network
 from unmask import plan, predict
 from unmask.draw import Faults, refuse
-from unmask.models import kernels, layers
-from unmask.models.ddit import DDiT
+from unmask.models.ddit import Block, DDiT
+from unmask.models.fast.rows import MLP_ROWS, AskedRows, InPieces, gelu
 from unmask.protocol import logits_at, logits_of, suppress_mask
 
 V, LENGTH = 11, 9
-SHAPES = [{}, {"convolution": 3, "mask_id": 4}, {"tie_embeddings": True, "adaln": False}, {"layers": 1}]
+SHAPES = [
+    {}, {"convolution": 3, "mask_id": 4}, {"tie_embeddings": True, "adaln": False}, {"layers": 1},
+    {"attention": "visible", "convolution": 3}, {"conditioning": "ratio", "convolution": 3},
+]  # fmt: skip
 
 
 class Plain:
-    """A network in its plain form: gradients on, so that no kernel of ours is used; no rows, nothing folded or kept."""
+    """A network in its plain form: no rows, nothing folded or kept."""
 
     def __init__(self, model: DDiT) -> None:
         self.model, self.vocab_size, self.mask_id = model, model.vocab_size, model.mask_id
 
     def __call__(self, tokens: Tensor, time: Tensor | None = None) -> Tensor:
-        with torch.inference_mode(False), torch.enable_grad():
-            return self.model(tokens.clone(), time).detach()
+        with torch.no_grad():
+            return self.model(tokens, time)
 
 
 def canvases(mask_id: int, count: int = 12, batch: int = 3) -> list[Tensor]:
@@ -71,14 +74,14 @@ def test_the_samples_of_a_seed_are_those_of_the_plain_network(how: Any, changes:
 
 def test_only_what_changed_is_projected_by_the_first_block(monkeypatch: pytest.MonkeyPatch) -> None:
     fast: Any = network().for_sampling()
-    project, projected = layers.Block.project, []
+    project, projected = Block.project, []
 
     def counting(self: Any, h: Tensor, *given: Any) -> Any:
-        if self is fast.blocks[0]:
+        if self is fast.network.blocks[0]:
             projected.append(h.shape[0] * h.shape[1])
         return project(self, h, *given)
 
-    monkeypatch.setattr(layers.Block, "project", counting)
+    monkeypatch.setattr(Block, "project", counting)
     unmask.sample(fast, num=2, length=LENGTH)
     assert projected == [2 * LENGTH] + [2] * (LENGTH - 1)  # the mask once, then each new token
 
@@ -86,8 +89,9 @@ def test_only_what_changed_is_projected_by_the_first_block(monkeypatch: pytest.M
 def test_what_is_kept_is_each_thread_s_own_and_no_copy_s() -> None:
     fast: Any = network().for_sampling()
     x = canvases(fast.mask_id)[-4]
+    rows = torch.arange(LENGTH).expand_as(x)
     with torch.inference_mode():
-        expected = fast(x)
+        expected = fast(x, rows=rows)
     again, other = copy.deepcopy(fast), []
     assert fast.first.tokens is not None and again.first.tokens is None
     thread = threading.Thread(target=lambda: other.append(fast.first.tokens))
@@ -95,49 +99,28 @@ def test_what_is_kept_is_each_thread_s_own_and_no_copy_s() -> None:
     thread.join()
     assert other == [None]
     with torch.inference_mode():
-        torch.testing.assert_close(again(x), expected, **TOLERANCE)
+        torch.testing.assert_close(again(x, rows=rows), expected, **TOLERANCE)
 
 
 def test_a_network_for_sampling_is_not_copied_again_and_shares_no_weights() -> None:
     for changes in ({}, {"adaln": False}):
         model = network(**changes)
         fast: Any = model.for_sampling()
-        assert fast.for_sampling() is fast and model.first is None
+        assert isinstance(fast, AskedRows) and fast.for_sampling() is fast
         theirs = {tensor.data_ptr() for tensor in model.parameters()}
         assert not theirs & {tensor.data_ptr() for tensor in fast.parameters()}
 
 
-def test_kernels_are_their_plain_forms() -> None:
+def test_an_mlp_in_pieces_is_the_mlp() -> None:
     random = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 700, 24, generator=random) * 4
-    table = layers.Rotary(8)(0, 700)
-    heads = x.view(2, 700, 3, 8)
-    w, bias = torch.randn(50, 24, generator=random), torch.randn(50, generator=random)
-    mlp = torch.nn.Sequential(layers.Linear(24, 48), kernels.Gelu(), layers.Linear(48, 24)).requires_grad_(False)
-    gelu = kernels.Gelu()
-    with patch.object(kernels, "plain", lambda x: True):
-        expected = [functional.gelu(x, approximate="tanh"), kernels.rotate(heads, table), mlp(x)]
-        expected += [functional.linear(x[0, :rows], w, bias) for rows in (1, 2, 4, 16, 40)]
+    x = torch.randn(2, MLP_ROWS, 24, generator=random)[:, 100:] * 4
+    mlp = nn.Sequential(nn.Linear(24, 48), nn.GELU(approximate="tanh"), nn.Linear(48, 24)).requires_grad_(False)
     with torch.inference_mode():
-        found = [gelu(x), kernels.rotate(heads, table), kernels.by_parts(mlp, x)]
-        found += [kernels.linear(x[0, :rows], w, bias, kernels.FEW_OF_HEAD) for rows in (1, 2, 4, 16, 40)]
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, **TOLERANCE)
-    far = torch.tensor([-1e4, -30.0, 0.0, 30.0, 1e4])
-    with torch.inference_mode():
+        for part in (x, x[:, :3], x[:, :0], x[0]):
+            torch.testing.assert_close(InPieces(*mlp)(part), mlp(part), **TOLERANCE)
+        torch.testing.assert_close(gelu(x), functional.gelu(x, approximate="tanh"), **TOLERANCE)
+        far = torch.tensor([-1e4, -30.0, 0.0, 30.0, 1e4])
         assert gelu(far).tolist() == [0.0, 0.0, 0.0, 30.0, 1e4]
-
-
-def test_inputs_are_mixed_instead_of_values_for_a_few_rows_alone() -> None:
-    model: Any = network().for_sampling()  # 3 heads of width 8
-    x = canvases(model.mask_id)[5]
-
-    def used(rows: int) -> bool:
-        with patch.object(layers, "attention_of_few", wraps=layers.attention_of_few) as mixed, torch.inference_mode():
-            model(x, rows=torch.zeros(len(x), rows, dtype=torch.int64))
-        return bool(mixed.called)
-
-    assert [used(rows) for rows in (1, 4, 5)] == [True, True, False]
 
 
 @pytest.mark.parametrize("changes", [{}, {"self_conditioning": True}, {"attention": "order"}], ids=str)
@@ -189,4 +172,4 @@ class TestFaults:
 
 def accelerated() -> AbstractContextManager[Any]:
     """As if the canvas were on an accelerator."""
-    return patch("unmask.sample.waits", lambda device: True)
+    return patch("unmask.sampling.waits", lambda device: True)

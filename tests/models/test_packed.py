@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 import unmask
-from unmask.models import packed
-from unmask.models.anyorder import Cached
-from unmask.models.causal import Causal, Past
+from unmask.models.causal import Causal
 from unmask.models.config import DDiTConfig
 from unmask.models.ddit import DDiT
+from unmask.models.fast import packing
+from unmask.models.fast.cached import AnyOrderCached, LeftToRightCached
 from unmask.text.adapters.mdlm_ar import Given
 
-needs_onednn = pytest.mark.skipif(not packed.available(torch.zeros(1)), reason="this torch has no oneDNN")
+needs_onednn = pytest.mark.skipif(not packing.available(torch.zeros(1)), reason="this torch has no oneDNN")
 
 
 def network(**options: object) -> DDiT:
@@ -29,9 +31,9 @@ def network(**options: object) -> DDiT:
     return made.eval()
 
 
-def cached(made: DDiT) -> Cached:
+def cached(made: DDiT) -> AnyOrderCached:
     run = made.for_sampling()
-    assert isinstance(run, Cached)
+    assert isinstance(run, AnyOrderCached)
     return run
 
 
@@ -42,11 +44,9 @@ def test_a_packed_product_is_the_plain_one(rows: int, with_bias: bool) -> None:
     torch.manual_seed(rows)
     x, weight, bias = torch.randn(2, rows, 48), torch.randn(70, 48) / 7, torch.randn(70) if with_bias else None
     with torch.inference_mode():
-        made = packed.Packed(weight, bias)(x)
-        bent = packed.Packed(weight, bias, "gelu")(x)
+        made = packing.Packed(weight, bias)(x)
     straight = functional.linear(x, weight, bias)
     torch.testing.assert_close(made, straight, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(bent, functional.gelu(straight, approximate="tanh"), atol=1e-5, rtol=1e-5)
 
 
 @needs_onednn
@@ -54,24 +54,24 @@ def test_a_packed_product_is_the_plain_one(rows: int, with_bias: bool) -> None:
     "options", [{}, {"tie_embeddings": True}, {"convolution": 3}, {"adaln": False, "norm_bias": True}, {"mask_id": 5}]
 )
 def test_a_packed_run_has_the_networks_logits(monkeypatch: pytest.MonkeyPatch, options: dict[str, object]) -> None:
-    monkeypatch.setattr(packed, "LEAST", 0)
+    monkeypatch.setattr(packing, "LEAST", 0)
     made = network(**options)
     run = cached(made)
-    assert not any(isinstance(module, packed.Linear) for module in run.network.blocks.modules())  # type: ignore[attr-defined]
+    assert not any(isinstance(module, nn.Linear) for module in run.network.blocks.modules())  # type: ignore[attr-defined]
     random = torch.Generator().manual_seed(1)
     tokens = torch.full((2, 12), made.mask_id)
     for at in torch.randperm(12, generator=random).tolist():
         with torch.inference_mode():
             rows = torch.full((2, 1), at)
             logits = run(tokens, rows=rows)
-            torch.testing.assert_close(logits, made(tokens, rows=rows, order=run.order), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(logits, made(tokens, rows=rows, when=run.when), atol=1e-5, rtol=1e-5)
         new = torch.randint(40, (2,), generator=random)
         tokens[:, at] = torch.where(new == made.mask_id, 0, new)
 
 
 @needs_onednn
 def test_a_packed_run_keeps_no_second_copy_and_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "LEAST", 0)
+    monkeypatch.setattr(packing, "LEAST", 0)
     made = network(adaln=False, norm_bias=True)
     before = {name: tensor.clone() for name, tensor in made.state_dict().items()}
     run = cached(made)
@@ -89,9 +89,9 @@ def test_a_packed_run_keeps_no_second_copy_and_is_nobody_elses(monkeypatch: pyte
 
 def test_samples_do_not_depend_on_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = network()
-    monkeypatch.setattr(packed, "LEAST", 0)
+    monkeypatch.setattr(packing, "LEAST", 0)
     fast = unmask.sample(made, num=3, seed=7).tokens
-    monkeypatch.setattr(packed, "available", lambda weight: False)
+    monkeypatch.setattr(packing, "available", lambda weight: False)
     assert torch.equal(unmask.sample(made, num=3, seed=7).tokens, fast)
 
 
@@ -99,38 +99,40 @@ def test_samples_do_not_depend_on_packing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packed, "LEAST", 0)
+    monkeypatch.setattr(packing, "LEAST", 0)
     plain = network(attention="bidirectional", adaln=False)
     made = Causal(plain.config)
     made.load_state_dict(plain.state_dict())
-    made.eval()
-    steps: list[tuple[Causal, torch.Tensor, torch.Tensor]] = []
-    step = Causal.step
+    before, calls, run = copy.deepcopy(made.eval().state_dict()), [], LeftToRightCached.run
 
-    def noted(self: Causal, inputs: torch.Tensor, past: list[Past]) -> torch.Tensor:
-        logits = step(self, inputs, past)
-        steps.append((self, inputs, logits))
+    def noted(self: Any, ready: packing.Ready, *given: Any) -> Tensor:
+        logits = run(self, ready, *given)
+        calls.append((ready, logits))
         return logits
 
-    monkeypatch.setattr(Causal, "step", noted)
-    tokens = made.generate(3, prompt=torch.arange(4))
-    assert all(run is not made and run.output_layer.packed is not None for run, *_ in steps)
-    assert made.output_layer.packed is None  # and what was asked has its weights as they were
+    monkeypatch.setattr(LeftToRightCached, "run", noted)
+    canvas = torch.full((3, 12), made.mask_id)
+    canvas[:, :4] = torch.arange(4)
+    tokens = unmask.sample(made, canvas=canvas).tokens
+    assert len({id(ready.network) for ready, _ in calls}) == 1  # packed once
+    assert all(isinstance(ready.logits, packing.Packed) for ready, _ in calls)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made.state_dict().items())
     expected = made(tokens)[:, 4:]
-    torch.testing.assert_close(torch.stack([logits for *_, logits in steps], 1), expected, atol=1e-5, rtol=1e-5)
-    del steps[:]
-    assert torch.equal(made.generate(1, prompt=torch.arange(4)), tokens[:1])  # a row alone gains nothing
-    assert all(run is made for run, *_ in steps)
+    torch.testing.assert_close(torch.cat([logits for _, logits in calls], 1), expected, atol=1e-5, rtol=1e-5)
+    del calls[:]
+    assert torch.equal(unmask.sample(made, canvas=canvas[:1]).tokens, tokens[:1])  # a row alone gains nothing
+    assert not any(isinstance(ready.logits, packing.Packed) for ready, _ in calls)
 
 
 @needs_onednn
 @pytest.mark.parametrize("adaln", [False, True])  # with it a run has a folded copy
 def test_packing_keeps_what_a_network_has_beside_its_weights(monkeypatch: pytest.MonkeyPatch, adaln: bool) -> None:
-    monkeypatch.setattr(packed, "LEAST", 0)
+    monkeypatch.setattr(packing, "LEAST", 0)
     plain = network(attention="bidirectional", adaln=adaln)
     made = Given(plain.config, first=23)
     made.load_state_dict(plain.state_dict())
-    assert made.eval().generate(3)[:, 0].tolist() == [23] * 3
-    assert made.output_layer.packed is None
-    several = packed.packed(made)
-    assert several is not made and several.first == 23 and several.vocab_embed.embedding is made.vocab_embed.embedding
+    assert unmask.sample(made.eval(), num=3).tokens[:, 0].tolist() == [23] * 3
+    run: Any = made.for_sampling()
+    several = run.several().network
+    assert run.causal_network.first == several.first == 23
+    assert several.vocab_embed.embedding is run.causal_network.vocab_embed.embedding

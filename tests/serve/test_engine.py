@@ -12,9 +12,8 @@ import torch
 from tests.serve.served import MODELS, SERVED, Asked, library, lively, model, running, until
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
-from unmask.models.causal import Causal
+from unmask.models.seats import Seated
 from unmask.plan import first_hitting
-from unmask.protocol import inference
 from unmask.sampling import generators
 from unmask.serve.engine.aside import Aside
 from unmask.serve.engine.engine import Engine
@@ -22,7 +21,6 @@ from unmask.serve.engine.forecast import begins
 from unmask.serve.engine.job import Job, Refused
 from unmask.serve.engine.lane import Lane, together
 from unmask.serve.engine.limits import Limits
-from unmask.serve.engine.seats import AnyOrderSeats, LeftToRightSeats, Seats
 from unmask.serve.engine.work import Filling, Served, left_to_right
 
 WAYS = {
@@ -297,7 +295,7 @@ class TestCancelling:
 def left_over():
     """Whatever of requests is still in memory."""
     gc.collect()
-    return [one for one in gc.get_objects() if issubclass(type(one), (Job, Filling, Lane, Aside, Seats))]
+    return [one for one in gc.get_objects() if issubclass(type(one), (Job, Filling, Lane, Aside, Seated))]
 
 
 class TestFailing:
@@ -351,10 +349,10 @@ class TestFailing:
             assert event.before_any_call and "blocks" in str(event.error)
 
 
-def test_a_network_with_a_memory_runs_by_itself():
+def test_requests_to_a_self_conditioned_network_share_its_calls_and_nothing_else():
     made = model(name="self", self_conditioning=True)
     served = {"self": Served(made)}
-    assert not served["self"].forgetful
+    assert served["self"].forgetful
     with running() as engine:
         asked = [Asked(engine, served, {"seed": seed, "steps": 5, "number": 2}) for seed in (0, 1)]
         for seed, one in enumerate(asked):
@@ -387,79 +385,6 @@ class TestStopping:
             network_.gate.set()
             thread.join(300)
             assert ended == [False] and not thread.is_alive()
-
-
-class TestSeats:
-    """The caches: logits are those of a pass without one, whoever comes and goes."""
-
-    @torch.inference_mode()
-    def test_any_order(self):
-        inner = lively(network(TOKENIZERS["bpe"], attention="order", convolution=3), 2)
-        choose, length, mask_id = random.Random(0), 9, inner.mask_id
-        seats, live = AnyOrderSeats(inner, length), []
-        for _ in range(40):
-            if len(live) < 5 and choose.random() < 0.5:
-                seats.add()
-                live.append((torch.full((length,), mask_id), []))
-                rows = torch.tensor([[choose.randrange(length)]])
-                seats.call(slice(len(live) - 1, len(live)), live[-1][0].unsqueeze(0), rows)
-            if not live:
-                continue
-            for x, order in live:
-                holes = [p for p in range(length) if p not in order]
-                for position in choose.sample(holes, min(len(holes) - 1, choose.randrange(3))):
-                    x[position] = choose.randrange(5)
-                    order.append(position)
-            rows = torch.tensor([[choose.choice([p for p in range(length) if p not in order])] for _, order in live])
-            tokens = torch.stack([x for x, _ in live])
-            found, became = seats.call(slice(len(live)), tokens, rows), seats.known[1][: len(live)]
-            torch.testing.assert_close(found, inner(tokens, rows=rows, order=became))
-            if choose.random() < 0.4 or len(live[0][1]) > length - 3:
-                seats.leave(0)
-                live[0] = live[-1]
-                live.pop()
-
-    @torch.inference_mode()
-    def test_seats_of_those_who_left_are_given_back(self):
-        seats = AnyOrderSeats(network(TOKENIZERS["bpe"], attention="order"), 9)
-        one = seats.bytes
-        for _ in range(9):
-            seats.add()
-        assert seats.bytes == 16 * one
-        for _ in range(8):
-            seats.leave(0)
-        assert seats.bytes == 2 * one and seats.taken == 1
-        seats.add()
-        assert seats.known[1][1].tolist() == [9] * 9, "nothing is remembered of who sat there"
-
-    @torch.inference_mode()
-    def test_left_to_right(self):
-        inner: Causal = lively(network(TOKENIZERS["bpe"], causal=True, convolution=3), 2)
-        choose, length = random.Random(0), 9
-        seats, live = LeftToRightSeats(inner, length), []
-        for _ in range(40):
-            while len(live) < 4 and choose.random() < 0.5:
-                known = choose.randrange(4)
-                x = torch.full((length,), inner.mask_id)
-                x[:known] = torch.randint(0, 9, (known,))
-                seats.add()
-                rows = torch.tensor([[known]])
-                found = seats.call(slice(len(live), len(live) + 1), x.unsqueeze(0), rows)
-                torch.testing.assert_close(found, inner(x.unsqueeze(0), rows=rows))
-                live.append((x, known))
-            if not live:
-                continue
-            for i, (x, known) in enumerate(live):
-                x[known] = choose.randrange(9)
-                live[i] = (x, known + 1)
-            tokens, rows = torch.stack([x for x, _ in live]), torch.tensor([[known] for _, known in live])
-            with inference(inner):
-                torch.testing.assert_close(seats.call(slice(len(live)), tokens, rows), inner(tokens, rows=rows))
-            while any(known > length - 2 for _, known in live):
-                seat = next(i for i, (_, known) in enumerate(live) if known > length - 2)
-                seats.leave(seat)
-                live[seat] = live[-1]
-                live.pop()
 
 
 @pytest.mark.parametrize("name", ["anyorder", "twin"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +63,39 @@ def start(config: TrainConfig, before: Before = None, rank: int = 0, world: int 
 
 def run(config: TrainConfig, before: Before = None, world: int = 1) -> list[int]:
     """A run in processes of its own, and their exit codes as ``unmask train`` would give them."""
-    port = free_port() if world > 1 else 0
-    processes = [start(config, before, rank, world, port) for rank in range(world)]
+    with rendezvous() as port:
+        return ended([start(config, before, rank, world, port) for rank in range(world)])
+
+
+def ended(processes: list[Any]) -> list[int]:
+    """Their exit codes, when they have come to their ends."""
     for process in processes:
         process.join()
     return [process.exitcode for process in processes]
 
 
+@contextmanager
+def rendezvous() -> Iterator[int]:
+    """Where processes find each other, as under torchrun: the port of a store that is open, not one found free."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield store.port
+    del store
+
+
+def join_as(rank: int, world: int, port: int) -> None:
+    """Make this process one of several, as ``accelerate launch --cpu`` starts them."""
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
 def _run(config: TrainConfig, before: Before, rank: int, world: int, port: int) -> None:
     torch.set_num_threads(1)
     if world > 1:
-        os.environ |= {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
+        join_as(rank, world, port)
     try:
         made = before() if before is not None else None
         train(config, **(made or {}))
@@ -85,12 +104,6 @@ def _run(config: TrainConfig, before: Before, rank: int, world: int, port: int) 
     finally:
         if world > 1 and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def metrics(out: Path, *kinds: str) -> list[dict[str, Any]]:

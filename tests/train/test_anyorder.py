@@ -13,7 +13,7 @@ from tests.train.runs import LENGTH, metrics, settings, write_tokens
 from tests.train.test_masking import network, tokens
 from unmask import objective, sample
 from unmask.data.batches import generator as of_purpose
-from unmask.models.anyorder import Cached
+from unmask.models.fast.cached import AnyOrderCached
 from unmask.models.pretrained import load
 from unmask.schedule import Linear
 from unmask.train.config import TrainConfig
@@ -104,7 +104,7 @@ def test_the_exported_model_samples_with_its_cache_and_an_old_one_is_bidirection
 ) -> None:
     folder = train(settings(letters, tmp_path / "run", attention="order", steps=1, preview=True))
     model = load(folder)
-    assert isinstance(model.for_sampling(), Cached) and "attention: order" in (folder / "README.md").read_text()
+    assert isinstance(model.for_sampling(), AnyOrderCached) and "attention: order" in (folder / "README.md").read_text()
     assert sample(model, num=2, length=LENGTH, seed=0).tokens.shape == (2, LENGTH)
     path = folder / "config.json"
     stored = json.loads(path.read_text())

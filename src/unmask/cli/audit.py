@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unmask.audit import AuditReport, audit
-from unmask.audit.normalisation import audit_normalisation
-from unmask.audit.subjects import BUILTIN
+from unmask.auditing import AuditReport, audit
+from unmask.auditing.normalisation import audit_normalisation
+from unmask.auditing.subjects import BUILTIN
 from unmask.cli.options import guarded, parsed
 
 HELP = "package.module:function, from probabilities or logits [rows, classes] to ids; or a built-in subject; or 'list'"
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(chosen: AuditOptions) -> tuple[bool, str]:
     """The verdict, and what to print."""
-    draw = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
+    draw: Any = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
     if chosen.normalisation:
         found = audit_normalisation(draw, vocab=chosen.vocab, seed=chosen.seed)
         return found.exact, json.dumps(asdict(found)) if chosen.json else found.verdict

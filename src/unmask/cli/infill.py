@@ -42,7 +42,6 @@ def _infill(chosen: InfillOptions) -> None:
         print(f"note: {len(ids)} tokens, and the model was trained on {model.length} at a time", file=sys.stderr)
     with texts.shown(model, ids, chosen.number) as callback:
         made = model.infill(
-            text, chosen.number, mask_character=chosen.mask_character, seed=chosen.seed, batch=chosen.batch,
-            callback=callback, **chosen.arguments(),
-        )  # fmt: skip
+            text, chosen.number, mask_character=chosen.mask_character, callback=callback, **chosen.sampling()
+        )
     texts.write(chosen, model, made)

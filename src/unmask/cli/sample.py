@@ -49,9 +49,8 @@ def _sample(chosen: SampleOptions) -> None:
         ids = model.prompted(chosen.prompt, chosen.length).ids
     with texts.shown(model, ids, chosen.number) as callback:
         made = model.sample(
-            chosen.number, prompt=chosen.prompt, length=chosen.length, seed=chosen.seed, batch=chosen.batch,
-            callback=callback, **chosen.arguments(),
-        )  # fmt: skip
+            chosen.number, prompt=chosen.prompt, length=chosen.length, callback=callback, **chosen.sampling()
+        )
     texts.write(chosen, model, made)
 
 

@@ -124,7 +124,7 @@ def _server(config: Any, app: FastAPI, models: Sequence[Served], token: str | No
 
     engine = app.state.server.engine
 
-    class Server(uvicorn.Server):
+    class UvicornServer(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             before = {number: signal.signal(number, self._asked) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -154,7 +154,7 @@ def _server(config: Any, app: FastAPI, models: Sequence[Served], token: str | No
             host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
             print(hello(f"http://{host}:{port}", models, token), file=sys.stderr, flush=True)
 
-    return Server(config)
+    return UvicornServer(config)
 
 
 def _token(options: ServeOptions) -> str | None:

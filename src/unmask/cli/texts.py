@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -44,9 +43,13 @@ class TextOptions(OnMachine, SamplerOptions):
     output: str | None = None
     """Write there instead of to stdout; the file appears whole or not at all."""
 
+    def sampling(self) -> dict[str, Any]:
+        """The keyword arguments of ``Model.sample`` and ``Model.infill``."""
+        return self.arguments() | {"seed": self.seed, "batch": self.batch}
+
 
 def read(verb: str, arguments: Sequence[str]) -> list[str]:
-    """The arguments with --ahead as --ahead auto where no number follows it. --order was split in two: it is refused."""
+    """The arguments, a bare --ahead as --ahead auto. --order was split in two: it is refused."""
     found: list[str] = []
     for argument, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         if argument == "--order" or argument.startswith("--order="):

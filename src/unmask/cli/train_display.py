@@ -36,7 +36,7 @@ def display(stream: TextIO | None = None) -> Iterator[Report]:
         yield Live(progress)
 
 
-class Speed:
+class RecentSpeed:
     """Loss and tokens per second over the last steps."""
 
     def __init__(self, tokens_per_step: int) -> None:
@@ -60,11 +60,11 @@ class Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self.speed, self.steps, self.last = Speed(1), 0, -1e9
+        self.speed, self.steps, self.last = RecentSpeed(1), 0, -1e9
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            self.speed, self.steps = Speed(event.tokens_per_step), event.config.steps or 0
+            self.speed, self.steps = RecentSpeed(event.tokens_per_step), event.config.steps or 0
             self._print(_opening(event))
         elif isinstance(event, Stepped):
             self.speed.add(event)
@@ -83,11 +83,11 @@ class Live:
     """The progress bar, with everything that is worth keeping printed above it."""
 
     def __init__(self, progress: Any) -> None:
-        self.progress, self.speed, self.bound = progress, Speed(1), ""
+        self.progress, self.speed, self.bound = progress, RecentSpeed(1), ""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            self.speed = Speed(event.tokens_per_step)
+            self.speed = RecentSpeed(event.tokens_per_step)
             self._print(_opening(event))
             self.task = self.progress.add_task("", total=event.config.steps, completed=event.step, shown="")
         elif isinstance(event, Stepped):

@@ -51,7 +51,7 @@ def view(
         return
     from rich.live import Live
 
-    shown = View(tokenizer, canvas, mask_id, with_canvas=with_canvas, width=width)
+    shown = CanvasView(tokenizer, canvas, mask_id, with_canvas=with_canvas, width=width)
     with Live(
         get_renderable=lambda: shown.render(console.size.width, console.size.height),
         console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True, redirect_stdout=False,
@@ -60,7 +60,7 @@ def view(
         yield shown
 
 
-class View:
+class CanvasView:
     """The state behind the picture: the canvas, and the call that filled each position of sequence 0."""
 
     def __init__(

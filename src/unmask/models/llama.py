@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.models.kernels import Table, rotate
-from unmask.models.layers import take
+from unmask.models.ddit import Angles, rotate, take
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class LlamaBlock(nn.Module):
         self.up = nn.Linear(width, config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, width, bias=False)
 
-    def forward(self, x: Tensor, table: Table, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, table: Angles, rows: Tensor | None = None) -> Tensor:
         h = self.norm1(x)
         asked, at = (h, table) if rows is None else (take(h, rows), (table[0][rows], table[1][rows]))
         q = rotate(self.q(asked).float().unflatten(-1, (self.heads, -1)), at).to(x.dtype).transpose(1, 2)
@@ -140,7 +139,7 @@ class Llama(nn.Module):
         weight = self.embed.weight[: self.vocab_size] if self.head is None else self.head.weight
         return functional.linear(x, weight).float().index_fill(-1, self.suppressed, -torch.inf)
 
-    def _table(self, length: int, device: torch.device) -> Table:
+    def _table(self, length: int, device: torch.device) -> Angles:
         size = self.config.width // self.config.heads
         k = torch.arange(0, size, 2, dtype=torch.float32, device=device)
         positions = torch.arange(length, dtype=torch.float32, device=device)

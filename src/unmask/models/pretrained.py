@@ -255,9 +255,9 @@ def _snippet(architecture: str, length: int) -> list[str]:
     """Code that samples from this folder: ids, by names that this package exports."""
     if architecture == "causal":
         return [
-            "from unmask.models.causal import Causal", "",
+            "import unmask", "from unmask.models.causal import Causal", "",
             'model = Causal.from_pretrained("this folder or repository")',
-            f"tokens = model.generate(num=4, length={length}, seed=0)",
+            f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
         ]  # fmt: skip
     return [
         "import unmask", "from unmask.models.ddit import DDiT", "",

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from unmask.models.layers import take
-
-if TYPE_CHECKING:
-    from unmask.models.ddit import DDiT
+from unmask.models.ddit import DDiT, take
+from unmask.models.seats import Seated
 
 
-class SelfConditioned(nn.Module):
+class SelfConditioned(Seated):
     """A self-conditioned DDiT as a plain denoiser, for one run of sampling.
 
-    Each call is fed the last call's prediction for the same row; the first is fed a blank, and so is any row whose
-    canvas is still empty. The batch may lose rows at its end, as ``sample`` does, but not gain or reorder them: make a
-    new one for each run. ``remember=False`` keeps nothing and calls the network twice, which is the paper's
+    Each call is fed the last call's prediction for the same sequence; the first is fed a blank, and so is any sequence
+    whose canvas is still empty. ``remember=False`` keeps nothing and calls the network twice, which is the paper's
     mu(x, t) = F(x, t, F(x, t)): the one to evaluate a bound with.
     """
 
@@ -30,28 +25,29 @@ class SelfConditioned(nn.Module):
             raise ValueError("SelfConditioned needs a network with self_conditioning=True")
         self.network, self.remember = network, remember
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
-        self.previous: Tensor | None = None
         self.train(network.training)  # wrapping is no change of mode
 
     def for_sampling(self) -> SelfConditioned:
         """The same with nothing remembered."""
         return SelfConditioned(self.network, self.remember)
 
-    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        blank = self.network.vocab_embed.embedding.new_zeros(*tokens.shape, self.network.config.width)
+    def blank(self, seats: int, length: int) -> dict[str, Tensor]:
+        like, width = self.network.vocab_embed.embedding, self.network.config.width
+        return {"previous": like.new_zeros(seats, length, width)}
+
+    def forget(self, seats: slice) -> None:
+        self.kept["previous"][seats] = 0
+
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
+        network = self.network
         if not self.remember:
-            blank = self.network.states(tokens, time, previous=blank)
-            return self.network.logits(self.network.states(tokens, time, rows, blank))
-        before = self.previous
-        if before is None:
-            before = blank
-        elif len(before) < len(tokens) or before.shape[1] != tokens.shape[1]:
-            raise ValueError(
-                f"the last call was for {tuple(before.shape[:2])} tokens and this one is for {tuple(tokens.shape)}: "
-                "a self-conditioned run may only lose rows; make a new SelfConditioned for each run"
-            )
-        started = (tokens != self.mask_id).any(1)
-        before = torch.where(started[:, None, None], before[: len(tokens)], blank)
-        states = self.network.states(tokens, time, previous=before)
-        self.previous = states.detach()
-        return self.network.logits(states if rows is None else take(states, rows))
+            blank = network.vocab_embed.embedding.new_zeros(*tokens.shape, network.config.width)
+            return network(tokens, time, rows, network.states(tokens, time, previous=blank))  # type: ignore[no-any-return]
+        here = self.here(tokens, seats)
+        started = (tokens != self.mask_id).any(1)[:, None, None]
+        states = network.states(tokens, time, previous=torch.where(started, self.kept["previous"][here], 0.0))
+        with torch.inference_mode():
+            self.kept["previous"][here] = states.detach()
+        return network.logits(states if rows is None else take(states, rows))

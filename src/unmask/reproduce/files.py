@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+from unmask import __version__
 from unmask.models.files import write_whole
 from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
 
+DRAW = "the exponential race, each position with its own noise"  # unless a table says otherwise
 VERDICT = {True: "yes", False: "no", None: "not decided"}
 INK = {
     "axes.spines.top": False,
@@ -46,6 +48,8 @@ def rendered(
         "paper": paper,
         "settings": asdict(settings),
         "seconds": round(seconds, 1),
+        "version": __version__,
+        "draw": DRAW,
         "machine": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -79,7 +83,8 @@ def markdown(about: Mapping[str, Any], result: ItemResult, pictures: list[str]) 
     lines = [
         f"# {about['title']}",
         "",
-        f"{about['paper']}. `{command}`, {about['seconds']:.0f} s with torch {machine['torch']} on a CPU.",
+        f"{about['paper']}. `{command}`, {about['seconds']:.0f} s with torch {machine['torch']} on a CPU. "
+        f"Version {about['version']}; draws of tokens: {about['draw']}.",
         "",
     ]
     lines += [text for path in pictures for text in (f"![{about['title']}]({path})", "")]
@@ -164,7 +169,7 @@ def summary(folder: Path) -> str:
         about = json.loads(path.read_text(encoding="utf-8"))
         if about.get("claims"):
             claims = tuple(Claim(**claim) for claim in about["claims"])
-            how = f"size {about['settings']['size']}, {about['seconds']:.0f} s"
+            how = f"size {about['settings']['size']}, {about['seconds']:.0f} s; draws of tokens: {about['draw']}"
             lines += [f"## [{about['title']}]({about['item']}.md)", "", f"{about['paper']}; {how}.", ""]
             lines += [claims_table(claims), ""]
     return "\n".join(lines).rstrip() + "\n"

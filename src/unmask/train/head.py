@@ -26,23 +26,13 @@ def cross_entropy(network: Any, states: Tensor, x0: Tensor, masking: Masking) ->
     row = masking.masked.nonzero()[:, 0]
     targets, weight = x0[masking.masked], masking.weight.to(states.dtype)[row]
     if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
-        matrix, bias = _head(network)
+        matrix, bias = network.head()
         in_pieces: Any = _InPieces.apply
         total, losses = in_pieces(states, matrix, bias, targets, weight, torch.is_grad_enabled())
     else:
         losses = functional.cross_entropy(network.logits(states), targets, reduction="none")
         total, losses = (weight * losses).sum(), losses.detach()
     return total, per_sequence(losses, masking.masked)
-
-
-def _head(network: Any) -> tuple[Tensor, Tensor]:
-    """The linear map from states to logits; the mask's bias is -inf where it has a column."""
-    linear, mask_id = network.output_layer.linear, network.mask_id
-    bias: Tensor = linear.bias
-    matrix = network.vocab_embed.embedding[: len(bias)] if linear.weight is None else linear.weight
-    if mask_id < len(bias):
-        bias = bias.index_fill(0, torch.tensor([mask_id]), -torch.inf)
-    return matrix, bias
 
 
 class _InPieces(torch.autograd.Function):

@@ -88,5 +88,5 @@ class Losses(nn.Module):
         if self.kind == "two-stream":
             return network.two_streams(x0, masking.when)[masking.masked]  # type: ignore[no-any-return]
         x = x0 if self.kind == "left-to-right" else masking.hide(x0, network.mask_id)
-        along = {"order": masking.when} if follows_order(network) else {}
+        along = {"when": masking.when} if follows_order(network) else {}
         return network.states_where(x, masking.time, masking.masked, **along)  # type: ignore[no-any-return]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.evaluate.files import in_two_processes
 from tests.small_models import LENGTH, TEXT, TOKENIZERS, folder, network
-from tests.train.runs import PROCESSES, free_port
 from unmask import draw, plan, predict
 from unmask.cli import frontier as frontier_command
 from unmask.evaluate.frontier.advice import advice, clearly_better, floor_of, recommend, staircase
@@ -243,13 +243,8 @@ def test_the_picture(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def run_command(arguments: list[str], rank: int = 0, world: int = 1, port: int = 0) -> None:
-    """The command in a process of its own, as accelerate launch would start it."""
-    torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true",
-    }  # fmt: skip
+def run_command(arguments: list[str]) -> None:
+    """The command in a process of its own."""
     os._exit(frontier_command.main(arguments))
 
 
@@ -277,13 +272,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert again.err.count("(was there)") == 11
     assert [Point.from_dict(json.loads(line)) for line in again.out.splitlines()] == points
 
-    port, two = free_port(), [*arguments, "--out", str(tmp_path / "two")]
-    started = [PROCESSES.Process(target=run_command, args=(two, rank, 2, port)) for rank in range(2)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
-    assert [process.exitcode for process in started] == [0, 0]
+    assert in_two_processes(run_command, [*arguments, "--out", str(tmp_path / "two")]) == [0, 0]
     for one, other in zip(points, read(tmp_path / "two" / "points.jsonl"), strict=True):
         assert replace(other, seconds=one.seconds, cpu_seconds=one.cpu_seconds) == one
 

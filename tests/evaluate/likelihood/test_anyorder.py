@@ -23,7 +23,7 @@ def by_hand(model: DDiT, x0: Tensor, order: Tensor) -> Tensor:
     hidden = torch.zeros_like(x0, dtype=torch.bool).scatter(1, order, True)
     for k in range(order.shape[1]):
         at = order[:, k : k + 1]
-        logits = model(torch.where(hidden, model.mask_id, x0), rows=at, order=became)[:, 0].double()
+        logits = model(torch.where(hidden, model.mask_id, x0), rows=at, when=became)[:, 0].double()
         total -= torch.log_softmax(logits, -1).gather(1, x0.gather(1, at)).squeeze(1)
         hidden.scatter_(1, at, False)
         became.scatter_(1, at, k)

@@ -17,7 +17,7 @@ from tests.small_models import TOKENIZERS
 from tests.small_models import network as small
 from unmask import nelbo
 from unmask.evaluate.likelihood.anyorder import along_orders, random_orders
-from unmask.evaluate.likelihood.profile import Profile, by_count, entropy_profile
+from unmask.evaluate.likelihood.profile import EntropyProfile, by_count, entropy_profile
 from unmask.models.oracles.enumerated import EnumeratedOracle
 from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
 from unmask.schedule import Cosine
@@ -112,7 +112,7 @@ def test_what_makes_a_sequence_hard_cancels_in_its_paired_losses() -> None:
         torch.tensor([0.5, 0.5]), torch.eye(2), torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.97, 0.01, 0.01, 0.01]])
     )
     values = by_count(model, model.sample(500, 16, generator(1)))
-    profile, sizes = Profile.of(values), (4,) * 4
+    profile, sizes = EntropyProfile.of(values), (4,) * 4
     losses = np.array([parallel_loss(row.numpy(), sizes) for row in values])
     assert losses.mean() == pytest.approx(parallel_loss(profile.nats, sizes))
     weights = np.array([3.0, -1.0, -1.0, -1.0] * 4)
@@ -149,11 +149,11 @@ def test_few_passes_are_shared_out_over_all_counts() -> None:
 
 
 def test_a_profile_survives_json() -> None:
-    made = Profile((1.5, 0.1 + 0.2), (0.25, 1 / 3), 7)
-    assert Profile.from_json(made.to_json()) == made
+    made = EntropyProfile((1.5, 0.1 + 0.2), (0.25, 1 / 3), 7)
+    assert EntropyProfile.from_json(made.to_json()) == made
     for text in ("{}", "[]", "no", '{"nats": [1], "errors": [], "sequences": 2}', '{"nats": [NaN], "errors": [1]}'):
         with pytest.raises(ValueError, match="not an entropy profile"):
-            Profile.from_json(text)
+            EntropyProfile.from_json(text)
 
 
 def test_what_is_wrong_is_said() -> None:
@@ -175,4 +175,4 @@ def test_what_is_wrong_is_said() -> None:
         entropy_profile(small(TOKENIZERS["levels"], causal=True), tokens)
     for nats in ((), (nan, 1.0), (inf, 1.0), (1.0,)):
         with pytest.raises(ValueError):
-            Profile(nats, (0.1, 0.1), 3)
+            EntropyProfile(nats, (0.1, 0.1), 3)

@@ -109,7 +109,7 @@ def test_the_left_to_right_baseline(tmp_path):
     first[:, 0, 50_256] = 0.0  # every sequence begins with <|endoftext|>
     rest = made.without(made.forward(weights, tokens, causal=True), 50_257)
     agree(model, tokens, torch.cat((first, rest[:, :-1]), 1))
-    drawn = model.generate(2, 6, seed=1)  # with the cache, against the same draws without it
+    drawn = unmask.sample(model, num=2, length=6, seed=1).tokens  # with the cache, against the same draws without it
     again = torch.full((2, 6), 50_257)
     for at, row in enumerate(drawn.T):
         p = model(again, rows=torch.full((2, 1), at))[:, 0].softmax(-1)
@@ -117,9 +117,8 @@ def test_the_left_to_right_baseline(tmp_path):
         again[:, at] = row
     assert drawn[:, 0].tolist() == [50_256, 50_256]
     prompt = torch.tensor([50_256, 5, 7])
-    past = model.empty_past(1, 6)
-    begun = torch.cat((torch.tensor([50_257]), prompt))[None]
-    cached = model.step(begun, past).log_softmax(-1)
+    begun = torch.cat((prompt, torch.full((3,), 50_257)))[None]
+    cached = model.for_sampling()(begun, rows=torch.tensor([[3]]))[:, 0].log_softmax(-1)
     plain = made.without(made.forward(weights, prompt[None], causal=True), 50_257)[:, -1]
     torch.testing.assert_close(cached, plain, atol=1e-5, rtol=1e-5)
 

@@ -88,7 +88,7 @@ def test_at_temperature_0_the_order_is_the_published_algorithm(checkpoint, alg, 
         return written_out.index_fill(-1, torch.tensor([MASK]), -math.inf)
 
     expected = published(logits, tokens, steps=steps, alg=alg)
-    made = unmask.sample(loaded.denoiser, sampler=decoding.dream(alg), canvas=tokens, steps=steps, temperature=0.0)
+    made = sample(loaded.denoiser, sampler=decoding.dream(alg), canvas=tokens, steps=steps, temperature=0.0)
     assert torch.equal(made.tokens, expected)
     assert made.calls <= min(steps, 7)
 

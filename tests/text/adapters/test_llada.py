@@ -9,10 +9,10 @@ import torch
 import unmask
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator
 from tests.text.adapters import llama_checkpoints as small
-from unmask import sample
-from unmask.samplers import decoding
+from unmask import plan, sample
 from unmask.cli import main
 from unmask.protocol import logits_at
+from unmask.samplers import decoding
 from unmask.text.adapters import llada as adapter
 from unmask.text.adapters import look, recognise
 
@@ -94,11 +94,11 @@ def test_at_temperature_0_the_order_is_the_published_algorithm(checkpoint, steps
         return written_out.index_fill(-1, torch.tensor([MASK]), -math.inf)
 
     expected = published(logits, tokens, prompt=5, steps=steps, block_length=block_length)
-    made = unmask.sample(loaded.denoiser, sampler=decoding.llada(block_length), canvas=tokens, steps=steps, temperature=0.0)
+    made = sample(loaded.denoiser, sampler=decoding.llada(block_length), canvas=tokens, steps=steps, temperature=0.0)
     assert torch.equal(made.tokens, expected)
     assert made.calls == min(steps, 8)  # steps that would keep nothing cost no call
     if block_length > 1:  # and that is not left to right
-        other = unmask.sample(loaded.denoiser, plan=unmask.plan.left_to_right, canvas=tokens, temperature=0.0).tokens
+        other = sample(loaded.denoiser, plan=plan.left_to_right, canvas=tokens, temperature=0.0).tokens
         assert not torch.equal(expected, other)
 
 
@@ -175,7 +175,7 @@ def test_text_goes_in_and_comes_out(tmp_path, capfd):
     assert bool((begun.tokens < size).all() and (begun.tokens != 1).all())
     exact = model.infill("the ____ and the earth", seed=3)
     assert exact.text[0].startswith("the ") and exact.text[0].endswith(" and the earth")
-    flags = ["--order", "llada", "--block", "3", "--steps", "6", "--temperature", "0", "--prompt", "the heaven"]
+    flags = ["--decoding", "llada", "--block", "3", "--steps", "6", "--temperature", "0", "--prompt", "the heaven"]
     assert main(["sample", str(tmp_path / "made"), "--length", "9", "--number", "2", "--json", *flags]) == 0
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [line["tokens"] for line in lines] == begun.tokens.tolist()

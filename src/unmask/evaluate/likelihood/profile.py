@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from unmask import objective
-from unmask.likelihood import default_batch, left_to_right
+from unmask.likelihood import default_batch
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, device_of, follows_order, inference
+from unmask.protocol import Denoiser, device_of, follows_order, inference, is_left_to_right
 from unmask.schedule import Linear, Schedule
 
 
 @dataclass(frozen=True)
-class Profile:
+class EntropyProfile:
     """h(0) .. h(L - 1) in nats per hidden token, with standard errors over the sequences."""
 
     nats: tuple[float, ...]
@@ -35,7 +35,7 @@ class Profile:
             raise ValueError("a profile must be finite at every count")
 
     @classmethod
-    def of(cls, values: Tensor) -> Profile:
+    def of(cls, values: Tensor) -> EntropyProfile:
         """From h(n) of each sequence, [B, L], with nan where it was not measured."""
         number = (~values.isnan()).sum(0)
         if bool((number < 2).any()):
@@ -51,7 +51,7 @@ class Profile:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Profile:
+    def from_json(cls, text: str) -> EntropyProfile:
         try:
             content = json.loads(text)
             nats, errors = (tuple(map(float, content[name])) for name in ("nats", "errors"))
@@ -68,9 +68,9 @@ def entropy_profile(
     schedule: Schedule | None = None,
     batch: int | None = None,
     seed: int = 0,
-) -> Profile:
+) -> EntropyProfile:
     """The profile of a network on complete sequences, int64 [B, L]; the arguments are those of ``by_count``."""
-    return Profile.of(by_count(model, tokens, passes=passes, schedule=schedule, batch=batch, seed=seed))
+    return EntropyProfile.of(by_count(model, tokens, passes=passes, schedule=schedule, batch=batch, seed=seed))
 
 
 def by_count(
@@ -105,12 +105,10 @@ def by_count(
         for rows in torch.split(visible.argsort(stable=True), batch):  # neighbours have as many tokens to predict
             n, i = visible[rows], sequence[rows]
             rank, hits = _uniforms(seed, i, order[rows], length).unbind(1)
-            masked = rank.argsort(1).argsort(1) >= n.unsqueeze(1)
-            # Eq. 8: the time at which L - n tokens are masked.
-            time = schedule.inverse(1 - hits.sort(1).values.gather(1, (length - 1 - n).unsqueeze(1)).squeeze(1))
-            x0 = tokens[i].to(device)
-            masking = objective.Masking(masked, time, torch.ones_like(time), rank if follows_order(model) else None)
-            nats = objective.cross_entropy(model, x0, masking.to(device)).double().cpu() / (length - n)
+            masked, when = rank.argsort(1).argsort(1) >= n.unsqueeze(1), rank if follows_order(model) else None
+            masking = objective.of_subset(masked, hits, schedule=schedule, when=when).to(device)
+            terms = objective.cross_entropy(model, tokens[i].to(device), masking)
+            nats = terms.double().cpu() / (length - n)
             total.index_put_((i, n), nats, accumulate=True)
             number.index_put_((i, n), torch.ones_like(nats), accumulate=True)
     return total / number
@@ -127,7 +125,7 @@ def _check(model: Denoiser, tokens: Tensor, passes: int, batch: int | None) -> N
         raise ValueError(f"tokens must be int64 [sequences, length], got {tokens.dtype} {tuple(tokens.shape)}")
     if bool((tokens == model.mask_id).any()):
         raise ValueError(f"tokens must be complete: they hold the mask {model.mask_id}")
-    if left_to_right(model):
+    if is_left_to_right(model):
         raise ValueError(f"{type(model).__name__} is a left-to-right model: it has one order and no profile")
     if passes < 1 or (batch is not None and batch < 1):
         raise ValueError(f"passes and batch must be at least 1, got {passes} and {batch}")

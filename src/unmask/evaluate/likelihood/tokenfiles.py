@@ -18,8 +18,8 @@ from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
-from unmask.likelihood import By, Passes, default_batch, left_to_right, per_position
-from unmask.protocol import for_bound, inference
+from unmask.likelihood import By, Passes, default_batch, per_position
+from unmask.protocol import for_bound, inference, is_left_to_right
 from unmask.text.model import Model
 
 BINS = 32  # of the profile, at most, of
@@ -117,7 +117,7 @@ class _Work:
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
         self.model, self.tokens, self.how = model, tokens, how
         self.network = for_bound(model.denoiser)
-        self.exact = left_to_right(model.denoiser)
+        self.exact = is_left_to_right(model.denoiser)
         self.passes = 1 if self.exact else how.num
         self.batch = batch or default_batch(self.network, tokens.length)
         num = min(sequences or len(tokens), len(tokens))

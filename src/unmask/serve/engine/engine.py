@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
+from unmask.protocol import bytes_of
 from unmask.sampling import Step
 from unmask.serve.engine.aside import Aside
 from unmask.serve.engine.forecast import Costs, begins, forecast
@@ -293,4 +294,4 @@ class Engine:
                   for _ in range(job.work.number)]  # fmt: skip
         self._left = [filling.calls - filling.step for filling in rows] + asides
         self._live = [*self._lanes, *(job.key for job in self._asides)]
-        self.cache_bytes = sum(lane.seats.bytes for lane in self._lanes.values() if lane.seats is not None)
+        self.cache_bytes = sum(bytes_of(lane.seats) for lane in self._lanes.values())

@@ -19,9 +19,8 @@ from torch.nn import functional
 
 from unmask.plan import Ask, Plan
 from unmask.predict import Prediction, Predictor, first_order, log_mean
-from unmask.protocol import device_of, inference, logits_at
+from unmask.protocol import Caches, device_of, for_sampling, inference, logits_at, suppress_mask
 from unmask.sampling import Step, _step, apply
-from unmask.serve.engine.seats import seats_of
 from unmask.serve.engine.work import Filling, Served
 
 
@@ -54,12 +53,13 @@ class Lane:
         self.served, self.max_logits = served, max_logits
         self.rows: list[Filling] = []
         self.x = torch.empty(0, length, dtype=torch.int64, device=device_of(served.model.denoiser))
-        self.seats = seats_of(served.network, length) if served.cached else None
+        network = served.network
+        self.seats: Caches | None = for_sampling(network) if isinstance(network, Caches) else None
         self._joined: list[tuple[Predictor, Tensor, Plan]] | None = None
 
     def join(self, filling: Filling) -> None:
         if self.seats is not None:
-            self.seats.add()
+            self.seats.add(1, self.x.shape[1])
         self.rows.append(filling)
         self.x = torch.cat((self.x, filling.canvas.unsqueeze(0)))
         self._joined = None
@@ -132,7 +132,9 @@ class Lane:
     def _logits(self, here: slice, time: Tensor, rows: Tensor) -> Tensor:
         network, x = self.served.network, self.x[here]
         with inference(network):
-            return logits_at(network, x, time, rows) if self.seats is None else self.seats.call(here, x, rows)
+            if self.seats is None:
+                return logits_at(network, x, time, rows)
+            return suppress_mask(network, self.seats(x, time, rows, seats=here))
 
     def _ask(self) -> tuple[Ask, Ask | None]:
         """This call's part of the plans, and the next one's where a predictor looks ahead."""

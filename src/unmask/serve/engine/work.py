@@ -13,12 +13,9 @@ from torch import Tensor
 
 from unmask import plan as plans
 from unmask.draw import Draw, check_shape_options, inverse_cdf, shaped
-from unmask.models.anyorder import Cached
-from unmask.models.causal import Causal
-from unmask.models.transformer import Transformer
 from unmask.plan import Plan
 from unmask.predict import Prediction, Predictor, first_order
-from unmask.protocol import device_of, for_sampling
+from unmask.protocol import Caches, LooksAhead, device_of, follows_order, for_sampling, remembers
 from unmask.samplers import Remasking
 from unmask.samplers.law import coupled_by_law
 from unmask.sampling import Step, check_canvas, generators
@@ -43,18 +40,17 @@ class Served:
     def kind(self) -> str:
         if self.model.left_to_right:
             return "left-to-right"
-        return "any-order" if getattr(self.model.denoiser, "any_order", False) else "masked"
+        return "any-order" if follows_order(self.model.denoiser) else "masked"
 
     @property
     def forgetful(self) -> bool:
         """Whether sequences of different requests may share its calls: it remembers nothing, or its seats do."""
-        return isinstance(self.network, Transformer | Cached) or not hasattr(self.network, "for_sampling")
+        return isinstance(self.network, Caches) or not remembers(self.network)
 
     @property
     def cached(self) -> bool:
         """Whether tokens that have been read need not be read again."""
-        # A subclass of Causal may have a start of its own: it answers as a denoiser, without a cache.
-        return isinstance(self.network, Cached) or type(self.network) is Causal
+        return isinstance(self.network, LooksAhead)
 
     @cached_property
     def begins_with_space(self) -> Tensor:

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from unmask.models.ddit import DDiTConfig
-from unmask.models.layers import Rotary
-from unmask.models.transformer import Transformer
+from unmask.models.ddit import DDiTConfig, Rotary, Transformer
 from unmask.text import tokenizer as make
 from unmask.text.adapters.found import Found
 from unmask.text.fetch import FetchError

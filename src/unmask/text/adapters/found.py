@@ -51,7 +51,7 @@ class Tensorlike:
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightFile:
     """One file's weights: shapes now, values when they are asked for (True for the averaged ones)."""
 
     tensors: Mapping[str, Tensorlike]
@@ -72,7 +72,7 @@ class Found:
     pickled: tuple[str, ...] = ()  # the globals that the pickles name: listed, never executed
     ema: bool = False  # whether averaged weights are inside
     weights: tuple[str, ...] = ()  # the files that hold the tensors
-    parts: tuple[Part, ...] = field(default=(), repr=False)
+    parts: tuple[WeightFile, ...] = field(default=(), repr=False)
 
     @property
     def folder(self) -> Path:
@@ -153,7 +153,7 @@ def _indexed(index: Path) -> dict[str, frozenset[str] | None]:
     return {name: frozenset(tensor for tensor, file in where.items() if file == name) for name in names}
 
 
-def _part(file: Path, wanted: frozenset[str] | None) -> Part:
+def _part(file: Path, wanted: frozenset[str] | None) -> WeightFile:
     """One file, by its first bytes and not by its name."""
     with file.open("rb") as opened:
         start = opened.read(64)
@@ -181,7 +181,7 @@ def _guess(start: bytes) -> str:
     return known[0] if known else f"it begins with {start[:8]!r}"
 
 
-def _from_safetensors(file: Path) -> Part:
+def _from_safetensors(file: Path) -> WeightFile:
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -215,10 +215,10 @@ def _from_safetensors(file: Path) -> Part:
         except SafetensorError as error:
             raise ValueError(f"{file} is not a whole safetensors file: {error}") from None
 
-    return Part(tensors, read)
+    return WeightFile(tensors, read)
 
 
-def _from_torch(file: Path) -> Part:
+def _from_torch(file: Path) -> WeightFile:
     pickled = torchfile.read(file)
     content = pickled.content
     if not isinstance(content, dict):
@@ -246,7 +246,7 @@ def _from_torch(file: Path) -> Part:
         return {name: value.of(cache[value.storage.key]) for name, value in chosen.items()}
 
     tensors = {name: Tensorlike(t.shape, str(t.dtype).removeprefix("torch.")) for name, t in by_name.items()}
-    return Part(tensors, read, config if isinstance(config, dict) else {}, pickled.globals, frozenset(average))
+    return WeightFile(tensors, read, config if isinstance(config, dict) else {}, pickled.globals, frozenset(average))
 
 
 def _average(file: Path, ema: Any, parameters: Mapping[str, Stored]) -> dict[str, Stored]:

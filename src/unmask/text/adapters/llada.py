@@ -10,7 +10,7 @@ import torch
 from unmask.models.llama import LlamaConfig
 from unmask.text import foreign
 from unmask.text.adapters.found import Found, Loaded
-from unmask.text.adapters.llamas import Checkpoint, checked, mask_of, number
+from unmask.text.adapters.llamas import LlamaCheckpoint, checked, mask_of, number
 from unmask.text.foreign import Foreign
 
 NAME = "LLaDA"
@@ -45,10 +45,10 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     return _read(found, override).about()
 
 
-def _read(found: Found, override: dict[str, Any]) -> Checkpoint:
+def _read(found: Found, override: dict[str, Any]) -> LlamaCheckpoint:
     override, tokenizer = checked(NAME, override), _tokenizer(found)
     names = {name: ours for name in found.tensors if (ours := _renamed(name)) is not None}
-    return Checkpoint(NAME, found, _config(found, tokenizer, override), names, tokenizer)
+    return LlamaCheckpoint(NAME, found, _config(found, tokenizer, override), names, tokenizer)
 
 
 def _config(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -> LlamaConfig:

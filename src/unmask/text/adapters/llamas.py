@@ -16,7 +16,7 @@ OVERRIDES = ("mask_id", "length", "theta")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class LlamaCheckpoint:
     """A checkpoint read as a Llama: which of its tensors (the key) is which of ours."""
 
     name: str  # of the format

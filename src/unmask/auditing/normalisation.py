@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.protocol import inference
+from unmask.protocol import inference, length_of
 
 TOLERANCE = 1e-4  # of the sum; float32 gives 1e-6 over 50,000 classes, float16 and bfloat16 more than 1e-3
 RAW = 0.5  # an output whose sums are this far from 1 was never normalised
@@ -85,7 +85,7 @@ def _logits(vocab: int, rows: int, seed: int) -> Tensor:
 
 def _output(model: Any, rows: int) -> Tensor:
     """The model's own output on empty canvases."""
-    tokens = torch.full((rows, int(getattr(model, "length", None) or 8)), model.mask_id)
+    tokens = torch.full((rows, length_of(model) or 8), model.mask_id)
     if isinstance(model, torch.nn.Module):
         tokens = tokens.to(next(iter(model.parameters())).device)
     with inference(model):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.models.layers import Projected, at_positions
-
-if TYPE_CHECKING:
-    from unmask.models.kernels import Table
-    from unmask.models.layers import Block, Rotary
+from unmask.models.ddit import Angles, Block
 
 
 class FirstProjections(threading.local):
@@ -25,31 +21,30 @@ class FirstProjections(threading.local):
 
     def __init__(self) -> None:
         self.tokens: Tensor | None = None  # int64 [B, L]
-        self.kept: Projected
-        self.table: Table
+        self.kept: tuple[Tensor, Tensor, Tensor]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FirstProjections, ()  # a copy begins with nothing
 
-    def __call__(self, block: Block, tokens: Tensor, x: Tensor, rotary: Rotary) -> tuple[Table, Projected]:
-        """The rotary table, and the projections of tokens [B, L] whose embeddings are x [B, L, width]."""
+    def __call__(self, block: Block, tokens: Tensor, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
+        """The projections of tokens [B, L] whose embeddings are x [B, L, width]; angles are [L, 1, head_dim]."""
         batch, known = len(tokens), self.tokens
         if known is None or len(known) < batch or known.shape[1] != tokens.shape[1]:
-            self.table = rotary(0, tokens.shape[1])
-            self.kept = block.project(block.prepared(x, None), self.table)
+            self.kept = block.project(block.prepared(x, None, None), angles)
         else:
-            self.kept = (self.kept[0][:batch], self.kept[1][:batch], self.kept[2][:batch])
-            self._update(block, tokens != known[:batch], x)
+            q, k, v = self.kept
+            self.kept = q[:batch], k[:batch], v[:batch]
+            self._update(block, tokens != known[:batch], x, angles)
         self.tokens = tokens.clone()
-        return self.table, self.kept
+        return self.kept
 
-    def _update(self, block: Block, changed: Tensor, x: Tensor) -> None:
+    def _update(self, block: Block, changed: Tensor, x: Tensor, angles: Angles) -> None:
         if block.convolution is not None:
-            x, taps = block.prepared(x, None), block.convolution.weight.shape[1]
+            x, taps = block.prepared(x, None, None), block.convolution.weight.shape[1]
             changed = functional.max_pool1d(changed.float(), taps, stride=1, padding=taps // 2) > 0
         row, at = changed.nonzero(as_tuple=True)
         h = x[row, at].unsqueeze(1)
-        h = h if block.convolution is not None else block.prepared(h, None)
-        new = block.project(h, at_positions(self.table, at.unsqueeze(1)))
+        h = h if block.convolution is not None else block.prepared(h, None, None)
+        new = block.project(h, (angles[0][at].unsqueeze(1), angles[1][at].unsqueeze(1)))
         for kept, part in zip(self.kept, new, strict=True):
             kept[row, :, at] = part.squeeze(2)

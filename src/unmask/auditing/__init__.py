@@ -14,9 +14,17 @@ from typing import Any
 
 import torch
 
-from unmask.audit.law import Consequence, GumbelFit, binomial_tails, chi_square_tail, consequences, fit, leave_truncated
-from unmask.audit.probes import LADDER, SHARE, Probe, measure, rung, rung_cost, sure_first, ties, zero_clock, zipf
-from unmask.audit.subjects import AuditedDraw, builtin, seeded, subject
+from unmask.auditing.law import (
+    Consequence,
+    GumbelFit,
+    binomial_tails,
+    chi_square_tail,
+    consequences,
+    fit,
+    leave_truncated,
+)
+from unmask.auditing.probes import LADDER, SHARE, Probe, measure, rung, rung_cost, sure_first, ties, zero_clock, zipf
+from unmask.auditing.subjects import AuditedDraw, builtin, seeded, subject
 
 SMALLEST_BUDGET = 1e6
 REFINE_AT = (0.7, 1.5, 3.0)  # c = e^-M / p

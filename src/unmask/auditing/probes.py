@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask import theory
-from unmask.audit.law import Count, chi_square_tail, leave_grid, leave_zero, quantum
-from unmask.audit.subjects import AuditedDraw
+from unmask.auditing.law import Count, chi_square_tail, leave_grid, leave_zero, quantum
+from unmask.auditing.subjects import AuditedDraw
 
 FALSE_ALARM = 1e-6  # how often an exact sampler is called faulty
 MISSED = 1e-3  # how often a rung passes the grid that it was made for

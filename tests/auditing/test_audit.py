@@ -18,8 +18,8 @@ from scipy import stats
 import unmask
 from tests.helpers import FALSE_ALARM
 from unmask import audit, draw, theory
-from unmask.audit import probes as audit_probes
-from unmask.audit.law import (
+from unmask.auditing import probes as audit_probes
+from unmask.auditing.law import (
     Count,
     binomial_tails,
     chi_square_tail,
@@ -32,8 +32,8 @@ from unmask.audit.law import (
     position,
     quantum,
 )
-from unmask.audit.normalisation import audit_normalisation
-from unmask.audit.subjects import BUILTIN, builtin, subject
+from unmask.auditing.normalisation import audit_normalisation
+from unmask.auditing.subjects import BUILTIN, builtin, subject
 from unmask.cli.audit import main
 from unmask.noise import Streams
 

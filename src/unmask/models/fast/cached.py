@@ -1,0 +1,309 @@
+"""Networks that read every token once: exact KV caches, in any order and left to right.
+
+Slot i of a sequence's memory holds the keys and values of the i-th entry that was read for it. A call compares the
+canvas with what is known, keeps the slots up to the first that has changed, and feeds what comes behind. The entries
+that are only asked for, and guesses, are put behind the settled ones, where the next call overwrites them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.models.anyorder import neighbours, usual_order
+from unmask.models.causal import Causal
+from unmask.models.ddit import Angles, Block, Transformer, take
+from unmask.models.fast.packing import Ready
+from unmask.models.seats import Seated
+from unmask.protocol import follows_order
+
+
+class Feed(NamedTuple):
+    """The entries of a call, and what they may see: all keys in slots up to their level, and themselves."""
+
+    tokens: Tensor  # int64 [B, M]
+    positions: Tensor  # int64 [B, M]
+    slots: Tensor  # int64 [B, M]: where their keys and values go
+    level: Tensor  # int64 [B, M]
+    start: int | None  # the first slot, where all sequences have the same ones in a row: they are then sliced
+    stop: int  # one past the highest slot
+    near: Tensor | None  # int64 [B, M, taps]: the slots of the convolution's inputs; 0 for none, s + 1 for slot s
+    wanted: Tensor  # int64 [B, R]: the entries whose logits are asked for
+
+
+class Cached(Seated):
+    """A network as a plain denoiser that remembers what it read (the protocol ``Caches``)."""
+
+    suppresses_mask = True  # the network does
+
+    def __init__(self, network: Transformer) -> None:
+        super().__init__()
+        self.network = network
+        self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
+
+    def blank(self, seats: int, length: int) -> dict[str, Tensor]:
+        config, like = self.network.config, self.network.vocab_embed.embedding  # whose type and device are everybody's
+        size, slots = config.width // config.heads, length + 1
+        made: dict[str, Tensor] = {"valid": torch.zeros(seats, dtype=torch.int64, device=like.device)}
+        for i in range(config.layers):
+            made[f"keys and values {i}"] = like.new_zeros(seats, 2, config.heads, slots, size)
+            if config.convolution:
+                made[f"inputs {i}"] = like.new_zeros(seats, slots + 1, config.width)  # the first is for none
+        return made
+
+    def forget(self, seats: slice) -> None:
+        self.kept["valid"][seats] = 0  # slots whose contents are what the sequence's record says
+
+    def run(self, ready: Ready, feed: Feed, here: slice) -> Tensor:
+        """Logits [B, R, V]: the blocks over the entries, of the last one only what the wanted ones need."""
+        network = ready.network
+        self._make_room(feed.stop)
+        x: Tensor = network.vocab_embed(feed.tokens)
+        angles = network.rotary_emb(feed.positions)
+        slots = torch.arange(feed.stop, device=x.device)
+        hidden = (slots > feed.level.unsqueeze(-1)) & (slots != feed.slots.unsqueeze(-1))
+        mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf).unsqueeze(1)  # added to every layer's
+        for i, block in enumerate(network.blocks[:-1]):
+            x = block.feed_forward(self._attend(i, block, x, angles, mask, feed, here), None)
+        last, mask = len(network.blocks) - 1, take(mask.squeeze(1), feed.wanted).unsqueeze(1)
+        x = self._attend(last, network.blocks[last], x, angles, mask, feed, here, feed.wanted)
+        return ready.logits(network.output_layer.norm_final(network.blocks[last].feed_forward(x, None)))
+
+    def _attend(
+        self, i: int, block: Block, x: Tensor, angles: Angles, mask: Tensor, feed: Feed, here: slice,
+        wanted: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The attention half of block i, for all entries or the wanted ones; their keys and values are remembered."""
+        h = block.norm1(x)
+        row = torch.arange(len(x), device=x.device).unsqueeze(1)
+        if block.convolution is not None:
+            assert feed.near is not None
+            inputs = self.kept[f"inputs {i}"][here]
+            inputs[row, feed.slots + 1] = h
+            h = block.convolution.among(h, inputs, feed.near)
+        q, k, v = block.project(h, angles)
+        keys, values = self.kept[f"keys and values {i}"][here].unbind(1)
+        if feed.start is not None:
+            keys[:, :, feed.start : feed.stop], values[:, :, feed.start : feed.stop] = k, v
+        else:
+            keys[row, :, feed.slots], values[row, :, feed.slots] = k.transpose(1, 2), v.transpose(1, 2)
+        if wanted is not None:
+            x, q = take(x, wanted), take(q.transpose(1, 2), wanted).transpose(1, 2)
+        return x + block.mix(q, keys[:, :, : feed.stop], values[:, :, : feed.stop], mask)
+
+    def _make_room(self, slots: int) -> None:
+        """Slots up to this many: guesses, and rows that are asked for behind a full canvas, take more than tokens."""
+        there = self.kept["keys and values 0"].shape[3]
+        more = (0, 0, 0, slots + slots // 8 - there)  # so that windows that grow do not copy it all each time
+        if there < slots:
+            for name, kept in self.kept.items():
+                if name.startswith(("keys", "inputs")):
+                    self.kept[name] = functional.pad(kept, more)
+
+
+class AnyOrderCached(Cached):
+    """An any-order network: tokens that have become visible are fed together with the asked rows, 2k rows for k.
+
+    If some were masked again or changed, what came after the first of them is fed again. The answers at masked rows are
+    those of the network, given the order in which tokens became visible; those at visible rows mean nothing.
+    """
+
+    def __init__(self, ready: Ready) -> None:
+        if not follows_order(ready.network):
+            raise ValueError(f"a cache needs attention='order', got {ready.network.config.attention!r}")
+        super().__init__(ready.network)
+        self.ready = ready
+
+    def for_sampling(self) -> AnyOrderCached:
+        """The same with nothing remembered."""
+        return AnyOrderCached(self.ready)
+
+    @property
+    def when(self) -> Tensor:
+        """When each token of the last canvas became visible: int64 [B, L], L where it is masked."""
+        return self.kept["slot"][: self.taken]
+
+    def blank(self, seats: int, length: int) -> dict[str, Tensor]:
+        device = self.network.vocab_embed.embedding.device
+        seen = torch.full((seats, length), self.mask_id, device=device)  # the last canvas
+        # and where each of its visible tokens is kept
+        return {"seen": seen, "slot": torch.full_like(seen, length), **super().blank(seats, length)}
+
+    def forget(self, seats: slice) -> None:
+        super().forget(seats)
+        self.kept["seen"][seats], self.kept["slot"][seats] = self.mask_id, self.canvas
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
+        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        if not tokens.numel() or not rows.numel():
+            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
+        nothing = rows[:, :0]
+        return self._answer(tokens, nothing, nothing.sum(1, keepdim=True), rows, self.here(tokens, seats))
+
+    @torch.inference_mode()
+    def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
+        """Logits [B, W, V] of the next W tokens, each given the settled tokens and the guesses of those before it.
+
+        order [B, W] are the positions that come next, in order, -1 for pads; the first known [B] of them hold guesses
+        in tokens [B, L]. What is visible and not in the order is settled. Guesses are fed behind the settled tokens and
+        overwritten by the next call, unless it shows them settled in this order.
+        """
+        if not tokens.numel() or not order.numel():
+            return torch.empty(*order.shape, self.vocab_size, device=order.device)
+        known = known.to(tokens.device).unsqueeze(1)
+        guesses = order[:, : int(known.max())].clamp(min=0)
+        return self._answer(tokens, guesses, known, order.clamp(min=0), self.here(tokens, seats), order)
+
+    def _answer(
+        self, tokens: Tensor, guesses: Tensor, known: Tensor, rows: Tensor, here: slice, order: Tensor | None = None
+    ) -> Tensor:
+        """Logits at the rows [B, R] behind guesses [B, G], of which each sequence has known [B, 1].
+
+        A row sees the settled tokens and, in a window, as many guesses as come before it.
+        """
+        settled, (device, width) = tokens, (tokens.device, rows.shape[1])
+        if order is not None:
+            settled = _masked(tokens, order, self.mask_id)
+        kept, count, fed = self._changes(settled, here)
+        self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
+        total, new, guess = kept + count, torch.arange(fed.shape[1], device=device), _arange(guesses)
+        real, guessed, column = new < count, guess < known, torch.arange(width, device=device)
+        # Settled tokens, guesses, rows; what pads a sequence goes behind all of its own.
+        end = total + known + width
+        slots = torch.cat((
+            torch.where(real, kept + new, end), torch.where(guessed, total + guess, end), total + known + column,
+        ), 1)  # fmt: skip
+        before = torch.zeros_like(column) if order is None else torch.minimum(column, known)
+        level = torch.cat((slots[:, : -width], total + before - 1 + torch.zeros_like(rows)), 1)
+        slot = torch.where(settled == self.mask_id, self.canvas, self.kept["slot"][here])
+        slot = _scattered(slot, fed, real, kept + new)
+        place = _scattered(slot, guesses, guessed, total + guess)
+        positions = torch.cat((fed, guesses, rows), 1)
+        whole = bool(real.all()) and bool(guessed.all())
+        first = int(kept.min())
+        near, taps = None, self.network.config.convolution
+        if taps:
+            shown = torch.where(place == self.canvas, -1, place)
+            near = neighbours(shown, place, positions, level, slots, taps)
+        asked = torch.arange(width, device=device) + (positions.shape[1] - width)
+        read = torch.cat((tokens.gather(1, positions[:, :-width]), torch.full_like(rows, self.mask_id)), 1)
+        feed = Feed(
+            read, positions, slots, level, first if whole and first == int(kept.max()) else None,
+            int(slots.max()) + 1, near, asked.expand_as(rows),
+        )  # fmt: skip
+        logits = self.run(self.ready, feed, here)
+        seen = torch.where(place == self.canvas, self.mask_id, tokens)
+        self.kept["seen"][here], self.kept["slot"][here] = seen, place
+        self.kept["valid"][here] = (total + known).squeeze(1)
+        return logits
+
+    def _changes(self, tokens: Tensor, here: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """How many tokens stay in their slots [B, 1], how many are to be fed [B, 1], and their positions [B, N]."""
+        seen, slot, valid = self.kept["seen"][here], self.kept["slot"][here], self.kept["valid"][here].unsqueeze(1)
+        length, known = tokens.shape[1], seen != self.mask_id
+        same = known & (seen == tokens)
+        # Up to the first slot whose token is gone, all stay.
+        kept = torch.where(known & ~same, slot, valid).amin(1, keepdim=True).minimum(valid)
+        feed = (tokens != self.mask_id) & ~(same & (slot < kept))
+        count = feed.sum(1, keepdim=True)
+        # What was known comes first, in its old order; what has just become visible comes in the usual one.
+        key = torch.where(same, slot, length + usual_order(length).to(tokens.device))
+        fed = torch.where(feed, key, 2 * length).topk(int(count.max()), largest=False).indices
+        return kept, count, fed
+
+
+class LeftToRightCached(Cached):
+    """A left-to-right network: slot i holds the i-th input. Any rows may be asked for; each new token is fed once.
+
+    several: the network for calls of several rows, made when it is first needed.
+    """
+
+    def __init__(self, network: Causal, several: Callable[[], Ready]) -> None:
+        super().__init__(network)
+        self.causal_network, self.several = network, several
+
+    def for_sampling(self) -> LeftToRightCached:
+        """The same with nothing remembered."""
+        return LeftToRightCached(self.causal_network, self.several)
+
+    def blank(self, seats: int, length: int) -> dict[str, Tensor]:
+        device = self.network.vocab_embed.embedding.device
+        return {"seen": torch.full((seats, length), -1, device=device), **super().blank(seats, length)}  # the inputs
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
+        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        if not tokens.numel() or not rows.numel():
+            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
+        return self._answer(tokens, rows, self.here(tokens, seats), len(tokens) > 1)
+
+    @torch.inference_mode()
+    def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
+        """Logits [B, W, V] of the next W tokens, each given the settled tokens and the guesses of those before it.
+
+        order [B, W] are the next masked positions from left to right, -1 for pads; the first known [B] of them hold
+        guesses in tokens [B, L]. Behind the first position without a guess nothing can be said: its row is repeated.
+        """
+        if not tokens.numel() or not order.numel():
+            return torch.empty(*order.shape, self.vocab_size, device=order.device)
+        here, real = self.here(tokens, seats), (order >= 0).sum(1)
+        last = torch.minimum(known.to(order.device), real - 1).clamp(min=0).unsqueeze(1)
+        column = torch.arange(order.shape[1], device=order.device).minimum(last)
+        # A sequence without a window is asked what it was asked last: nothing new is read for it.
+        idle = (self.kept["valid"][here] - 1).clamp(min=0) + self.causal_network.lag
+        rows = torch.where((real > 0).unsqueeze(1), order.gather(1, column), idle.unsqueeze(1))
+        logits = self._answer(tokens, rows[:, : int(last.max()) + 1], here, True)
+        return take(logits, column)
+
+    def _answer(self, tokens: Tensor, rows: Tensor, here: slice, several: bool) -> Tensor:
+        network, valid = self.causal_network, self.kept["valid"][here].unsqueeze(1)
+        inputs, outputs = network.inputs(tokens), (rows - network.lag).clamp(min=0)
+        every = torch.arange(inputs.shape[1], device=inputs.device)
+        same = torch.where(inputs == self.kept["seen"][here], inputs.shape[1], every).amin(1, keepdim=True)
+        kept = same.minimum(valid).minimum(outputs.amin(1, keepdim=True))
+        stop = outputs.amax(1, keepdim=True) + 1
+        # What pads a sequence to the longest feed lies behind what it may see, and is not remembered.
+        slots = kept + torch.arange(int((stop - kept).max()), device=inputs.device)
+        slots, first = slots.clamp(max=inputs.shape[1]), int(kept.min())
+        near, taps = None, network.config.convolution
+        if taps:
+            near = (slots.unsqueeze(-1) + torch.arange(2 - taps, 2, device=slots.device)).clamp(min=0)
+        feed = Feed(
+            inputs.gather(1, slots.clamp(max=inputs.shape[1] - 1)), slots, slots, slots,
+            first if first == int(kept.max()) else None, int(slots.max()) + 1, near, outputs - kept,
+        )  # fmt: skip
+        self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
+        # A product of one row gains nothing from packed weights.
+        logits = self.run(self.several() if several else Ready(network, network.logits), feed, here)
+        self.kept["seen"][here], self.kept["valid"][here] = inputs, stop.squeeze(1)
+        return network.answers(logits, rows)
+
+
+def _arange(like: Tensor) -> Tensor:
+    return torch.arange(like.shape[1], device=like.device)
+
+
+def _masked(tokens: Tensor, order: Tensor, mask_id: int) -> Tensor:
+    """The canvas with the positions of the order masked; -1 pads."""
+    hidden = torch.zeros(len(tokens), tokens.shape[1] + 1, dtype=torch.bool, device=tokens.device)
+    hidden = hidden.scatter(1, torch.where(order < 0, tokens.shape[1], order), True)[:, :-1]
+    return torch.where(hidden, mask_id, tokens)
+
+
+def _scattered(x: Tensor, index: Tensor, real: Tensor, values: Tensor) -> Tensor:
+    """x with the values at the index [B, N] where they are real."""
+    more = functional.pad(x, (0, 1))
+    return more.scatter(1, torch.where(real, index, x.shape[1]), values.expand_as(index))[:, :-1]

@@ -1,0 +1,80 @@
+"""Weights in the layout of oneDNN's kernels, for calls that multiply a few rows by every weight of a network.
+
+A step of cached sampling has two rows. It costs what reading the weights from memory costs, once if the kernel can. The
+ordinary product of two rows takes as long as two products of one row; packed, they cost about as much as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from unmask.models.ddit import Transformer
+from unmask.models.fast.fold import sharing
+
+LEAST = 1 << 20  # numbers of weights in all from which a step waits for the memory; smaller networks stay in the cache
+ROWS = 16  # that the layout is made for: it serves any number, and from 2 to about 32 better than the plain one
+
+
+class Packed(nn.Module):
+    """x W^T + b for a packed W [out, in], which it does not keep in any other form; for inference alone."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        with torch.inference_mode(False), torch.no_grad():  # a tensor of inference mode could not be used outside it
+            self.bias = None if bias is None else bias.detach().clone()
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), ROWS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # nothing in it changes
+
+
+@cache
+def works() -> bool:
+    """Whether this torch has oneDNN's kernels and they do what they should: they are not a public interface."""
+    weight, x = torch.eye(32), torch.arange(64.0).view(2, 32)
+    try:
+        return torch.equal(Packed(weight, torch.ones(32))(x), x + 1)
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+
+
+def available(weight: Tensor) -> bool:
+    """Whether this weight can be packed here."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and works()
+
+
+class Ready(NamedTuple):
+    """A network without adaLN whose blocks are to be called, and the map from its final states to logits."""
+
+    network: Transformer
+    logits: Callable[[Tensor], Tensor]
+
+
+def packed(network: Transformer) -> Ready:
+    """A copy that shares all but its matrices with this network, and has those packed; itself where none would be."""
+    made = sharing(network)
+    linears = list(_linears(made))
+    weights = [one.weight for *_, one in linears]
+    if sum(weight.numel() for weight in weights) < LEAST or not all(map(available, weights)):
+        return Ready(network, network.logits)
+    for parent, name, one in linears:
+        setattr(parent, name, Packed(one.weight, one.bias))
+    head = Packed(*made.head())
+    del made.output_layer.linear
+    return Ready(made, head)
+
+
+def _linears(network: Transformer) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    for parent in network.blocks.modules():  # type: ignore[attr-defined]
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Linear):
+                yield parent, name, child

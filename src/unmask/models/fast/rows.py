@@ -1,0 +1,117 @@
+"""A network without a cache, for sampling: of its last block and head it computes what the asked rows need."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.models import anyorder
+from unmask.models.anyorder import Entries
+from unmask.models.ddit import Angles, Block, DDiT, check_tokens, modulation, rotate, take
+from unmask.models.fast.first_block import FirstProjections
+from unmask.models.fast.fold import constants_folded, own
+
+MLP_ROWS = 512  # rows of an MLP computed at once: half the memory of a step, at the same speed
+
+
+class AskedRows(nn.Module):
+    """logits = model(tokens, time, rows) of a DDiT whose answers depend on no earlier call."""
+
+    suppresses_mask = True  # the network does
+
+    def __init__(self, network: DDiT) -> None:
+        super().__init__()
+        self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
+        # Where projections are kept, weights must not change under them.
+        keeps = network.config.conditioning == "none" and network.config.attention == "bidirectional"
+        self.network = own(network) if keeps else constants_folded(network)
+        self.first: FirstProjections | None = FirstProjections() if keeps else None
+        for block in self.network.blocks:
+            block.add_module("mlp", InPieces(*block.mlp))
+
+    def for_sampling(self) -> AskedRows:
+        return self
+
+    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """tokens [B, L], time [B], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows."""
+        return self.network.logits(self.states(tokens, time, rows))
+
+    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
+        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order: no head for pads."""
+        count = where.sum(1, keepdim=True)
+        rows = (~where).to(torch.int8).argsort(dim=1, stable=True)[:, : int(count.max()) if len(count) else 0]
+        real = torch.arange(rows.shape[1], device=rows.device) < count
+        return self.network.logits(self.states(tokens, time, rows)[real])
+
+    def states(self, tokens: Tensor, time: Tensor | None, rows: Tensor | None) -> Tensor:
+        """The final states [B, R, width]."""
+        check_tokens(tokens)
+        network, config = self.network, self.network.config
+        if rows is None:
+            return network.states(tokens, time)
+        if config.attention == "visible":
+            entries = anyorder.asked(tokens, self.mask_id, config.convolution, rows)
+            assert entries.rows is not None
+            rows = entries.rows
+        else:
+            entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution)
+        x, c = network.embedded(entries.tokens), network.conditioning(tokens, time)
+        angles = network.rotary_emb(entries.positions)
+        blocks = network.blocks[:-1]
+        # What is kept is a tensor of inference mode, and could not be changed outside it.
+        keeps = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
+        if self.first is not None and blocks and tokens.numel() and keeps:
+            first, blocks = blocks[0], blocks[1:]
+            q, k, v = self.first(first, tokens, x, angles)
+            x = first.feed_forward(x + first.mix(q, k, v, None), None)
+        for block in blocks:
+            x = block(x, angles, c, entries)
+        x = last_block(network.blocks[-1], x, angles, c, entries, rows)
+        final = modulation(network.output_layer.adaLN_modulation, c, 2)
+        states: Tensor = network.output_layer.norm_final(x, *(final or ()))
+        return states
+
+
+def last_block(block: Block, x: Tensor, angles: Angles, c: Tensor | None, entries: Entries, rows: Tensor) -> Tensor:
+    """A block at the rows [B, R] alone: keys and values are everybody's, queries and MLP are theirs."""
+    vectors = block.vectors(c)
+    h = block.prepared(x, vectors, entries.near)
+    width, weight = h.shape[-1], block.attn_qkv.weight  # laid out (three, head, dim)
+    size = (block.heads, width // block.heads)
+    q = functional.linear(take(h, rows), weight[:width]).view(*rows.shape, *size)
+    k, v = functional.linear(h, weight[width:]).view(*h.shape[:2], 2, *size).unbind(2)
+    cos, sin = (part.expand(len(x), *part.shape[-3:]) for part in angles)
+    mask = None if entries.mask is None else take(entries.mask.squeeze(1), rows).unsqueeze(1)
+    q, k = rotate(q, (take(cos, rows), take(sin, rows))), rotate(k, angles)
+    out = block.mix(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask)
+    return block.feed_forward(block.add(take(x, rows), vectors[2] if vectors else None, out), vectors)
+
+
+class InPieces(nn.Module):
+    """A block's MLP, some rows at a time, on a CPU in float32; inference alone."""
+
+    def __init__(self, up: nn.Module, _: nn.Module, down: nn.Module) -> None:
+        super().__init__()
+        self.up, self.down = up, down
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling():
+            return self._piece(x)
+        pieces = [self._piece(piece) for piece in torch.split(x.flatten(0, -2), MLP_ROWS)]
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view_as(x)
+
+    def _piece(self, x: Tensor) -> Tensor:
+        down: Tensor = self.down(gelu(self.up(x)))
+        return down
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x (1 + tanh u) / 2, u = sqrt(2/pi) (x + 0.044715 x^3), which is x sigmoid(2u): torch's sigmoid costs half."""
+    if x.dtype != torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return functional.gelu(x, approximate="tanh")
+    twice = 2 * math.sqrt(2 / math.pi)
+    gate = torch.addcmul(x.new_tensor(twice), x, x, value=0.044715 * twice)
+    return gate.mul_(x).sigmoid_().mul_(x)
