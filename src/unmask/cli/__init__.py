@@ -22,6 +22,7 @@ VERBS = {
     "infill": "fill the blanks of a text",
     "models": "list the models that can be called by name",
     "evaluate": "the likelihood of data under a model, with its errors",
+    "steps": "how many network calls a model needs, and what fewer of them cost",
     "judge": "the perplexity of samples under a judge, and their entropy",
     "frontier": "models and samplers by perplexity, entropy and cost",
     "serve": "serve models: OpenAI's API, our own, and a page",
