@@ -4,8 +4,8 @@ import random
 
 import pytest
 import torch
-
 from benchmarks.rejection import Rejection
+
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
 from unmask import ahead, draw, plan, predict, sample
 from unmask.ahead import Ahead, Width, settled
