@@ -201,7 +201,8 @@ class TestWhatACallDoes:
         guesses = [{} for _ in x]
         for step in made.trace:
             for b, i in enumerate(step.sequences.tolist()):
-                filled = {p: t for p, t in zip(step.positions[b].tolist(), step.tokens[b].tolist(), strict=True) if p >= 0}
+                cells = zip(step.positions[b].tolist(), step.tokens[b].tolist(), strict=True)
+                filled = {p: t for p, t in cells if p >= 0}
                 assert filled, "every pass settles a token"
                 assert all(int(x[i, p]) == model.mask_id for p in filled)
                 new = {p: t for p, t in step.guessed[b].tolist() if p >= 0}
@@ -210,7 +211,7 @@ class TestWhatACallDoes:
                 assert int(step.corrected[b]) == sum(now[p] != t for p, t in guesses[i].items() if p in now)
                 assert int(step.draws[b]) == len(now)
                 # All that settle but the last were guessed right.
-                *sure, last = filled
+                *sure, _ = filled
                 assert all(guesses[i].get(p) == filled[p] for p in sure)
                 guesses[i] = {p: t for p, t in guesses[i].items() if p not in filled} | new
             apply(step, x, model.mask_id)
@@ -366,8 +367,8 @@ class TestWidth:
     def test_it_follows_when_guesses_become_right_or_wrong(self):
         cost = COSTS["weights are read once"]
         for early, late in ((0.1, 0.98), (0.98, 0.1)):
-            rate, used = simulated(Width(), cost, lambda n, e=early, late=late: e if n < 300 else late, passes=600)
-            most, wanted = best(cost, lambda _, late=late: late, passes=600)
+            _, used = simulated(Width(), cost, lambda n, e=early, late=late: e if n < 300 else late, passes=600)
+            _, wanted = best(cost, lambda _, late=late: late, passes=600)
             last = sorted(used[-100:])[50]
             assert wanted / 2 <= last <= 2 * wanted, (last, wanted)
 
