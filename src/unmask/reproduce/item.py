@@ -95,6 +95,6 @@ class Subject:
     judge: Any = field(repr=False)  # an unmask.evaluate Judge: .nats(Samples) -> nats of each token of each sequence
     decode: Callable[[list[int]], str] = field(repr=False)
     left_to_right: Callable[..., Sample] | None = field(repr=False)  # (num, length, seed, draw, temperature) -> Sample
-    exact: Callable[[int, int, int], Tensor] | None = field(default=None, repr=False)  # of the truth: (num, length, seed)
+    exact: Callable[[int, int, int], Tensor] | None = field(default=None, repr=False)  # the truth itself
     most: int | None = None  # sequences of a cell at most, where judging is what costs
     sedd: Any = field(default=None, repr=False)  # a network trained with the score entropy; by default `model` itself
