@@ -87,10 +87,8 @@ def begun(made: DDiT | Causal, length: int, known: int, batch: int) -> Callable[
     """A run of sampling that begins with so many visible tokens: the first ones, or each sequence's own random set."""
     random = torch.Generator().manual_seed(known)
     tokens = torch.randint(made.vocab_size, (batch, length), generator=random)
-    if isinstance(made, Causal):
-        canvas = torch.where(torch.arange(length) < known, tokens, made.mask_id)
-        return lambda note: unmask.sample(made, canvas=canvas, callback=note)
-    ranks = torch.rand(batch, length, generator=random).argsort(1)
+    left_to_right = isinstance(made, Causal)
+    ranks = torch.arange(length) if left_to_right else torch.rand(batch, length, generator=random).argsort(1)
     canvas = torch.where(ranks < known, tokens, made.mask_id)
     return lambda note: unmask.sample(made, canvas=canvas, callback=note)
 

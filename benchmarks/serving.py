@@ -34,7 +34,7 @@ import torch
 from unmask import Model
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig
-from unmask.protocol import inference
+from unmask.protocol import for_sampling, inference
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Done, Failed, Filled, Job, Refused
 from unmask.serve.engine.limits import Limits
@@ -125,23 +125,20 @@ def batching(served: dict[str, Served], name: str, each: int, body: dict[str, An
 def limit(served: Served, length: int, repeat: int) -> float:
     """16 calls for one sequence against one call for 16: what batching could bring if nothing but the network counted.
 
-    Of a cached model the call is a step's: the token that was read last and, any-order, the one that is asked for.
+    A call of a run: one token has become visible since the last, and one is asked for.
     """
-    network = getattr(served.network, "network", served.network)
-    known = 1 if served.kind == "any-order" else 0
-    size = length if served.kind == "masked" else 1 + known
 
     def seconds(batch: int) -> float:
-        tokens = torch.full((batch, size), network.mask_id)
-        tokens[:, :known] = 0
-        rows = torch.full((batch, 1), size - 1)
+        network = for_sampling(served.network)
+        tokens = torch.full((batch, length), network.mask_id)
         times = []
         with inference(network):
-            for _ in range(repeat):
+            for position in range(1 + repeat):
                 started = time.perf_counter()
-                network(tokens, rows=rows)
+                network(tokens, rows=torch.full((batch, 1), position))
                 times.append(time.perf_counter() - started)
-        return min(times)
+                tokens[:, position] = 0
+        return min(times[1:])
 
     return CLIENTS * seconds(1) / seconds(CLIENTS)
 
@@ -182,7 +179,8 @@ def soak(served: dict[str, Served], requests: int, length: int) -> dict[str, flo
     """Requests of every kind, one in five cancelled; memory after a third of them, and at the end."""
     engine = Engine(Limits(max_batch=8)).start()
     choose, marks, told = random.Random(0), [], queue.Queue[Any]()
-    ways: list[dict[str, Any]] = [{}, {"steps": 4}, {"steps": 4, "order": "correct"}, {"steps": 4, "order": "margin"}]
+    ways: list[dict[str, Any]] = [{}, {"steps": 4}, {"steps": 4, "predictor": "correct"}]
+    ways += [{"steps": 4, "decoding": "margin"}, {"steps": 4, "sampler": "published-ancestral"}]
     for number in range(requests):
         name = choose.choice(list(served))
         way = {} if served[name].kind == "left-to-right" else choose.choice(ways)

@@ -21,7 +21,7 @@ from unmask.serve.engine.job import Done, Failed, Filled, Job
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 from unmask.serve.http.app import create_app
-from unmask.serve.http.request import unmask_work
+from unmask.serve.http.request import find, options, unmask_work
 from unmask.serve.http.schemas import UnmaskRequest
 
 
@@ -63,8 +63,15 @@ SERVED = {name: Served(one) for name, one in MODELS.items()}
 
 def library(body: dict[str, Any]) -> Any:
     """What the library gives for a request to /v1/unmask: the truth that the server must tell."""
-    work = unmask_work(SERVED, UnmaskRequest(**body), LIMITS)
-    return work.alone(work.model, lambda step: None)
+    asked = UnmaskRequest(**body)
+    model = find(SERVED, asked.model).model
+    how = options(asked).arguments() | {"seed": asked.seed or 0}
+    if asked.text is not None:
+        return model.infill(asked.text, asked.number, mask_character=asked.mask_character, **how)
+    if asked.canvas is not None:
+        ids = [model.denoiser.mask_id if i is None else i for i in asked.canvas]
+        return model.sample(canvas=torch.tensor([ids] * asked.number), **how)
+    return model.sample(asked.number, prompt=asked.prompt or "", length=asked.length, **how)
 
 
 class Asked:
@@ -75,7 +82,7 @@ class Asked:
         work = unmask_work(served, UnmaskRequest(**body), engine.limits)
         self.engine, self.job = engine, Job(work, self.told.put, watched=watched)
         self.steps: list[Filled] = []
-        self.planned = engine.submit(self.job)
+        self.forecasts = engine.submit(self.job)
 
     def answer(self) -> list[Done]:
         """The finished sequences; whatever failed is raised."""

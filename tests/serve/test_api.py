@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 
 from tests.serve.served import LIMITS, MODELS, SERVED, library, listening, model, until
 from unmask.evaluate.judge.diversity import sequence_entropy
-from unmask.serve.engine.job import Done
-from unmask.serve.engine.lane import Entry
+from unmask.serve.engine.job import Change, Done
 from unmask.serve.engine.limits import Limits
-from unmask.serve.engine.transcript import Transcript
 from unmask.serve.engine.work import Served
 from unmask.serve.http.app import create_app
 from unmask.serve.http.openai import Completion, first_stop, held_back
 from unmask.serve.http.request import completion_works
 from unmask.serve.http.schemas import CompletionRequest
+from unmask.serve.http.transcript import Transcript
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +52,13 @@ def events(text):
 ASKED = {
     "text": {"text": "God ________ the earth", "number": 2, "steps": 3},
     "prompt": {"prompt": "And the ", "length": 10, "top_p": 0.9},
-    "canvas": {"canvas": [1, None, 2, None, None], "order": "correct", "steps": 2},
-    "nothing": {"length": 6, "draw": "exponential-race"},
-    "looking": {"length": 6, "order": "confidence", "steps": 3, "number": 2},
+    "canvas": {"canvas": [1, None, 2, None, None], "predictor": "correct", "steps": 2},
+    "nothing": {"length": 6, "draw": "inverse-cdf"},
+    "looking": {"length": 6, "decoding": "confidence", "steps": 3, "number": 2},
     "published": {"length": 6, "sampler": "published-euler", "steps": 4},
     "left-to-right": {"model": "twin", "prompt": "In ", "length": 8},
     "any-order": {"model": "anyorder", "text": "In the ________ God", "steps": 4},
-    "bytes": {"model": "bytes", "text": "神____ é____", "order": "correct", "steps": 5},
+    "bytes": {"model": "bytes", "text": "神____ é____", "predictor": "correct", "steps": 5},
 }
 
 
@@ -124,15 +123,15 @@ def test_characters_are_shown_whole_and_once(text, noise, luck):
     transcript, order = pieces_of(data), list(range(len(data)))
     luck.shuffle(order)
     for position in order:
-        entry = Entry([position], [data[position]], [1.0], [0.0], [True], None)
-        transcript.apply(entry)
+        change = Change([position], [data[position]], [1.0], [0.0], None)
+        transcript.apply(change)
         assert "\ufffd" not in "".join(piece or "" for piece in transcript.pieces) or "\ufffd" in text
     assert "".join(transcript.pieces) == data.decode()
     # Bytes that are no text are replaced as decode does it.
     wild = noise + data
     transcript = pieces_of(wild)
     for position, byte in enumerate(wild):
-        transcript.apply(Entry([position], [byte], [1.0], [0.0], [True], None))
+        transcript.apply(Change([position], [byte], [1.0], [0.0], None))
     assert "".join(transcript.pieces) == wild.decode(errors="replace")
 
 
@@ -169,13 +168,13 @@ class TestCompletions:
         assert reasons == {one.index: one.finish_reason for one in plain.choices}
         assert usage == plain.usage
 
-    @pytest.mark.parametrize("order", ["correct", "remdm-cap", "margin"])
-    def test_tokens_that_may_be_taken_back_are_not_sent(self, gpt, order):
-        more = {"order": order, "steps": 6}
+    @pytest.mark.parametrize("way", [{"predictor": "correct"}, {"decoding": "remdm-cap"}, {"decoding": "margin"}])
+    def test_tokens_that_may_be_taken_back_are_not_sent(self, gpt, way):
+        more = {**way, "steps": 6}
         options = {"model": "tiny", "prompt": "", "max_tokens": 12, "seed": 9, "extra_body": more}
         plain = gpt.completions.create(**options).choices[0].text
         chunks = [chunk.choices[0].text for chunk in gpt.completions.create(**options, stream=True)]
-        assert "".join(chunks) == plain and (order == "margin" or len(chunks) == 1)
+        assert "".join(chunks) == plain and ("margin" in way.values() or len(chunks) == 1)
 
     def test_stop_ends_a_text_and_is_not_in_it(self, gpt):
         options = {"model": "twin", "prompt": "In ", "max_tokens": 12, "seed": 3}
@@ -323,11 +322,14 @@ def test_a_name_that_is_not_this_machines_is_not_answered():
         ({"prompt": "\ud800", "length": 9}, "surrogate"),
         ({"sampler": "parallel"}, "needs steps"),
         ({"sampler": "published-euler"}, "needs steps"),
-        ({"sampler": "parallel", "order": "margin", "steps": 2}, "takes no sampler"),
-        ({"order": "margin", "block": 2, "steps": 3, "length": 20}, "blocks"),
+        ({"sampler": "parallel", "decoding": "margin", "steps": 2}, "takes no sampler"),
+        ({"decoding": "margin", "block": 2, "steps": 3, "length": 20}, "blocks"),
+        ({"order": "correct", "steps": 3}, "order correct is now predictor correct"),
+        ({"order": "margin"}, "order margin is now decoding margin"),
+        ({"order": "random"}, "predictor for second-order predictors, decoding for decoding orders"),
         ({"model": "twin", "steps": 3}, "takes no"),
         ({"model": "twin", "text": "a____"}, "cannot fill blanks"),
-        ({"model": "twin", "canvas": [None, 1]}, "holes come last"),
+        ({"model": "twin", "canvas": [None, 1]}, "holes of its canvas must come last"),
     ],
     ids=str,
 )

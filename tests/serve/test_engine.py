@@ -3,8 +3,10 @@
 import functools
 import gc
 import json
+import queue
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,28 +14,42 @@ import torch
 from tests.serve.served import MODELS, SERVED, Asked, library, lively, model, running, until
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
+from unmask.draw import Pick, inverse_cdf
 from unmask.models.seats import Seated
-from unmask.plan import first_hitting
-from unmask.sampling import generators
-from unmask.serve.engine.aside import Aside
+from unmask.noise import Streams
+from unmask.plan import Plan, first_hitting
+from unmask.serve.engine.batch import Batch, SharedState
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.forecast import begins
-from unmask.serve.engine.job import Job, Refused
-from unmask.serve.engine.lane import Lane, together
+from unmask.serve.engine.job import Failed, Job, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
-from unmask.serve.engine.work import Filling, Served, left_to_right
+from unmask.serve.engine.work import Served
+from unmask.serve.http.request import options, unmask_work
+from unmask.serve.http.schemas import UnmaskRequest
 
 WAYS = {
     "first_hitting": {"number": 2, "length": 10},
     "prompt": {"prompt": "In the ", "length": 12, "temperature": 0.7},
     "parallel": {"text": "God ____________ the earth", "steps": 3, "number": 2},
     "ancestral": {"sampler": "ancestral", "steps": 6, "top_k": 40, "length": 12},
-    "extrapolate": {"order": "extrapolate", "steps": 5, "length": 12},
-    "correct": {"order": "correct", "steps": 5, "number": 2, "top_p": 0.8, "length": 12},
+    "extrapolate": {"predictor": "extrapolate", "steps": 5, "length": 12},
+    "several": {"predictor": "extrapolate", "steps": 3, "number": 2, "length": 12},
+    "correct": {"predictor": "correct", "steps": 5, "number": 2, "top_p": 0.8, "length": 12},
     "gumbel": {"draw": "gumbel-float32", "steps": 4, "length": 12},
-    "margin": {"order": "margin", "steps": 3, "number": 2, "length": 8},
-    "remasking": {"order": "remdm-cap", "steps": 4, "length": 8},
+    "left_to_right": {"decoding": "left-to-right", "steps": 4, "number": 2, "length": 12},
+    "margin": {"decoding": "margin", "steps": 3, "number": 2, "length": 8},
+    "blocks": {"decoding": "entropy", "block": 3, "text": "God ____________ the ____________", "number": 2},
+    "confidence": {"decoding": "confidence", "steps": 4, "number": 2, "temperature": 0.7, "length": 12},
+    "llada": {"decoding": "llada", "steps": 3, "length": 12},
+    "dream": {"decoding": "dream", "steps": 3, "top_k": 30, "length": 12},
+    "entropy_bounded": {"decoding": "entropy-bounded", "gamma": 8.0, "number": 2, "length": 12},
+    "remasking": {"decoding": "remdm-cap", "eta": 0.3, "steps": 6, "number": 2, "length": 12},
+    "rescaled": {"decoding": "remdm-rescale", "eta": 0.5, "steps": 4, "length": 8},
+    "by_confidence": {"decoding": "remdm-confidence", "steps": 4, "length": 8},
     "published": {"sampler": "published-ancestral", "steps": 4, "number": 2, "length": 8},
+    "euler": {"sampler": "published-euler", "steps": 4, "number": 2, "length": 8},
+    "tweedie": {"sampler": "published-tweedie", "steps": 4, "length": 8},
+    "law": {"sampler": "published-law", "steps": 50, "number": 2, "length": 12},
 }
 LEFT_TO_RIGHT = {
     "empty": {"number": 2, "length": 10},
@@ -64,11 +80,12 @@ def truth(body):
     return library(json.loads(body))
 
 
-@pytest.mark.parametrize("places", [2, 16])
-def test_every_answer_is_the_librarys_in_any_company(places):
+@pytest.mark.parametrize(("places", "logits"), [(2, 2**27), (16, 2**27), (16, 24 * 300)])
+def test_every_answer_is_the_librarys_in_any_company(places, logits):
+    """With few places, with many, and with so few logits per call that a request's sequences are in several."""
     bodies = requests()
     random.Random(places).shuffle(bodies)
-    with running(Limits(max_batch=places)) as engine:
+    with running(Limits(max_batch=places, max_logits=logits)) as engine:
         asked = [Asked(engine, SERVED, body, watched=i % 2 == 0) for i, body in enumerate(bodies)]
         for one, body in zip(asked, bodies, strict=True):
             same(one, truth(json.dumps(body)))
@@ -77,20 +94,20 @@ def test_every_answer_is_the_librarys_in_any_company(places):
 
 def test_steps_lead_from_the_canvas_to_the_tokens_and_are_those_of_the_library():
     with running() as engine:
-        for body in ({"order": "correct", "steps": 4}, {"order": "margin", "steps": 3}, {"model": "twin"}):
+        for body in ({"predictor": "correct", "steps": 4}, {"decoding": "margin", "steps": 3}, {"model": "twin"}):
             body |= {"seed": 2, "length": 9}
             asked = Asked(engine, SERVED, body, watched=True)
             (done,), truth = asked.answer(), library(body)
             ids = list(asked.job.work.canvas)
             assert len(asked.steps) == done.nfe == len(truth.trace)
             for filled, step in zip(asked.steps, truth.trace, strict=True):
-                for position in filled.entry.hidden or ():
+                for position in filled.change.hidden or ():
                     ids[position] = asked.job.work.model.denoiser.mask_id
-                for position, token in zip(filled.entry.positions, filled.entry.tokens, strict=True):
+                for position, token in zip(filled.change.positions, filled.change.tokens, strict=True):
                     ids[position] = token
-                assert filled.entry.positions == [p for p in step.positions[0].tolist() if p >= 0]
-                assert filled.entry.tau == pytest.approx(step.tau[0][step.positions[0] >= 0].tolist())
-                assert filled.entry.probabilities == pytest.approx(
+                assert filled.change.positions == [p for p in step.positions[0].tolist() if p >= 0]
+                assert filled.change.tau == pytest.approx(step.tau[0][step.positions[0] >= 0].tolist())
+                assert filled.change.probabilities == pytest.approx(
                     step.probabilities[0][step.positions[0] >= 0].tolist(), rel=1e-4
                 )
             assert ids == done.tokens
@@ -144,14 +161,14 @@ def test_the_end_is_known_at_the_beginning(counting):
     with running(Limits(max_batch=2)) as engine:
         asked = [Asked(engine, served, {"seed": 0, "canvas": holes(5), "number": 2})]
         network_.called.acquire()
-        engine._costs.of_round = lambda lanes: 1.0  # one second a round: forecasts are then rounds
+        engine._costs.of_round = lambda batches: 1.0  # one second a round: forecasts are then rounds
         asked += [
             Asked(engine, served, {"seed": i, "canvas": holes(n), "number": m}) for i, n, m in ((1, 3, 1), (2, 4, 2))
         ]
-        assert [one.calls for one in asked[2].planned] == [4, 4]
-        assert [one.queue_seconds for one in asked[1].planned] == [5.0]
-        assert [one.queue_seconds for one in asked[2].planned] == [5.0, 8.0]
-        assert [one.seconds_left for one in asked[2].planned] == [9.0, 12.0]
+        assert [one.calls for one in asked[2].forecasts] == [4, 4]
+        assert [one.queue_seconds for one in asked[1].forecasts] == [5.0]
+        assert [one.queue_seconds for one in asked[2].forecasts] == [5.0, 8.0]
+        assert [one.seconds_left for one in asked[2].forecasts] == [9.0, 12.0]
         network_.gate.set()
         for one in asked:
             one.answer()
@@ -159,14 +176,14 @@ def test_the_end_is_known_at_the_beginning(counting):
 
 
 def test_seconds_are_told_from_the_first_request_on(counting):
-    """A network that was warmed up has a cost; a lane that is new costs what the model's others do."""
+    """A network that was warmed up has a cost; a batch that is new costs what the model's others do."""
     network_, served = counting
     with running() as engine:
         engine.warm(served["c"])
         assert len(network_.batches) == 1 and engine.counts.calls == 0
         until(lambda: engine.live == 0)
         network_.gate.clear()  # so that what is known stays what it is
-        (planned,) = Asked(engine, served, {"seed": 0, "canvas": holes(3)}).planned
+        (planned,) = Asked(engine, served, {"seed": 0, "canvas": holes(3)}).forecasts
         assert planned.queue_seconds == 0 and planned.seconds_left > 0
         assert planned.seconds_left == pytest.approx(3 * engine._costs.of((served["c"], LENGTH, 1)))
         network_.gate.set()
@@ -188,7 +205,7 @@ def test_places_are_given_in_order_of_arrival():
 def test_what_is_visible_stays_and_calls_are_those_that_the_network_saw(counting):
     network_, served = counting
     canvas = [3, None, 1, None, None, 2]
-    for way in ({}, {"steps": 2}, {"order": "correct", "steps": 3}, {"order": "margin"},
+    for way in ({}, {"steps": 2}, {"predictor": "correct", "steps": 3}, {"decoding": "margin"},
                 {"sampler": "published-ancestral", "steps": 7}):  # fmt: skip
         network_.batches.clear()
         with running() as engine:
@@ -240,7 +257,7 @@ def test_the_queue_is_full_at_its_limit_and_nothing_accepted_is_lost(counting):
 
 
 class TestCancelling:
-    @pytest.mark.parametrize("way", [{}, {"order": "margin"}, {"sampler": "published-tweedie", "steps": 50}])
+    @pytest.mark.parametrize("way", [{}, {"decoding": "margin"}, {"sampler": "published-tweedie", "steps": 50}])
     def test_a_cancelled_request_is_gone_before_the_next_call(self, counting, way):
         network_, served = counting
         network_.gate.clear()
@@ -257,7 +274,7 @@ class TestCancelling:
     def test_a_hundred_of_them_leave_nothing_behind(self):
         before, held = threading.active_count(), len(left_over())
         with running(Limits(max_batch=4, max_queue=200)) as engine:
-            ways = [{}, {"model": "anyorder"}, {"model": "twin"}, {"order": "entropy"}, {"steps": 4, "number": 3}]
+            ways = [{}, {"model": "anyorder"}, {"model": "twin"}, {"decoding": "entropy"}, {"steps": 4, "number": 3}]
             asked = [Asked(engine, SERVED, {"seed": i, **ways[i % len(ways)]}) for i in range(100)]
             for one in asked:
                 engine.cancel(one.job)
@@ -265,7 +282,7 @@ class TestCancelling:
             last = Asked(engine, SERVED, {"seed": 1})
             same(last, library({"seed": 1}))
             until(lambda: engine.live == engine.queued == 0)
-            assert not engine._lanes and not engine._asides and engine.cache_bytes == 0
+            assert not engine._batches and engine.cache_bytes == 0
             assert engine.counts.cancelled == 100 - before_that
             del asked, one, last
             until(lambda: len(left_over()) <= held)
@@ -289,13 +306,13 @@ class TestCancelling:
             asked.job.tell = gone
             Asked(engine, served, {"seed": 1}).answer()
             assert asked.job.cancelled
-            until(lambda: engine.live == 0 and not engine._lanes)
+            until(lambda: engine.live == 0 and not engine._batches)
 
 
 def left_over():
     """Whatever of requests is still in memory."""
     gc.collect()
-    return [one for one in gc.get_objects() if issubclass(type(one), (Job, Filling, Lane, Aside, Seated))]
+    return [one for one in gc.get_objects() if issubclass(type(one), (Job, SequenceRun, SharedState, Batch, Seated))]
 
 
 class TestFailing:
@@ -316,6 +333,43 @@ class TestFailing:
                 assert [done.tokens for done in one.answer()] == truth.tokens.tolist()
             Asked(engine, served, {"seed": 5}).answer()
             assert engine.counts.failed == 1
+
+    @pytest.mark.parametrize("predictor", ["first-order", "extrapolate", "correct"])
+    def test_a_draw_that_raises_does_so_for_one_sequence_alone(self, predictor):
+        """The plans of both have one state, which has changed a little when the draw raises."""
+
+        class Loud(Counting):
+            def __call__(self, tokens, time=None, rows=None):
+                logits = super().__call__(tokens, time, rows).clone()
+                late = (tokens == self.mask_id).sum(1) < 12
+                logits[..., 0] += torch.where((tokens[:, 0] == 9) & late, 200.0, 0.0).unsqueeze(1)
+                return logits
+
+        def deafened(logits, noise):
+            if bool((logits.amin(1) < -100).any()):
+                raise ValueError("too loud")
+            return inverse_cdf(logits, noise)
+
+        loud = Served(Model(Loud(lively(network(TOKENIZERS["bpe"]))), TOKENIZERS["bpe"], name="c"))
+        with running() as engine:
+            asked = []
+            loud.model.denoiser.gate.clear()
+            for i, first in enumerate((1, 9, 1)):
+                canvas = [first, *[None] * (LENGTH - 1)]
+                body = UnmaskRequest(canvas=canvas, seed=i, steps=5, predictor=predictor)
+                work = replace(unmask_work({"c": loud}, body, engine.limits), pick=Pick(deafened))
+                told = queue.Queue()
+                engine.submit(Job(work, told.put))
+                ids = torch.tensor([[loud.model.denoiser.mask_id if t is None else t for t in canvas]])
+                asked.append((told, ids, options(body).arguments()))
+            loud.model.denoiser.gate.set()
+            for i, (told, ids, how) in enumerate(asked):
+                event = told.get(timeout=300)
+                if i == 1:
+                    assert isinstance(event, Failed) and "too loud" in str(event.error)
+                else:
+                    truth = loud.model.sample(canvas=ids, draw=deafened, seed=i, **how)
+                    assert event.tokens == truth.tokens[0].tolist()
 
     def test_with_a_cache_the_others_go_on_as_if_nothing_had_been(self):
         """A pass of the any-order network that fails half way has written into its caches: they are read again."""
@@ -340,23 +394,23 @@ class TestFailing:
                     told.append([done.tokens for done in one.answer()])
                 except RuntimeError:
                     told.append(None)
-        assert any(told) and all(one in (None, true) for one, true in zip(told, truth, strict=True))
+        assert len(calls) > 9 and any(told) and all(one in (None, true) for one, true in zip(told, truth, strict=True))
 
-    def test_a_sampler_that_cannot_take_its_options_says_so_before_any_call(self):
+    def test_a_sampler_that_cannot_take_its_options_says_so_before_it_is_admitted(self):
         with running() as engine:
-            asked = Asked(engine, SERVED, {"order": "margin", "block": 2, "steps": 3, "seed": 0})
-            event = asked.told.get(timeout=300)
-            assert event.before_any_call and "blocks" in str(event.error)
+            with pytest.raises(ValueError, match="blocks"):
+                Asked(engine, SERVED, {"decoding": "margin", "block": 2, "steps": 3, "seed": 0})
+            assert engine.queued == engine.live == 0
 
 
-def test_requests_to_a_self_conditioned_network_share_its_calls_and_nothing_else():
+def test_a_network_that_is_fed_its_prediction_remembers_it_for_each_sequence():
     made = model(name="self", self_conditioning=True)
-    served = {"self": Served(made)}
-    assert served["self"].forgetful
-    with running() as engine:
-        asked = [Asked(engine, served, {"seed": seed, "steps": 5, "number": 2}) for seed in (0, 1)]
-        for seed, one in enumerate(asked):
-            assert [done.tokens for done in one.answer()] == made.sample(2, seed=seed, steps=5).tokens.tolist()
+    ways = [{"steps": 5, "number": 2}, {}, {"steps": 3, "predictor": "correct"}, {"steps": 4, "decoding": "margin"}]
+    with running(Limits(max_batch=3)) as engine:
+        asked = [Asked(engine, {"self": Served(made)}, {"seed": i, "length": 8, **way}) for i, way in enumerate(ways)]
+        for i, (one, way) in enumerate(zip(asked, ways, strict=True)):
+            how = options(UnmaskRequest(**way)).arguments()
+            same(one, made.sample(way.get("number", 1), length=8, seed=i, **how))
 
 
 class TestStopping:
@@ -376,7 +430,7 @@ class TestStopping:
         network_, served = counting
         network_.gate.clear()
         with running() as engine:
-            for way in ({}, {"order": "margin"}):
+            for way in ({}, {"decoding": "margin"}):
                 Asked(engine, served, {"seed": 0, **way})
             network_.called.acquire()
             ended = []
@@ -389,13 +443,13 @@ class TestStopping:
 
 @pytest.mark.parametrize("name", ["anyorder", "twin"])
 def test_prompts_of_one_length_are_read_together_and_who_has_none_joins_at_once(name, monkeypatch):
-    calls, lane_call = [], Lane._call
+    calls, answers = [], Batch._answers
 
-    def counted(lane, part, *asks):
+    def counted(batch, part, *rest):
         calls.append(len(part))
-        return lane_call(lane, part, *asks)
+        return answers(batch, part, *rest)
 
-    monkeypatch.setattr(Lane, "_call", counted)
+    monkeypatch.setattr(Batch, "_answers", counted)
     engine = Engine(Limits(max_batch=4))
     bodies = ({"canvas": [1, 2, 3, None, None], "number": 2}, {"canvas": [1, 2, 4, None, None]}, {"length": 5})
     asked = [Asked(engine, SERVED, {**body, "model": name, "seed": 0}) for body in bodies]
@@ -408,18 +462,12 @@ def test_prompts_of_one_length_are_read_together_and_who_has_none_joins_at_once(
 
 def test_plans_together_are_the_plans_alone():
     canvases = [torch.full((1, 6), 9), torch.tensor([[9, 1, 9, 1, 9, 9]])]
-    plans = [first_hitting(x, mask_id=9, generators=generators(i, 1)) for i, x in enumerate(canvases)]
-    both = together(plans)
+    plans = [first_hitting(x, mask_id=9, streams=Streams.of(i, 1)) for i, x in enumerate(canvases)]
+    both = Plan.join(plans)
     for now in ([0, 0], [5, 2], [3, 1]):
-        ask = both.ask(torch.tensor(now))
+        group = both.group(torch.tensor(now))
         for i, (plan, step) in enumerate(zip(plans, now, strict=True)):
-            assert ask.positions[i].tolist() == plan.ask(torch.tensor([step])).positions[0].tolist()
-
-
-def test_the_plan_of_a_left_to_right_model():
-    plan = left_to_right(torch.tensor([[4, 4, 9, 9, 9]]), 9)
-    assert plan.order.tolist() == [[2, 3, 4, -1, -1]] and plan.calls.tolist() == [3]
-    assert plan.call_time[0].tolist() == pytest.approx([0.6, 0.4, 0.2])
+            assert group.positions[i].tolist() == plan.group(torch.tensor([step])).positions[0].tolist()
 
 
 @pytest.mark.parametrize("name", ["max_queue", "max_batch", "max_length", "max_number", "max_body_bytes"])

@@ -11,7 +11,7 @@ import pytest
 from tests.serve.browser import Page
 from tests.serve.pages import IMAGE, KEYS, SCRIPT, choose, downloaded
 from unmask import plan
-from unmask.samplers import law as published_law
+from unmask.samplers.law import CoupledByLaw
 
 TEXT = "In the ____________ God created ________ earth."
 
@@ -100,7 +100,7 @@ def test_the_fault_is_there_to_be_seen(page: Page, models: Any, tmp_path: Path) 
     model = next(models[record["model"]] for record in records)
     how = {"length": len(records[0]["tokens"]), "steps": 100_000, "seed": records[0]["seed"]}
     exact = model.sample(8, plan=plan.ancestral, **how)
-    coupled = model.sample(8, sampler=published_law.coupled_by_law, **how)
+    coupled = model.sample(8, sampler=CoupledByLaw(), **how)
     assert [record["tokens"] for record in records] == [*exact.tokens.tolist(), *coupled.tokens.tolist()]
 
 
@@ -173,14 +173,14 @@ def test_colours_say_when_or_how_sure(page: Page, tmp_path: Path) -> None:
 
 
 def test_a_link_brings_the_run_back(page: Page, tmp_path: Path) -> None:
-    shape = {"temperature": 0.7, "top_p": 0.9, "draw": "exponential-race", "order": "extrapolate"}
+    shape = {"temperature": 0.7, "top_p": 0.9, "draw": "inverse-cdf", "predictor": "extrapolate"}
     choose(page, "tiny", sampler="parallel", steps=3, **shape)
     page.click("[name=source][value=text]")
     page.put("#text", TEXT + " <b>&\"#=+% é 神")
     page.put("#seed", 11)
     page.put("#preset", "own")
     page.put("#settings-b [data-name=sampler]", "first-hitting")
-    page.put("#settings-b [data-name=order]", "1")
+    page.put("#settings-b [data-name=predictor]", "first-order")
     page.run()
     before, link = downloaded(page, tmp_path / "before"), page.driver.current_url
     page.open(link.removeprefix(page.address))
@@ -188,7 +188,7 @@ def test_a_link_brings_the_run_back(page: Page, tmp_path: Path) -> None:
     after = downloaded(page, tmp_path / "after")
     assert [record["text"] for record in after] == [record["text"] for record in before]
     for one, other in zip(before, after, strict=True):
-        for key in ("model", "sampler", "steps", "order", "draw", "temperature", "top_p", "seed", "tokens"):
+        for key in ("model", "sampler", "steps", "predictor", "draw", "temperature", "top_p", "seed", "tokens"):
             assert one.get(key) == other.get(key), key
     assert after[0]["temperature"] == 0.7 and after[1]["sampler"] == "first-hitting" and after[0]["seed"] == 11
     assert page.driver.current_url == link
@@ -248,7 +248,7 @@ def test_levels_are_drawn_as_an_image(page: Page, tmp_path: Path) -> None:
 
 
 def test_an_order_without_a_plan_shows_its_marks_as_they_come(page: Page) -> None:
-    choose(page, "tiny", order="confidence")
+    choose(page, "tiny", decoding="confidence")
     assert page.find("#settings-a [data-name=sampler]").get_attribute("disabled")
     page.click("[name=source][value=empty]")
     page.run()
@@ -278,14 +278,15 @@ def test_the_request_is_what_the_form_says(page: Page) -> None:
     page.put("#text", TEXT)
     page.put("#seed", 2)
     page.run()
-    form = {"order": "1", "draw": "inverse-cdf", "temperature": 1, "top_k": 5, "sampler": "parallel", "steps": 3}
+    form = {"predictor": "first-order", "draw": "exponential-race", "temperature": 1, "top_k": 5}
+    form |= {"sampler": "parallel", "steps": 3}
     assert page.js("return JSON.parse(window.sent.at(-1))") == {
         "text": TEXT, "seed": 2, "model": "tiny", "stream": True, **form,
     }  # fmt: skip
     choose(page, "tiny-ar", temperature=0.5)
     page.put("#prompt", "In the")
     page.run()
-    form = {"draw": "inverse-cdf", "temperature": 0.5, "top_k": 5}
+    form = {"draw": "exponential-race", "temperature": 0.5, "top_k": 5}
     assert page.js("return JSON.parse(window.sent.at(-1))") == {
         "prompt": "In the", "seed": 2, "model": "tiny-ar", "stream": True, **form,
     }  # fmt: skip

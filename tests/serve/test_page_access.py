@@ -17,7 +17,8 @@ def test_everything_can_be_reached_by_keyboard(page: Page) -> None:
         page.keys(KEYS["tab"])
         reached.append(page.js("const {id, dataset} = document.activeElement; return id || dataset.name"))
     wanted = {"theme", "help", "text", "punch", "scatter", "run", "seed", "dice", "preset", "number", "share"}
-    assert wanted | {"model", "sampler", "order", "draw", "temperature", "top_p", "top_k"} <= set(reached)
+    wanted |= {"model", "sampler", "predictor", "decoding", "draw", "temperature", "top_p", "top_k"}
+    assert wanted <= set(reached)
     page.js("text.focus()")
     page.keys(KEYS["control"], KEYS["enter"])
     page.finished()

@@ -121,7 +121,7 @@ def test_an_exported_trace_is_one_that_the_terminal_replays() -> None:
 
 
 def test_a_link_says_everything_there_and_back() -> None:
-    first = {"model": "a/b c", "sampler": "parallel", "steps": 8, "order": "1", "temperature": 0.7, "top_p": 0.9}
+    first = {"model": "a/b c", "sampler": "parallel", "steps": 8, "predictor": "first-order", "top_p": 0.9}
     text = "a&b=c#d %20+ é\n神 <script> ____"
     states = [
         {"text": text, "seed": 0, "number": 3, "a": first, "b": None},
@@ -134,19 +134,27 @@ def test_a_link_says_everything_there_and_back() -> None:
     assert node("share.js", "fromFragment", 'return ["", "#", "#stage"].map(fromFragment);') == [None, None, None]
 
 
+def test_a_link_from_before_predictor_and_decoding_were_two_settings_means_what_it_meant() -> None:
+    script = "return given.links.map((link) => fromFragment(link).a);"
+    links = [f"#model=kjv&order={order}&steps=4&seed=1" for order in ("1", "correct", "margin")]
+    now = [{"predictor": "first-order"}, {"predictor": "correct"}, {"decoding": "margin"}]
+    assert node("share.js", "fromFragment", script, links=links) == [{"model": "kjv", "steps": 4, **one} for one in now]
+
+
 def test_only_what_applies_is_sent() -> None:
     masked, causal = {"kind": "masked"}, {"kind": "left-to-right"}
     cases = [
         (causal, {"sampler": "parallel"}), (masked, {"sampler": "published-euler"}),
-        (masked, {"sampler": "first-hitting", "order": "1"}), (masked, {"sampler": "ancestral", "order": "correct"}),
-        (masked, {"sampler": "parallel", "order": "confidence"}),
+        (masked, {"sampler": "first-hitting", "predictor": "first-order", "decoding": ""}),
+        (masked, {"sampler": "ancestral", "predictor": "correct"}),
+        (masked, {"sampler": "parallel", "decoding": "confidence"}),
     ]  # fmt: skip
     script = "return given.cases.map(([model, chosen]) => [...applicable(model, chosen)]);"
     sent = node("settings.js", "applicable", script, cases=cases)
     shape = ["draw", "temperature", "top_p", "top_k"]
     assert sent == [
-        ["model", *shape], ["model", "sampler", "steps"], ["model", "sampler", "order", *shape],
-        ["model", "sampler", "steps", "order", *shape], ["model", "steps", "order", *shape],
+        ["model", *shape], ["model", "sampler", "steps"], ["model", "sampler", "predictor", "decoding", *shape],
+        ["model", "sampler", "steps", "predictor", "decoding", *shape], ["model", "steps", "decoding", *shape],
     ]  # fmt: skip
 
 

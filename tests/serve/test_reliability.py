@@ -24,13 +24,13 @@ from tests.serve.test_engine import Counting
 from tests.small_models import TOKENIZERS, folder, network
 from unmask import Model
 from unmask.cli import main
-from unmask.cli.serve import Options
+from unmask.cli.serve import ServeOptions
 from unmask.serve.engine.job import Refused
 from unmask.serve.engine.limits import Limits
-from unmask.serve.engine.session import EventStream, Session, sse
 from unmask.serve.engine.work import Served
 from unmask.serve.http import metrics
-from unmask.serve.http.app import Server, create_app
+from unmask.serve.http.app import Service, create_app
+from unmask.serve.http.exchange import EventStream, Exchange, sse
 
 SMALL = Limits(
     max_batch=2, max_queue=2, max_length=16, max_number=3, max_steps=8, max_body_bytes=600,
@@ -58,9 +58,9 @@ def counting():
         ("unmask", {"length": 4, "number": 3}, {"length": 4, "number": 4}),
         ("unmask", {"length": 4, "steps": 8}, {"length": 4, "steps": 9}),
         ("unmask", {"text": "_" * 14 * 4, "steps": 2}, {"text": "_" * 15 * 4, "steps": 2}),
-        ("unmask", {"length": 3, "order": "margin", "number": 2}, {"length": 3, "order": "margin", "number": 3}),
+        ("unmask", {"length": 3, "decoding": "margin", "number": 2}, {"length": 3, "decoding": "margin", "number": 3}),
         ("unmask", {"length": 8, "steps": 1}, {"length": 9, "steps": 1}),  # numbers in one call's answer
-        ("unmask", {"length": 8, "order": "margin", "steps": 2}, {"length": 9, "order": "margin", "steps": 2}),
+        ("unmask", {"length": 8, "decoding": "margin", "steps": 2}, {"length": 9, "decoding": "margin", "steps": 2}),
         ("completions", {"model": "tiny", "max_tokens": 16, "steps": 2}, {"model": "tiny", "max_tokens": 17}),
         ("completions", {"model": "tiny", "max_tokens": 2, "n": 3}, {"model": "tiny", "max_tokens": 2, "n": 4}),
         (
@@ -131,9 +131,9 @@ class TestClientsThatGo:
             connection = begun(address, path, body)
             made.called.acquire()
             connection.close()
-            until(lambda: all(filling.owner.cancelled for lane in engine._lanes.values() for filling in lane.rows))
+            until(lambda: all(one.job.cancelled for batch in engine._batches.values() for one in batch.seats))
             made.gate.set()
-            until(lambda: engine.live == 0 and not engine._lanes)
+            until(lambda: engine.live == 0 and not engine._batches)
             assert len(made.batches) == 1
             assert httpx.post(f"{address}/v1/unmask", json={"steps": 2, "seed": 0}, timeout=300).status_code == 200
 
@@ -144,7 +144,7 @@ class TestClientsThatGo:
             connections = [begun(address, "unmask", bodies[i % 4]) for i in range(100)]
             for connection in connections:
                 connection.close()
-            until(lambda: engine.queued == engine.live == 0 and not engine._lanes)
+            until(lambda: engine.queued == engine.live == 0 and not engine._batches)
             answer = httpx.post(f"{address}/v1/unmask", json={"seed": 1, "length": 6}, timeout=300).json()
             assert answer["choices"][0]["text"] == library({"seed": 1, "length": 6}).text[0]
             # asyncio's own pool of threads, in which plans are drawn, is all that may have grown.
@@ -190,13 +190,13 @@ def test_prompts_are_not_logged(caplog):
 
 
 def test_loopback_is_the_default():
-    assert Options().host == "127.0.0.1"
+    assert ServeOptions().host == "127.0.0.1"
 
 
 def test_the_guide_names_every_limit_metric_and_path():
     text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     app = create_app([SERVED["tiny"]])
-    counted = re.findall(r"# TYPE unmask_(\w+)", metrics.text(app.state.server.engine, metrics.Requests()))
+    counted = re.findall(r"# TYPE unmask_(\w+)", metrics.text(app.state.server.engine, metrics.RequestCounts()))
     options = [f"--{field.name.replace('_', '-')}" for field in fields(Limits)]
     paths = [path for path in app.openapi()["paths"] if "{" not in path]
     assert len(counted) >= 10 and len(paths) >= 5
@@ -305,8 +305,8 @@ def test_a_client_that_does_not_read_is_given_up():
 
 def test_answers_that_nobody_reads_count_as_requests(counting):
     _, served = counting
-    server = Server(list(served.values()), Limits(max_batch=1, max_queue=1))
-    server.open = {Session(server.engine, watched=False) for _ in range(2)}
+    server = Service(list(served.values()), Limits(max_batch=1, max_queue=1))
+    server.open = {Exchange(server.engine, watched=False) for _ in range(2)}
     with pytest.raises(Refused, match="2 requests are under way"):
         asyncio.run(server.begin(list, watched=False))
 

@@ -1,20 +1,18 @@
-"""Serving: continuous batching of plans, an API that existing clients speak, and a page.
+"""Serving: continuous batching, an API that existing clients speak, and a page.
 
-    limits.py      what a server accepts and holds
-    work.py        what a request asks: its canvas, its plans, how its tokens are drawn
-    seats.py       KV caches for sequences that come and go
-    lane.py        live sequences that share network calls
-    aside.py       samplers with a loop of their own, one network call at a time
-    job.py         a request in the engine, and what is told about it
-    forecast.py    how long it waits and takes
-    engine.py      the thread that admits, calls, tells and forgets
-    metrics.py     what is counted, and /metrics
-    schemas.py     what requests and errors look like
-    request.py     from a request's names to work
-    session.py     a request between the event loop and the engine's thread
-    transcript.py  /v1/unmask: a sequence as text and JSON
-    openai.py      /v1/completions
-    gate.py        the token, the body's size, the headers
-    app.py         the endpoints
-    command.py     ``unmask serve``
+    engine/limits.py     what a server accepts and holds
+    engine/work.py       what a request asks: its canvas, its sampler, how its tokens are picked
+    engine/job.py        a request in the engine, and what is told about it
+    engine/batch.py      live sequences that share network calls
+    engine/forecast.py   how long a request waits and takes
+    engine/engine.py     the thread that admits, calls, tells and forgets
+    http/schemas.py      what requests and errors look like
+    http/request.py      from a request's names to work
+    http/exchange.py     a request between the event loop and the engine's thread
+    http/transcript.py   /v1/unmask: a sequence as text and JSON
+    http/openai.py       /v1/completions
+    http/middleware.py   the token, the body's size, the headers
+    http/metrics.py      /metrics
+    http/app.py          the endpoints
+    web/                 the page
 """

@@ -1,6 +1,6 @@
 """Continuous batching of plans: requests join and leave between any two network calls.
 
-One thread owns the networks. In each round every live sequence gets one network call, those of one lane in one pass.
+One thread owns the networks. In each round every live sequence gets one network call, those of one batch in one pass.
 What a sequence will cost is known before its first call, because its plan is drawn when it is admitted; so the queue is
 served in order, and the time that is left is told from the calls that are left.
 """
@@ -13,20 +13,31 @@ import threading
 import time as clock
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from unmask.protocol import bytes_of
-from unmask.sampling import Step
-from unmask.serve.engine.aside import Aside
-from unmask.serve.engine.forecast import Costs, begins, forecast
-from unmask.serve.engine.job import Done, Event, Failed, Filled, Job, Key, Planned, Refused, lane_of
-from unmask.serve.engine.lane import Lane, Outcome, entries
+from unmask.serve.engine.batch import Batch, Outcome, SharedState
+from unmask.serve.engine.forecast import Costs, begins, forecasts
+from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Key, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
-from unmask.serve.engine.work import Filling, Served, trial
-from unmask.serve.http.metrics import Counts
+from unmask.serve.engine.work import Served, trial
 
 log = logging.getLogger("unmask.serve")
+
+
+@dataclass
+class Counts:
+    """What the engine has done."""
+
+    calls: int = 0
+    rows: int = 0  # sequences in those calls, added up
+    tokens: int = 0
+    sequences: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    refused: int = 0
+    busy_seconds: float = 0.0
 
 
 class Engine:
@@ -37,12 +48,11 @@ class Engine:
         self._changed = threading.Condition()
         self._queue: deque[Job] = deque()
         self._closing = self._abandoned = False
-        self._lanes: dict[Key, Lane] = {}
-        self._asides: dict[Job, tuple[Aside, float]] = {}
+        self._batches: dict[Key, Batch] = {}
         self._costs = Costs()
         # Published by the engine's thread after each round, read by others.
         self._left: list[int] = []  # calls that are left to each live sequence
-        self._live: list[Key] = []  # the lanes and asides
+        self._live: list[Key] = []  # the batches
         self.cache_bytes = 0
         self._thread = threading.Thread(target=self._loop, name="unmask-engine", daemon=True)
 
@@ -57,24 +67,23 @@ class Engine:
         done.wait()
         self.counts = Counts()  # nobody asked for that
 
-    def submit(self, job: Job) -> list[Planned]:
+    def submit(self, job: Job) -> list[Forecast]:
         """Take a request, or raise Refused at once; what is known of its sequences."""
         return self.submit_all([job])[0]
 
-    def submit_all(self, jobs: Sequence[Job]) -> list[list[Planned]]:
+    def submit_all(self, jobs: Sequence[Job]) -> list[list[Forecast]]:
         """The same for a request of several jobs, all of which are taken or none."""
         with self._changed:
             self.check_room(len(jobs))
-            planned = []
+            found = []
             for job in jobs:
-                waiting = [calls for other in self._queue for calls in other.places]
-                begin = begins(self._left, self.limits.max_batch, waiting, job.places)
-                joins = job.work.planned and job.key in self._live
-                seconds = self._costs.of_round(self._live if joins else [*self._live, job.key])
-                planned.append(forecast(job, begin, seconds))
+                waiting = [one.calls for other in self._queue for one in other.waiting]
+                begin = begins(self._left, self.limits.max_batch, waiting, [one.calls for one in job.waiting])
+                seconds = self._costs.of_round({*self._live, job.key})
+                found.append(forecasts(job, begin, seconds))
                 self._queue.append(job)
             self._changed.notify()
-        return planned
+        return found
 
     def check_room(self, jobs: int = 1) -> None:
         """Refuse what comes too late, or is too much; a request that the queue cannot hold may have it to itself."""
@@ -130,11 +139,11 @@ class Engine:
         with torch.inference_mode():
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: bool(self._queue or self._lanes or self._asides) or self._closing)
+                    self._changed.wait_for(lambda: bool(self._queue or self._batches) or self._closing)
                     self._sweep()
                     self._admit()
                     self._publish()
-                    if self._closing and not (self._queue or self._lanes or self._asides):
+                    if self._closing and not (self._queue or self._batches):
                         return
                 self._round()
                 self._publish()
@@ -142,131 +151,90 @@ class Engine:
     def _round(self) -> None:
         """One network call for everybody."""
         started = clock.perf_counter()
-        for key in list(self._lanes):
+        for key in list(self._batches):
             self._call(key)
-        for job in list(self._asides):
-            self._turn(job)
         self.counts.busy_seconds += clock.perf_counter() - started
 
     def _sweep(self) -> None:
         """Take out whatever was cancelled."""
         if self._abandoned:
-            live = {filling.owner for lane in self._lanes.values() for filling in lane.rows}
-            for job in (*live, *self._asides, *self._queue):
+            for job in (*(one.job for batch in self._batches.values() for one in batch.seats), *self._queue):
                 job.cancelled = True
-        for key, lane in list(self._lanes.items()):
-            for filling in list(lane.rows):
-                if not filling.owner.wants(filling.index):
-                    lane.leave(filling)
-            if not lane.rows:
-                del self._lanes[key]
-        for job in [job for job in self._asides if job.cancelled]:
-            self._asides.pop(job)[0].stop()
+        for batch in self._batches.values():
+            batch.drop_unwanted()
+        self._forget_empty()
         self._queue = deque(job for job in self._queue if not job.cancelled)
 
     def _admit(self) -> None:
         """Give the free places to those who wait, in their order."""
-        free = self.limits.max_batch - self._taken()
+        free = self.limits.max_batch - sum(len(batch.seats) for batch in self._batches.values())
         while self._queue and free > 0:
             job = self._queue[0]
-            if not job.work.planned and job.work.number > free and (self._lanes or self._asides):
+            if job.joint and len(job.waiting) > free and self._batches:
                 return  # it is the next, as soon as there are enough places
+            count = len(job.waiting) if job.joint else min(len(job.waiting), free)
+            newcomers = [one for one in (job.waiting.popleft() for _ in range(count)) if job.joint or one.wanted]
             try:
-                if not job.work.planned:
-                    self._asides[job] = Aside(job.work), clock.perf_counter()
-                    free -= job.work.number
-                while job.waiting and free > 0:
-                    free -= self._seat(job.waiting.popleft())
-            except Exception as error:  # no memory for its cache, no thread
+                free -= self._seat(job, newcomers) if newcomers else 0
+            except Exception as error:  # no memory for its cache
                 self._fail(job, error)
             if not job.waiting or job.cancelled:
                 self._queue.popleft()
 
-    def _seat(self, filling: Filling) -> int:
-        """Put a sequence into its lane; one with nothing to fill is done. The places it takes."""
-        job: Job = filling.owner
-        filling.started = clock.perf_counter()
-        if not job.wants(filling.index):
-            return 0
-        if filling.calls == 0:
-            self._finish(filling, filling.canvas.tolist())
-            return 0
-        key = lane_of(filling)
-        lane = self._lanes.get(key) or Lane(job.work.served, len(filling.canvas), self.limits.max_logits)
-        lane.join(filling)
-        self._lanes[key] = lane
-        return 1
+    def _seat(self, job: Job, newcomers: list[SequenceRun]) -> int:
+        """Put sequences into their batch; those with nothing to fill are done. The places they take."""
+        index = torch.tensor([one.index for one in newcomers])
+        shared = SharedState.of(job.work.sampler, job.state.take(index), newcomers)
+        for one in newcomers:
+            one.started = clock.perf_counter()
+        going = [i for i, more in enumerate(shared.going) if more]
+        for one, tokens, more in zip(newcomers, shared.state.x.tolist(), shared.going, strict=True):
+            if not more:
+                self._finish(one, tokens)
+        if going:
+            key = job.key
+            batch = self._batches.get(key) or Batch(job.work.served, len(job.work.canvas), self.limits.max_logits)
+            batch.join(shared.part(going))
+            self._batches[key] = batch
+        return len(going)
 
     def _call(self, key: Key) -> None:
-        """One network call for everybody in the lane, and the news of it."""
-        lane, started = self._lanes[key], clock.perf_counter()
+        """One network call for everybody in the batch, and the news of it."""
+        batch, started = self._batches[key], clock.perf_counter()
         try:
-            outcomes = lane.call()
-        except Exception as error:
-            outcomes = [Outcome(filling, 0, error=error) for filling in lane.rows]
+            outcomes = batch.call()
+        except Exception as error:  # there is no memory even to ask
+            outcomes = [Outcome(one, 0, error=error) for one in batch.seats]
+            del self._batches[key]
         self._costs.add(key, clock.perf_counter() - started)
         self.counts.calls += len({outcome.call for outcome in outcomes})
         self.counts.rows += len(outcomes)
-        for job, _ in {(outcome.filling.owner, outcome.call): None for outcome in outcomes}:
+        for job, _ in {(outcome.sequence.job, outcome.call): None for outcome in outcomes}:
             job.calls += 1
         for outcome in outcomes:
-            self._news(lane, outcome)
-        if not lane.rows:
-            del self._lanes[key]
+            self._tell_outcome(outcome)
+        self._forget_empty()
 
-    def _news(self, lane: Lane, outcome: Outcome) -> None:
-        filling = outcome.filling
-        job: Job = filling.owner
+    def _tell_outcome(self, outcome: Outcome) -> None:
+        one = outcome.sequence
         if outcome.error is not None:
-            lane.leave(filling)
-            self._fail(job, outcome.error)
+            self._fail(one.job, outcome.error)
             return
-        if outcome.entry is not None and filling.watched and job.wants(filling.index):
-            seconds = clock.perf_counter() - filling.started
-            self._tell(job, Filled(filling.index, filling.step, filling.calls, outcome.entry, seconds))
-        if filling.step == filling.calls:
-            self._finish(filling, lane.leave(filling))
+        if outcome.change is not None and one.job.watched and one.wanted:
+            seconds = clock.perf_counter() - one.started
+            self._tell(one.job, Filled(one.index, one.made, max(one.calls, one.made), outcome.change, seconds))
+        if outcome.tokens is not None:
+            self._finish(one, outcome.tokens)
 
-    def _finish(self, filling: Filling, tokens: list[int]) -> None:
-        job: Job = filling.owner
-        seconds = clock.perf_counter() - filling.started
-        self._done(job, Done(filling.index, tokens, filling.step, filling.ncs, job.calls, seconds))
-
-    def _turn(self, job: Job) -> None:
-        """One network call of a sampler with its own loop."""
-        aside, began = self._asides[job]
-        started = clock.perf_counter()
-        steps = aside.turn()
-        self._costs.add(job.key, clock.perf_counter() - started)
-        for step in steps:
-            self._tell_step(job, step, began)
-        if not aside.finished:
-            return
-        del self._asides[job]
-        self.counts.calls += aside.calls
-        self.counts.rows += aside.calls * job.work.number
-        if aside.error is not None:
-            self._fail(job, aside.error, before_any_call=aside.calls == 0)
-        elif aside.made is not None:
-            made, seconds = aside.made, clock.perf_counter() - began
-            rows = zip(made.tokens.tolist(), made.nfe.tolist(), made.ncs.tolist(), strict=True)
-            for i, (tokens, nfe, ncs) in enumerate(rows):
-                self._done(job, Done(i, tokens, nfe, ncs, made.calls, seconds))
-
-    def _tell_step(self, job: Job, step: Step, began: float) -> None:
-        seconds = clock.perf_counter() - began
-        for index, entry in zip(step.sequences.tolist(), entries(step), strict=True) if job.watched else ():
-            if job.wants(index):
-                self._tell(job, Filled(index, step.calls, max(step.planned, step.calls), entry, seconds))
-
-    def _done(self, job: Job, done: Done) -> None:
+    def _finish(self, one: SequenceRun, tokens: list[int]) -> None:
         self.counts.sequences += 1
-        self.counts.tokens += done.ncs
-        if job.wants(done.index):
-            job.unfinished.discard(done.index)
-            self._tell(job, done)
+        self.counts.tokens += one.ncs
+        if one.wanted:
+            one.job.unfinished.discard(one.index)
+            seconds = clock.perf_counter() - one.started
+            self._tell(one.job, Done(one.index, tokens, one.made, one.ncs, one.job.calls, seconds))
 
-    def _fail(self, job: Job, error: Exception, *, before_any_call: bool = False) -> None:
+    def _fail(self, job: Job, error: Exception) -> None:
         if job.cancelled:
             return
         # The message of an error may quote a prompt; its type and place do not.
@@ -277,7 +245,7 @@ class Engine:
         log.error("%s failed: %s%s", job.work.model.name, type(error).__name__, where)
         job.cancelled = True
         self.counts.failed += 1
-        self._tell(job, Failed(error, before_any_call))
+        self._tell(job, Failed(error))
 
     def _tell(self, job: Job, event: Event) -> None:
         try:
@@ -285,13 +253,11 @@ class Engine:
         except Exception:  # whoever listened has gone
             job.cancelled = True
 
-    def _taken(self) -> int:
-        return sum(len(lane.rows) for lane in self._lanes.values()) + sum(job.work.number for job in self._asides)
+    def _forget_empty(self) -> None:
+        self._batches = {key: batch for key, batch in self._batches.items() if batch.seats}
 
     def _publish(self) -> None:
-        rows = [filling for lane in self._lanes.values() for filling in lane.rows]
-        asides = [max(job.work.most_calls - aside.calls, 1) for job, (aside, _) in self._asides.items()
-                  for _ in range(job.work.number)]  # fmt: skip
-        self._left = [filling.calls - filling.step for filling in rows] + asides
-        self._live = [*self._lanes, *(job.key for job in self._asides)]
-        self.cache_bytes = sum(bytes_of(lane.seats) for lane in self._lanes.values())
+        seats = [one for batch in self._batches.values() for one in batch.seats]
+        self._left = [max(one.calls - one.made, 1) for one in seats]
+        self._live = list(self._batches)
+        self.cache_bytes = sum(batch.bytes for batch in self._batches.values())

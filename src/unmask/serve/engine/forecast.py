@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from unmask.serve.engine.job import Job, Key, Planned
+from unmask.serve.engine.job import Forecast, Job, Key
 
 WEIGHT_OF_THE_LAST = 0.3  # in the moving average of a call's seconds
 
 
 class Costs:
-    """Seconds of a network call, by lane."""
+    """Seconds of a network call, by batch."""
 
     def __init__(self) -> None:
         self._seconds: dict[Key, float] = {}
@@ -21,14 +21,14 @@ class Costs:
         self._seconds[key] = before + WEIGHT_OF_THE_LAST * (seconds - before)
 
     def of(self, key: Key) -> float:
-        """What a call has lately taken; in a lane that is new, what the model's longest does."""
+        """What a call has lately taken; of a batch that is new, what the model's longest does."""
         if key in self._seconds:
             return self._seconds[key]
         return max((seconds for (served, *_), seconds in list(self._seconds.items()) if served is key[0]), default=0.0)
 
-    def of_round(self, lanes: Iterable[Key]) -> float:
-        """What a round takes, in which each of these lanes is called."""
-        return sum(map(self.of, lanes))
+    def of_round(self, batches: Iterable[Key]) -> float:
+        """What a round takes, in which each of these batches is called."""
+        return sum(map(self.of, batches))
 
 
 def begins(left: Sequence[int], places: int, waiting: Sequence[int], mine: Sequence[int]) -> list[int]:
@@ -45,16 +45,15 @@ def begins(left: Sequence[int], places: int, waiting: Sequence[int], mine: Seque
     return found[len(waiting) :]
 
 
-def forecast(job: Job, begin: Sequence[int], seconds: float) -> list[Planned]:
+def forecasts(job: Job, begin: Sequence[int], seconds: float) -> list[Forecast]:
     """What is known of a request's sequences, which begin in these rounds of so many seconds."""
-    if not job.work.planned:  # its sequences begin together, with the last of their places
-        first, calls = max(begin), job.work.most_calls
-        same = (calls, None, None, first * seconds, (first + calls) * seconds)
-        return [Planned(i, *same) for i in range(job.work.number)]
-    planned = []
-    for filling, first in zip(job.waiting, begin, strict=True):
-        holes = int(filling.plan.holes[0])
-        order, tau = filling.plan.order[0, :holes].tolist(), filling.plan.times[0, :holes].tolist()
-        wait, end = first * seconds, (first + filling.calls) * seconds
-        planned.append(Planned(filling.index, filling.calls, order, tau, wait, end))
-    return planned
+    if job.joint:  # with the last of their places
+        begin = [max(begin)] * len(begin)
+    found = []
+    for one, first in zip(job.waiting, begin, strict=True):
+        order = tau = None
+        if not job.joint:
+            plan, holes = job.state.plan, job.work.holes
+            order, tau = plan.order[one.index, :holes].tolist(), plan.times[one.index, :holes].tolist()
+        found.append(Forecast(one.index, one.calls, order, tau, first * seconds, (first + one.calls) * seconds))
+    return found

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
-from unmask.serve.engine.lane import Entry
-from unmask.serve.engine.work import Filling, Served, Work, fillings
+from torch.nn import functional
 
-Key = tuple[Served, int, int]  # of a lane: its model, its length, and its bucket of widths
+from unmask.ahead import AheadState
+from unmask.sampler import PlanState
+from unmask.serve.engine.work import Served, Work
+
+Key = tuple[Served, int, int]
+"""What sequences of one batch have in common: the model, the length, and within a factor of two the rows they ask.
+
+The third is -1 for those that ask for chains of rows, which is another kind of call.
+"""
 
 
 class Refused(Exception):
@@ -21,7 +29,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Planned:
+class Forecast:
     """What is known of a sequence when it is admitted; order and tau are None where the network chooses."""
 
     index: int
@@ -33,13 +41,24 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Change:
+    """What one call did to one sequence."""
+
+    positions: list[int]
+    tokens: list[int]
+    probabilities: list[float]
+    tau: list[float]
+    hidden: list[int] | None
+
+
+@dataclass(frozen=True)
 class Filled:
     """One network call for one sequence."""
 
     index: int
     call: int
     planned: int
-    entry: Entry
+    change: Change
     seconds: float  # since it got its place
 
 
@@ -60,7 +79,6 @@ class Failed:
     """The request has failed: the network raised, or what it said is no distribution."""
 
     error: Exception
-    before_any_call: bool = False
 
 
 Event = Filled | Done | Failed
@@ -69,42 +87,59 @@ Event = Filled | Done | Failed
 class Job:
     """A request in the engine. ``tell`` is called in the engine's thread, for every step if ``watched``.
 
-    Its plans are drawn here, before it is submitted, so that no network call waits for them.
+    Its sampler begins here, before it is submitted, so that no network call waits for plans to be drawn. ValueError
+    where the sampler cannot do what is asked.
     """
 
     def __init__(self, work: Work, tell: Callable[[Event], None], *, watched: bool = False) -> None:
         self.work, self.tell, self.watched = work, tell, watched
-        self.waiting: deque[Filling] = deque(fillings(work, self, watched) if work.planned else ())
+        self.state = work.begin()
+        self.waiting = deque(SequenceRun(self, i, calls) for i, calls in enumerate(self.state.calls.tolist()))
         self.unfinished = set(range(work.number))
         self.calls = 0
         self.cancelled = False
+
+    @cached_property
+    def joint(self) -> bool:
+        """Whether its sequences have a state of their own, and so begin together; plans join those of others."""
+        return not isinstance(self.state, PlanState)
 
     def wants(self, index: int) -> bool:
         """Whether somebody still waits for this sequence."""
         return not self.cancelled and index in self.unfinished
 
+    @cached_property
+    def widest(self) -> int:
+        """The most rows that a sequence asks of a call; without a plan, all there are."""
+        if self.joint:
+            return len(self.work.canvas)
+        plan, predict = self.state.plan, self.work.sampler.predict  # type: ignore[attr-defined]
+        sizes = functional.pad(plan.starts.diff(), (0, 1))
+        neighbours = plan.tentative is not None or predict.lookahead
+        return int((sizes[:, :-1] + sizes[:, 1:] * neighbours).amax()) if sizes.shape[1] > 1 else 0
+
     @property
     def key(self) -> Key:
-        """The lane that it will be in; one that is not planned has no width."""
-        if self.waiting:
-            return lane_of(self.waiting[0])
-        return self.work.served, len(self.work.canvas), 0
+        bucket = -1 if isinstance(self.state, AheadState) else self.widest.bit_length()
+        return self.work.served, len(self.work.canvas), bucket
+
+
+@dataclass(eq=False)
+class SequenceRun:
+    """A sequence of a request and how far it is."""
+
+    job: Job
+    index: int
+    calls: int  # the network calls that it takes; without a plan, a bound
+    made: int = 0
+    ncs: int = 0
+    started: float = 0.0  # the clock when it got its place
 
     @property
-    def places(self) -> list[int]:
-        """The calls of each of the places that it waits for."""
-        if self.work.planned:
-            return [filling.calls for filling in self.waiting]
-        return [self.work.most_calls] * self.work.number
+    def wanted(self) -> bool:
+        return self.job.wants(self.index)
 
     @property
-    def most_rows(self) -> int:
-        """The most rows that one call answers with, for one sequence if others may be left out of the call."""
-        if self.work.planned:
-            return max(filling.widest for filling in self.waiting)
-        return self.work.number * len(self.work.canvas)
-
-
-def lane_of(filling: Filling) -> Key:
-    """Sequences share calls if they have this in common."""
-    return filling.owner.work.served, len(filling.canvas), filling.widest.bit_length()
+    def unread(self) -> int:
+        """The tokens of a prompt that a cache has yet to read."""
+        return 0 if self.made else len(self.job.work.canvas) - self.job.work.holes

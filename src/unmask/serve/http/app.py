@@ -16,18 +16,16 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 import unmask
-from unmask.cli.options import LOOKING, PUBLISHED
-from unmask.samplers.names import DRAWS, PLANS, PREDICTORS
-from unmask.serve.engine import transcript
+from unmask.samplers import names
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Refused
 from unmask.serve.engine.limits import Limits
-from unmask.serve.engine.session import EventStream, Session, unless_gone
 from unmask.serve.engine.work import Served, Work
-from unmask.serve.http import metrics, openai
-from unmask.serve.http.gate import Gate
+from unmask.serve.http import metrics, openai, transcript
+from unmask.serve.http.exchange import EventStream, Exchange, unless_gone
+from unmask.serve.http.middleware import AccessMiddleware
 from unmask.serve.http.openai import Completion
-from unmask.serve.http.request import Prompt, Wrong, completion_works, find, recorded, unmask_work
+from unmask.serve.http.request import ApiError, Prompt, completion_works, find, recorded, unmask_work
 from unmask.serve.http.schemas import RESPONSES, CompletionRequest, UnmaskRequest, error_body
 
 T = TypeVar("T")
@@ -35,7 +33,7 @@ WEB = Path(__file__).parents[1] / "web"
 GONE = 499  # nobody reads it
 
 
-class Server:
+class Service:
     """What the endpoints share: the models, the engine, and the moment they began."""
 
     def __init__(self, served: Sequence[Served], limits: Limits) -> None:
@@ -45,7 +43,7 @@ class Server:
         if len(self.models) < len(served):
             raise ValueError(f"two models have one name: {', '.join(one.model.name for one in served)}")
         self.limits, self.engine = limits, Engine(limits)
-        self.open: set[Session] = set()  # requests whose last byte is not sent
+        self.open: set[Exchange] = set()  # requests whose last byte is not sent
         self.created = int(clock.time())
 
     def listed(self, name: str) -> dict[str, Any]:
@@ -55,54 +53,55 @@ class Server:
         about = {
             "kind": served.kind, "length": model.length, "tokenizer": model.tokenizer.kind,
             "vocab_size": model.denoiser.vocab_size, "mask_id": model.denoiser.mask_id,
-            "samplers": [*PLANS, *PUBLISHED] if chooses else [],
-            "orders": [*PREDICTORS, "auto", *LOOKING] if chooses else ["1"],
-            "draws": list(DRAWS), "characters_per_token": model.characters_per_token, "card": dict(served.card),
+            "samplers": [*names.PLANS, *names.PUBLISHED] if chooses else [],
+            "predictors": [*names.PREDICTORS, "auto"] if chooses else [],
+            "decodings": [*names.DECODING, names.LEFT_TO_RIGHT] if chooses else [],
+            "draws": list(names.DRAWS), "characters_per_token": model.characters_per_token, "card": dict(served.card),
         }  # fmt: skip
         return {"id": name, "object": "model", "created": self.created, "owned_by": "unmask", "unmask": about}
 
-    async def begin(self, make: Callable[[], Sequence[Work]], *, watched: bool) -> Session:
+    async def begin(self, make: Callable[[], Sequence[Work]], *, watched: bool) -> Exchange:
         """Take a request, or refuse it. Whoever is slow to read its answer counts as if it were still waiting."""
         if len(self.open) >= self.limits.max_queue + self.limits.max_batch:
             self.engine.counts.refused += 1
             raise Refused(f"{len(self.open)} requests are under way", 1)
-        session = Session(self.engine, watched=watched)
-        self.open.add(session)
+        exchange = Exchange(self.engine, watched=watched)
+        self.open.add(exchange)
         try:
-            await session.open(make)
+            await exchange.open(make)
         except BaseException:
-            self.end(session)
+            self.end(exchange)
             raise
-        return session
+        return exchange
 
-    def end(self, session: Session) -> None:
-        session.close()
-        self.open.discard(session)
+    def end(self, exchange: Exchange) -> None:
+        exchange.close()
+        self.open.discard(exchange)
 
-    def stream(self, session: Session, events: AsyncIterator[str]) -> Response:
-        return EventStream(events, lambda: self.end(session), self.limits.patience_seconds)
+    def stream(self, exchange: Exchange, events: AsyncIterator[str]) -> Response:
+        return EventStream(events, lambda: self.end(exchange), self.limits.patience_seconds)
 
-    async def answer(self, session: Session, request: Request, made: Awaitable[T]) -> T | None:
+    async def answer(self, exchange: Exchange, request: Request, made: Awaitable[T]) -> T | None:
         """A plain answer, or None if the client has gone."""
         try:
             return await unless_gone(request.receive, made)
         finally:
-            self.end(session)
+            self.end(exchange)
 
     async def unmask(self, body: UnmaskRequest, request: Request) -> Response:
         """Fill a canvas: a plain answer or a stream."""
         started = clock.perf_counter()
         watched = body.stream or body.trace
-        session = await self.begin(lambda: [unmask_work(self.models, body, self.limits)], watched=watched)
-        (work,) = session.works
+        exchange = await self.begin(lambda: [unmask_work(self.models, body, self.limits)], watched=watched)
+        (work,) = exchange.works
         about = {"id": f"unmask-{uuid.uuid4().hex}", "model": work.model.name}
         if body.stream:
-            return self.stream(session, transcript.streamed(session, about))
-        made = await self.answer(session, request, transcript.collected(session, body.trace))
+            return self.stream(exchange, transcript.streamed(exchange, about))
+        made = await self.answer(exchange, request, transcript.collected(exchange, body.trace))
         if made is None:
             return Response(status_code=GONE)
         cost = {"calls": max(one.pop("calls") for one in made), "seconds": clock.perf_counter() - started}
-        how = recorded(work.served, body, work.seed) | {"seed": work.seed}
+        how = recorded(work.served, body) | {"seed": work.seed}
         head = about | {"object": "unmask", "created": int(clock.time())}
         return JSONResponse(head | {"choices": made} | cost | how)
 
@@ -116,8 +115,8 @@ class Server:
             prompts.extend(prompt for prompt, _ in prompted)
             return [work for _, work in prompted]
 
-        session = await self.begin(make, watched=bool(body.stream or stops))
-        works, echo = session.works, bool(body.echo)
+        exchange = await self.begin(make, watched=bool(body.stream or stops))
+        works, echo = exchange.works, bool(body.echo)
         completions = [
             Completion(work, i, prompt, body.suffix or "", stops)
             for prompt, work in zip(prompts, works, strict=True)
@@ -129,8 +128,8 @@ class Server:
         }  # fmt: skip
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            return self.stream(session, openai.streamed(session, completions, head, echo=echo, with_usage=usage))
-        made = await self.answer(session, request, openai.collected(session, completions, echo))
+            return self.stream(exchange, openai.streamed(exchange, completions, head, echo=echo, with_usage=usage))
+        made = await self.answer(exchange, request, openai.collected(exchange, completions, echo))
         if made is None:
             return Response(status_code=GONE)
         return JSONResponse(head | made | {"unmask": {"seed": works[0].seed}})
@@ -145,7 +144,7 @@ def create_app(
     a server on the loopback, where a web page elsewhere may have a name that points to it.
     """
     limits = limits or Limits()
-    server = Server(served, limits)
+    server = Service(served, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -157,8 +156,8 @@ def create_app(
         title="unmask", version=unmask.__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         description="Masked (diffusion) models of discrete data: completions, infilling, any canvas with holes.",
     )  # fmt: skip
-    app.state.server, app.state.requests = server, metrics.Requests()
-    app.add_middleware(Gate, limits=limits, token=token, hosts=hosts, requests=app.state.requests)
+    app.state.server, app.state.requests = server, metrics.RequestCounts()
+    app.add_middleware(AccessMiddleware, limits=limits, token=token, hosts=hosts, requests=app.state.requests)
     _handle_errors(app)
     _add_api(app, server)
     _add_page(app)
@@ -166,8 +165,8 @@ def create_app(
 
 
 def _handle_errors(app: FastAPI) -> None:
-    async def wrong(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Wrong)
+    async def api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
         return JSONResponse(error.body, error.status)
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -189,13 +188,13 @@ def _handle_errors(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return JSONResponse(error_body(error.status_code, str(error.detail)), error.status_code, headers=error.headers)
 
-    app.add_exception_handler(Wrong, wrong)
+    app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, other)
 
 
-def _add_api(app: FastAPI, server: Server) -> None:
+def _add_api(app: FastAPI, server: Service) -> None:
     known: dict[int | str, dict[str, Any]] = {status: RESPONSES[status] for status in (401, 404)}
 
     @app.get("/v1/models", responses={401: RESPONSES[401]}, summary="The models that are served")

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from unmask.serve.engine.engine import Engine
+from unmask.serve.engine.engine import Engine
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@dataclass
-class Counts:
-    """What the engine has done."""
-
-    calls: int = 0
-    rows: int = 0  # sequences in those calls, added up
-    tokens: int = 0
-    sequences: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    refused: int = 0
-    busy_seconds: float = 0.0
-
-
-class Requests:
+class RequestCounts:
     """Requests by path and status, and the seconds they took; written by the event loop alone."""
 
     def __init__(self) -> None:
@@ -38,7 +21,7 @@ class Requests:
         self.seconds[path] += seconds  # type: ignore[assignment]
 
 
-def text(engine: Engine, requests: Requests) -> str:
+def text(engine: Engine, requests: RequestCounts) -> str:
     """Everything, one line each."""
     counts = engine.counts
     lines: list[str] = []

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from unmask.serve.engine.job import Done, Filled
-from unmask.serve.engine.lane import Entry
-from unmask.serve.engine.session import Session, sse
-from unmask.serve.engine.transcript import text_of
+from unmask.serve.engine.job import Change, Done, Filled
 from unmask.serve.engine.work import Work
-from unmask.serve.http.request import Prompt, Wrong
+from unmask.serve.http.exchange import Exchange, sse
+from unmask.serve.http.request import ApiError, Prompt
 
 
 def first_stop(text: str, stops: Sequence[str]) -> int | None:
@@ -56,17 +54,17 @@ class Completion:
     @property
     def echoed(self) -> str:
         """The prompt as text."""
-        return self.prompt if isinstance(self.prompt, str) else self.work.model._as_written(self.prompt)
+        return self.prompt if isinstance(self.prompt, str) else self.work.model.written(self.prompt)
 
     @property
     def finished(self) -> bool:
         return bool(self.finish_reason)
 
-    def fill(self, entry: Entry) -> None:
+    def fill(self, change: Change) -> None:
         """A step of the sequence; it may complete a stop sequence, which ends the choice."""
-        for position in entry.hidden or ():
+        for position in change.hidden or ():
             self._ids[position] = None
-        for position, token in zip(entry.positions, entry.tokens, strict=True):
+        for position, token in zip(change.positions, change.tokens, strict=True):
             self._ids[position] = token
 
     def news(self) -> str:
@@ -107,8 +105,8 @@ class Completion:
 
     def _whole(self, tokens: Sequence[int]) -> str:
         if isinstance(self.prompt, list):
-            return self.work.model._as_written(tokens[self._first : self._end])
-        text = text_of(self.work.model, tokens, self.work.blanks)
+            return self.work.model.written(tokens[self._first : self._end])
+        text = self.work.model.texts([tokens], self.work.blanks)[0]
         return text[len(self.prompt) : len(text) - len(self.suffix)]
 
     def _up_to(self, end: int) -> str:
@@ -116,7 +114,7 @@ class Completion:
         model, blanks = self.work.model, self.work.blanks
         if model.tokenizer.kind in ("selfies", "levels"):
             return ""  # molecules are translated, and images laid out, as a whole
-        written = model._as_written([token for token in self._ids[self._first : end] if token is not None])
+        written = model.written([token for token in self._ids[self._first : end] if token is not None])
         if isinstance(self.prompt, list):
             return written
         if model.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
@@ -142,28 +140,28 @@ def usage(completions: Sequence[Completion]) -> dict[str, int]:
     return {"prompt_tokens": prompts, "completion_tokens": made, "total_tokens": prompts + made}
 
 
-async def collected(session: Session, completions: Sequence[Completion], echo: bool) -> dict[str, Any]:
+async def collected(exchange: Exchange, completions: Sequence[Completion], echo: bool) -> dict[str, Any]:
     """A plain answer."""
-    async for number, event in session.events():
-        progress(session, completions, number, event)
+    async for number, event in exchange.events():
+        progress(exchange, completions, number, event)
     choices = [_choice(one, i, (one.echoed if echo else "") + one.text) for i, one in enumerate(completions)]
     return {"choices": choices, "usage": usage(completions)}
 
 
 async def streamed(
-    session: Session, completions: Sequence[Completion], head: dict[str, Any], *, echo: bool, with_usage: bool
+    exchange: Exchange, completions: Sequence[Completion], head: dict[str, Any], *, echo: bool, with_usage: bool
 ) -> AsyncIterator[str]:
     """The chunks of a stream."""
     more = {"usage": None} if with_usage else {}
     for i, one in enumerate(completions if echo else ()):
         yield sse(head | {"choices": [_choice(one, i, one.echoed)]} | more)
     try:
-        async for number, event in session.events():
-            i, text = progress(session, completions, number, event)
+        async for number, event in exchange.events():
+            i, text = progress(exchange, completions, number, event)
             if text or completions[i].ended is event:
                 yield sse(head | {"choices": [_choice(completions[i], i, text)]} | more)
-    except Wrong as wrong:
-        yield sse(wrong.body)
+    except ApiError as error:
+        yield sse(error.body)
         return
     if with_usage:
         yield sse(head | {"choices": [], "usage": usage(completions)})
@@ -171,20 +169,20 @@ async def streamed(
 
 
 def progress(
-    session: Session, completions: Sequence[Completion], number: int, event: Filled | Done
+    exchange: Exchange, completions: Sequence[Completion], number: int, event: Filled | Done
 ) -> tuple[int, str]:
     """Which choice an event is for, and what it adds to its text; one that stops gives its place away."""
-    index = sum(work.number for work in session.works[:number]) + event.index
+    index = sum(work.number for work in exchange.works[:number]) + event.index
     one = completions[index]
     if one.ended is not None:
         return index, ""
     if isinstance(event, Done):
         text = one.done(event)
     else:
-        one.fill(event.entry)
+        one.fill(event.change)
         text = one.news()
         if one.finished:
-            session.end(number, event.index)
+            exchange.end(number, event.index)
     if one.finished:
         one.ended = event
     return index, text

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from unmask.cli.options import OrderName, Sampler
+from unmask.samplers.names import DecodingName, DrawName, PredictorName, SamplerName
 
 MOST_SEED = 2**64 - 1
-Draw = Literal["inverse-cdf", "exponential-race", "gumbel-float64", "gumbel-float32", "truncated"]
 Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 TokenId = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -19,25 +18,29 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class SamplerOptions(Strict):
+class SamplingRequest(Strict):
     """What both endpoints can be asked about sampling; the names are those of ``unmask sample``."""
 
-    sampler: Sampler | None = Field(
+    sampler: SamplerName | None = Field(
         None, description="Which positions are unmasked when: by default parallel with steps, first-hitting without."
     )
     steps: int | None = Field(None, ge=1, description="Steps of parallel and ancestral sampling.")
-    order: OrderName = Field("1", description="1, a second-order variant, or an order that looks at the network.")
+    predictor: PredictorName = Field("first-order", description="Or a second-order predictor of the paper.")
+    decoding: DecodingName | None = Field(
+        None, description="In place of sampler: an order that looks at the network, or masks again."
+    )
+    order: str | None = Field(None, description="No longer taken: it is now predictor and decoding.")
     block: int | None = Field(None, ge=1)
     noise: Finite | None = Field(None, ge=0)
     gamma: Finite | None = Field(None, ge=0)
     eta: Finite | None = Field(None, ge=0, le=1)
-    draw: Draw = Field("inverse-cdf", description="How tokens are drawn; the last two have the float32 fault.")
+    draw: DrawName = Field("exponential-race", description="How tokens are drawn; the last two have the float32 fault.")
     temperature: Finite | None = Field(None, ge=0, description="By default 1; 0 takes the likeliest token.")
     top_k: int | None = Field(None, ge=1)
     top_p: Finite | None = Field(None, gt=0, le=1)
 
 
-class UnmaskRequest(SamplerOptions):
+class UnmaskRequest(SamplingRequest):
     """A text with blanks, a prompt, any canvas with holes, or nothing: what is masked is filled."""
 
     model_config = ConfigDict(
@@ -46,7 +49,7 @@ class UnmaskRequest(SamplerOptions):
                 {"text": "In the ____ God created the ____.", "seed": 1},
                 {"prompt": "And the ", "length": 32, "number": 2, "steps": 8, "seed": 1},
                 {"canvas": [None, None, None, None], "seed": 1, "trace": True},
-                {"length": 16, "order": "margin", "steps": 8, "stream": True},
+                {"length": 16, "decoding": "margin", "steps": 8, "stream": True},
             ]
         }
     )
@@ -69,7 +72,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class CompletionRequest(SamplerOptions):
+class CompletionRequest(SamplingRequest):
     """OpenAI's request, and the names of ``unmask sample`` beside it (``extra_body`` of the openai package)."""
 
     model_config = ConfigDict(

@@ -1,9 +1,10 @@
 // The settings of one pane: which of them apply to a model and a sampler, what they mean, and how they are written.
 
-export const NAMES = ["model", "sampler", "steps", "order", "draw", "temperature", "top_p", "top_k"];
+export const NAMES = ["model", "sampler", "steps", "predictor", "decoding", "draw", "temperature", "top_p", "top_k"];
 const NUMBERS = new Set(["steps", "temperature", "top_p", "top_k"]);
-const DEFAULTS = { sampler: "first-hitting", order: "1", draw: "inverse-cdf", temperature: 1 };
-const PREDICTORS = new Set(["1", "extrapolate", "correct", "auto"]); // all other orders look at the network
+const DEFAULTS = {
+  sampler: "first-hitting", predictor: "first-order", decoding: "", draw: "exponential-race", temperature: 1,
+};
 
 const SAMPLERS = {
   "first-hitting": "Exact: one token per network call, at its own hitting time.",
@@ -14,12 +15,16 @@ const SAMPLERS = {
   "published-tweedie": "SEDD's tau-leaping, token and mask in one float32 draw. Kept to show the fault.",
   "published-law": "published-ancestral by its law: an exact run that refuses what float32 would lose. Any N in seconds.",
 };
-const CALLED = { 1: "first order", extrapolate: "second order, extrapolate", correct: "second order, correct" };
-const ORDERS = {
+const CALLED = {
+  "": "the sampler's", "first-order": "first order", extrapolate: "second order, extrapolate",
+  correct: "second order, correct",
+};
+const PREDICTORS = {
   extrapolate: "Second order: extrapolates from the call before.",
   correct: "Second order: masks the last group again and draws it once more.",
   auto: "Extrapolates up to 128 steps, corrects beyond.",
 };
+const IN_READING_ORDER = "From left to right. With one token per call it has the model's own law, as every order drawn ahead has.";
 const LOOKS = "This order looks at the network to choose the next position. It has another law than the model's.";
 const LEFT_TO_RIGHT = "A left-to-right model draws one token per call from the beginning: it has no sampler to choose.";
 
@@ -40,8 +45,9 @@ export function applicable(model, chosen) {
     return new Set(["model", "sampler", "steps"]);
   }
   const names = new Set(NAMES);
-  if (!PREDICTORS.has(chosen.order ?? "1")) {
+  if (chosen.decoding) {
     names.delete("sampler");
+    names.delete("predictor");
   } else if ((chosen.sampler ?? "first-hitting") === "first-hitting") {
     names.delete("steps");
   }
@@ -56,21 +62,21 @@ export function explanation(model, chosen) {
   if (chosen.sampler?.startsWith("published-")) {
     return SAMPLERS[chosen.sampler];
   }
-  if (!PREDICTORS.has(chosen.order)) {
-    return LOOKS;
+  if (chosen.decoding) {
+    return chosen.decoding === "left-to-right" ? IN_READING_ORDER : LOOKS;
   }
-  return [SAMPLERS[chosen.sampler], ORDERS[chosen.order]].filter(Boolean).join(" ");
+  return [SAMPLERS[chosen.sampler], PREDICTORS[chosen.predictor]].filter(Boolean).join(" ");
 }
 
 /** The settings in a few words, for a pane's head. */
 export function inWords(model, chosen) {
   const has = applicable(model, chosen);
-  const parts = [model.kind === "left-to-right" ? "left to right" : has.has("sampler") ? chosen.sampler : chosen.order];
+  const parts = [model.kind === "left-to-right" ? "left to right" : has.has("sampler") ? chosen.sampler : chosen.decoding];
   if (has.has("steps") && chosen.steps) {
     parts.push(`N = ${chosen.steps.toLocaleString("en")}`);
   }
-  if (has.has("sampler") && has.has("order") && chosen.order !== "1") {
-    parts.push(chosen.order);
+  if (has.has("predictor") && chosen.predictor !== DEFAULTS.predictor) {
+    parts.push(chosen.predictor);
   }
   if (!has.has("draw")) {
     parts.push("float32");
@@ -203,10 +209,12 @@ export class Settings {
   }
 
   #offer() {
-    const { samplers, orders, draws } = this.model;
+    const { samplers, predictors, decodings, draws } = this.model;
     this.#options("sampler", samplers ?? [],
       (name) => (name.startsWith("published-") ? "as published, with the float32 fault" : "exact"));
-    this.#options("order", orders ?? [], (name) => (PREDICTORS.has(name) ? "planned" : "looks at the network"));
+    this.#options("predictor", predictors ?? []);
+    this.#options("decoding", ["", ...(decodings ?? [])],
+      (name) => (["", "left-to-right"].includes(name) ? "planned" : "looks at the network"));
     this.#options("draw", draws ?? []);
     this.#find("[data-about]").textContent = aboutModel(this.model);
   }

@@ -27,12 +27,12 @@ export function fromFragment(fragment) {
   if (!read.has("model") && !read.has("seed")) {
     return null;
   }
-  const state = { ...values(read, COMMON), a: values(read, NAMES), b: null };
+  const state = { ...values(read, COMMON), a: settings(read), b: null };
   if (read.has("canvas")) {
     state.canvas = read.get("canvas").split(",").map((id) => (id === "" ? null : Number(id)));
   }
   if (read.has("compare")) {
-    state.b = values(new URLSearchParams(read.get("compare")), NAMES);
+    state.b = settings(new URLSearchParams(read.get("compare")));
   }
   return state;
 }
@@ -69,4 +69,12 @@ function pairs(source, names) {
 function values(read, names) {
   const found = names.filter((name) => read.has(name));
   return Object.fromEntries(found.map((name) => [name, NUMBERS.has(name) ? Number(read.get(name)) : read.get(name)]));
+}
+
+/** The settings of a pane; older links have one "order" in the place of predictor and decoding. */
+function settings(read) {
+  const order = read.get("order");
+  const isPredictor = ["1", "extrapolate", "correct", "auto"].includes(order);
+  const moved = isPredictor ? { predictor: order === "1" ? "first-order" : order } : order ? { decoding: order } : {};
+  return { ...moved, ...values(read, NAMES) };
 }

@@ -11,30 +11,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-import torch
-
-from unmask.sampling import Sample
-from unmask.serve.engine.job import Done, Filled, Planned
-from unmask.serve.engine.lane import Entry
-from unmask.serve.engine.session import Session, sse
+from unmask.serve.engine.job import Change, Done, Filled, Forecast
 from unmask.serve.engine.work import Work
-from unmask.serve.http.request import Wrong
-from unmask.text.blanks import Blanks
-from unmask.text.model import Model
+from unmask.serve.http.exchange import Exchange, sse
+from unmask.serve.http.request import ApiError
 
 
-def text_of(model: Model, tokens: Sequence[int], blanks: Blanks | None) -> str:
-    """The text of a finished sequence, as ``Model.sample`` and ``Model.infill`` give it."""
-    none = torch.zeros(1, dtype=torch.int64)
-    return model._with_text(Sample(torch.tensor([tokens], dtype=torch.int64), (), none, none, 0, 0.0), blanks).text[0]
-
-
-async def collected(session: Session, trace: bool) -> list[dict[str, Any]]:
+async def collected(exchange: Exchange, trace: bool) -> list[dict[str, Any]]:
     """The choices of a plain answer, each with its calls."""
-    transcripts = [Transcript(work) for work in session.works for _ in range(work.number)]
+    transcripts = [Transcript(work) for work in exchange.works for _ in range(work.number)]
     traces: list[list[dict[str, Any]]] = [[] for _ in transcripts]
     made: dict[int, dict[str, Any]] = {}
-    async for _, event in session.events():
+    async for _, event in exchange.events():
         if isinstance(event, Filled):
             traces[event.index].append(transcripts[event.index].step_event(event))
         else:
@@ -43,20 +31,20 @@ async def collected(session: Session, trace: bool) -> list[dict[str, Any]]:
     return [made[i] | ({"trace": traces[i]} if trace else {}) for i in range(len(transcripts))]
 
 
-async def streamed(session: Session, about: dict[str, Any]) -> AsyncIterator[str]:
+async def streamed(exchange: Exchange, about: dict[str, Any]) -> AsyncIterator[str]:
     """The events of a stream."""
-    transcripts = [Transcript(work) for work in session.works for _ in range(work.number)]
-    for planned in session.planned[0]:
-        yield sse(transcripts[planned.index].plan_event(planned, **about), "plan")
+    transcripts = [Transcript(work) for work in exchange.works for _ in range(work.number)]
+    for forecast in exchange.forecasts[0]:
+        yield sse(transcripts[forecast.index].plan_event(forecast, **about), "plan")
     try:
-        async for _, event in session.events():
+        async for _, event in exchange.events():
             transcript = transcripts[event.index]
             if isinstance(event, Filled):
                 yield sse(transcript.step_event(event), "step")
             else:
                 yield sse(transcript.done_event(event), "done")
-    except Wrong as wrong:
-        yield sse(wrong.body, "error")
+    except ApiError as error:
+        yield sse(error.body, "error")
     yield sse({}, "end")
 
 
@@ -72,19 +60,19 @@ class Transcript:
         self._show(range(len(self.ids)))
         self._count = Counter(i for i in self.ids if i is not None)
 
-    def apply(self, entry: Entry) -> list[tuple[int, str | None]]:
-        """Write an entry into the sequence; the positions whose pieces it changed, though it did not fill them."""
-        hidden = [p for p in entry.hidden or () if self.ids[p] is not None]
+    def apply(self, change: Change) -> list[tuple[int, str | None]]:
+        """Write a change into the sequence; the positions whose pieces it changed, though it did not fill them."""
+        hidden = [p for p in change.hidden or () if self.ids[p] is not None]
         for position in hidden:
             self._count[self._known(position)] -= 1
             self.ids[position] = None
-        for position, token in zip(entry.positions, entry.tokens, strict=True):
+        for position, token in zip(change.positions, change.tokens, strict=True):
             if self.ids[position] is not None:
                 self._count[self._known(position)] -= 1
             self.ids[position] = token
             self._count[token] += 1
-        own = {*entry.positions, *hidden}
-        return [(p, piece) for p, piece in self._show([*hidden, *entry.positions]) if p not in own]
+        own = {*change.positions, *hidden}
+        return [(p, piece) for p, piece in self._show([*hidden, *change.positions]) if p not in own]
 
     @property
     def entropy(self) -> float:
@@ -93,26 +81,26 @@ class Transcript:
         total = sum(counts)
         return math.log(total) - sum(c * math.log(c) for c in counts) / total if total else 0.0
 
-    def plan_event(self, planned: Planned, **about: Any) -> dict[str, Any]:
+    def plan_event(self, forecast: Forecast, **about: Any) -> dict[str, Any]:
         return {
-            **about, "index": planned.index, "calls": planned.calls, "canvas": list(self.ids),
-            "pieces": list(self.pieces), "order": planned.order, "tau": planned.tau,
-            "queue_seconds": planned.queue_seconds, "seconds_left": planned.seconds_left,
+            **about, "index": forecast.index, "calls": forecast.calls, "canvas": list(self.ids),
+            "pieces": list(self.pieces), "order": forecast.order, "tau": forecast.tau,
+            "queue_seconds": forecast.queue_seconds, "seconds_left": forecast.seconds_left,
         }  # fmt: skip
 
     def step_event(self, filled: Filled) -> dict[str, Any]:
-        entry, revised = filled.entry, self.apply(filled.entry)
+        change, revised = filled.change, self.apply(filled.change)
         return {
-            "index": filled.index, "call": filled.call, "planned": filled.planned, "positions": entry.positions,
-            "tokens": entry.tokens, "pieces": [self.pieces[p] for p in entry.positions], "revised": revised,
-            "probabilities": entry.probabilities, "tau": entry.tau, "hidden": entry.hidden, "entropy": self.entropy,
+            "index": filled.index, "call": filled.call, "planned": filled.planned, "positions": change.positions,
+            "tokens": change.tokens, "pieces": [self.pieces[p] for p in change.positions], "revised": revised,
+            "probabilities": change.probabilities, "tau": change.tau, "hidden": change.hidden, "entropy": self.entropy,
             "seconds": filled.seconds,
         }  # fmt: skip
 
     def done_event(self, done: Done) -> dict[str, Any]:
         self._count = Counter(done.tokens)
         return {
-            "index": done.index, "text": text_of(self.model, done.tokens, self.blanks), "tokens": done.tokens,
+            "index": done.index, "text": self.model.texts([done.tokens], self.blanks)[0], "tokens": done.tokens,
             "nfe": done.nfe, "ncs": done.ncs, "entropy": self.entropy, "seconds": done.seconds, "calls": done.calls,
         }  # fmt: skip
 

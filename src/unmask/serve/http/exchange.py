@@ -11,27 +11,27 @@ from typing import Any, TypeVar
 from fastapi.responses import StreamingResponse
 
 from unmask.serve.engine.engine import Engine
-from unmask.serve.engine.job import Done, Event, Failed, Filled, Job, Planned
+from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Work
-from unmask.serve.http.request import Wrong
+from unmask.serve.http.request import ApiError
 
 T = TypeVar("T")
 log = logging.getLogger("unmask.serve")
 
 
-class Session:
+class Exchange:
     """A request's jobs, from admission to the last event; ``close`` frees whatever they still hold."""
 
     def __init__(self, engine: Engine, *, watched: bool) -> None:
         self.engine, self.watched = engine, watched
         self.jobs: list[Job] = []
-        self.planned: list[list[Planned]] = []
+        self.forecasts: list[list[Forecast]] = []
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._done: set[tuple[int, int]] = set()
 
     async def open(self, make: Callable[[], Sequence[Work]]) -> None:
-        """Make the works and draw their plans, off the event loop; enter the queue with all of them or with none."""
+        """Make the works and begin them, off the event loop; enter the queue with all of them or with none."""
         self.engine.check_room()
         loop = asyncio.get_running_loop()
 
@@ -49,9 +49,9 @@ class Session:
 
         try:
             jobs = await asyncio.to_thread(prepared)
-        except ValueError as error:  # a plan that cannot be drawn as asked
-            raise Wrong(400, str(error)) from error
-        self.planned = self.engine.submit_all(jobs)
+        except ValueError as error:  # a sampler that cannot do what is asked
+            raise ApiError(400, str(error)) from error
+        self.forecasts = self.engine.submit_all(jobs)
         self.jobs = jobs
 
     @property
@@ -63,7 +63,7 @@ class Session:
         while len(self._done) < sum(work.number for work in self.works):
             number, event = await self._events.get()
             if isinstance(event, Failed):
-                raise blame(event)
+                raise ApiError(500, f"the model failed with {type(event.error).__name__}", code="model_error")
             if isinstance(event, Done):
                 self._done.add((number, event.index))
             yield number, event
@@ -115,18 +115,11 @@ def sse(data: dict[str, Any], name: str | None = None) -> str:
 
 def check_size(job: Job, limits: Limits) -> None:
     """Refuse a request of which one call would answer with more numbers than the server has room for."""
-    rows, vocab_size = job.most_rows, job.work.model.denoiser.vocab_size
+    rows = job.widest * (job.work.number if job.joint else 1)
+    vocab_size = job.work.model.denoiser.vocab_size
     if rows * vocab_size > limits.max_logits:
         says = f"one network call would answer for {rows} positions with {vocab_size} numbers each"
-        raise Wrong(400, f"{says}, and may with at most {limits.max_logits} in all: take more steps", param="steps")
-
-
-def blame(failed: Failed) -> Wrong:
-    """Whose fault it is: an order that cannot take these options says so before it calls the network."""
-    error = failed.error
-    if failed.before_any_call and isinstance(error, ValueError):
-        return Wrong(400, str(error))
-    return Wrong(500, f"the model failed with {type(error).__name__}", code="model_error")
+        raise ApiError(400, f"{says}, and may with at most {limits.max_logits} in all: take more steps", param="steps")
 
 
 async def unless_gone(receive: Callable[[], Awaitable[Any]], answer: Awaitable[T]) -> T | None:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from unmask.serve.engine.limits import Limits
-from unmask.serve.http.metrics import Requests
+from unmask.serve.http.metrics import RequestCounts
 from unmask.serve.http.schemas import error_body
 
 log = logging.getLogger("unmask.serve")
@@ -27,11 +27,11 @@ class TooLarge(Exception):
     """A body of more bytes than the limit."""
 
 
-class Gate:
+class AccessMiddleware:
     """An ASGI application around another."""
 
     def __init__(
-        self, app: Any, *, limits: Limits, token: str | None, hosts: Sequence[str], requests: Requests
+        self, app: Any, *, limits: Limits, token: str | None, hosts: Sequence[str], requests: RequestCounts
     ) -> None:
         self.app, self.limits, self.requests = app, limits, requests
         self.token, self.hosts = None if token is None else token.encode(), hosts
