@@ -6,14 +6,10 @@ from pathlib import Path
 
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
-from unmask.models.pretrained import CONFIG, read, read_config
+from unmask.models.pretrained import read, read_config
 
 
 def load(folder: str | Path) -> DDiT | Causal:
     """The network in a folder that ``pretrained.save`` wrote, ready to sample. Whatever is wrong is one ValueError."""
-    name = read_config(folder)[1]["architecture"]
-    for cls in (DDiT, Causal):
-        if name == cls.architecture:
-            network: DDiT | Causal = read(folder, cls)
-            return network
-    raise ValueError(f"{Path(folder) / CONFIG}: architecture must be 'ddit' or 'causal', got {name!r}")
+    network: DDiT | Causal = read(folder, DDiT if read_config(folder)[1]["architecture"] == "ddit" else Causal)
+    return network
