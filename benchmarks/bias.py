@@ -63,15 +63,20 @@ def judged_table(rows: int = 2_000, length: int = 64) -> None:
     print(f"| N of {length} | {' | '.join(PREDICTORS)} | ± |")
     print("|---|" + "---|" * (len(PREDICTORS) + 1))
     for steps in (4, 8, 16, 32, 48, 64):
-        cells, errors = [], []
-        for how in PREDICTORS.values():
-            tokens = unmask.sample(
-                model, num=rows, length=length, plan=plan.parallel, steps=steps, predict=how, seed=2
-            ).tokens
-            nats = -model.log_likelihood(tokens) / length
-            cells.append(f"{float(nats.mean()):.4f}")
-            errors.append(float(nats.std()) / math.sqrt(rows))
-        print(f"| {steps} | {' | '.join(cells)} | {max(errors):.4f} |", flush=True)
+        options = {"num": rows, "length": length, "plan": plan.parallel, "steps": steps, "seed": 2}
+        found = [
+            -model.log_likelihood(unmask.sample(model, predict=how, **options).tokens) / length
+            for how in PREDICTORS.values()
+        ]
+        # The same seed is the same noise: sequence i of two predictors is a pair, and so are their differences.
+        gaps = [nats - found[0] for nats in found]
+        cells = [f"{float(found[0].mean()):.4f}"]
+        cells += [
+            f"{float(nats.mean()):.4f} ({float(gap.mean()):+.4f} ± {float(gap.std()) / math.sqrt(rows):.4f})"
+            for nats, gap in zip(found[1:], gaps[1:], strict=True)
+        ]
+        error = max(float(nats.std()) for nats in found) / math.sqrt(rows)
+        print(f"| {steps} | {' | '.join(cells)} | {error:.4f} |", flush=True)
 
 
 if __name__ == "__main__":

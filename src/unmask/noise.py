@@ -49,10 +49,15 @@ class Noise(Batched):
         torch.rand draws them.
         """
         keys = self.keys if device is None else self.keys.to(device)
-        words = _mixed(keys if columns is None else keys.unsqueeze(-1) ^ _columns(columns, keys.device))
-        bits = BITS[dtype]
-        return (words >> (64 - bits)).bitwise_and_((1 << bits) - 1).to(dtype).mul_(2.0**-bits)
-
+        if columns is None:
+            return _unit(_mixed(keys), dtype)
+        rows = max(1, AT_ONCE // max(columns, 1))
+        if keys.ndim != 1 or len(keys) <= rows or keys.device.type != "cpu":
+            return _unit(_mixed(keys.unsqueeze(-1) ^ _columns(columns, keys.device)), dtype)
+        made = torch.empty(len(keys), columns, dtype=dtype)
+        for start in range(0, len(keys), rows):
+            made[start : start + rows] = Noise(keys[start : start + rows]).uniform(columns, dtype=dtype)
+        return made
 
     def exponential(self, columns: int, *, device: torch.device | None = None) -> Tensor:
         """Exp(1) clocks [..., columns]: -log(1 - u), and 2^-54 where that is 0, which would win any race."""
@@ -86,6 +91,7 @@ class KeptNoise(Noise):
             self.clocks.pop(key, None)
 
 
+AT_ONCE = 1 << 16  # numbers: the passes over as many words stay in a core's cache
 BITS = {torch.float64: 53, torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
 """Significant bits of each type: as many as a uniform on an even grid below 1 can have."""
 
@@ -135,6 +141,12 @@ def word(*key: int | str) -> int:
     # int() because numpy's integers are equal to Python's but are not written the same way.
     written = repr([part if isinstance(part, str) else int(part) for part in key])
     return int.from_bytes(hashlib.shake_256(written.encode()).digest(8), "little")
+
+
+def _unit(words: Tensor, dtype: torch.dtype) -> Tensor:
+    """The highest bits of each word as a number in [0, 1)."""
+    bits = BITS[dtype]
+    return (words >> (64 - bits)).bitwise_and_((1 << bits) - 1).to(dtype).mul_(2.0**-bits)
 
 
 def _mixed(words: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ import unmask
 from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import Samples, judge
 from unmask.noise import word
-from unmask.reproduce.item import Settings, Table
-from unmask.reproduce.subjects import Subject
+from unmask.reproduce.item import Settings, Subject, Table
 from unmask.samplers import published
 from unmask.samplers.law import CoupledByLaw
 from unmask.samplers.names import DRAWS, PLANS, PREDICTORS
@@ -108,9 +107,7 @@ def measure(
     return judged(subject, how, steps, tokens, nfe, sum(one.seconds for one in made) / num)
 
 
-def sampled(
-    subject: Subject, how: How, steps: int | None, seeds: list[int], length: int, settings: Settings
-) -> Sample:
+def sampled(subject: Subject, how: How, steps: int | None, seeds: list[int], length: int, settings: Settings) -> Sample:
     """The sequences of these seeds."""
     options: dict[str, Any] = {"num": len(seeds), "length": length, "seed": seeds}
     if how.kind in (*PUBLISHED, *LAWS):

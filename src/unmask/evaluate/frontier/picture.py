@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from unmask.evaluate import picture
 from unmask.evaluate.frontier.points import DATA, Point
 from unmask.evaluate.judge.interval import Interval
-from unmask.models.files import write_whole
 
 COLOURS = ("#762a83", "#1b7837", "#2166ac", "#b35806", "#c51b7d", "#01665e", "#4d4d4d", "#8c510a")
 MARKERS = "osD^vPX*<>"
@@ -18,11 +17,7 @@ MARKERS = "osD^vPX*<>"
 
 def draw(points: Sequence[Point], path: Path) -> None:
     """Write a PNG. A colour is a sampler, a marker a model and a temperature; the published samplers are hollow."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("the picture needs matplotlib: pip install 'unmask[plot]'") from error
-    figure = Figure(figsize=(15, 6.2), layout="constrained")
+    figure = picture.sheet(15, 6.2)
     axes = figure.subplots(1, 3, sharey=True)
     made, data = [p for p in points if p.sampler != DATA], [p for p in points if p.sampler == DATA]
     for curve, style in _styles(made).items():
@@ -43,9 +38,7 @@ def draw(points: Sequence[Point], path: Path) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     if points:
         figure.suptitle(_title(points), fontsize="medium")
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    write_whole(path, content.getvalue())
+    picture.write(figure, path)
 
 
 def _title(points: Sequence[Point]) -> str:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 
+from unmask.evaluate import picture
 from unmask.evaluate.judge.judge import Judgement
-from unmask.models.files import write_whole
 
 
 def draw(made: Judgement, path: Path) -> None:
     """Write a PNG: one dot per sequence, histograms of both at the sides, the corpus perplexity with its interval."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        hint = "the picture needs matplotlib: pip install 'unmask[plot]'"
-        raise ModuleNotFoundError(hint, name="matplotlib") from error
     entropy, perplexity = made.entropies.numpy(), made.perplexities.numpy()
     shown = np.isfinite(perplexity)
-    figure = Figure(figsize=(6.5, 6), layout="constrained")
+    figure = picture.sheet(6.5, 6)
     grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
     main = figure.add_subplot(grid[1, 0])
     above = figure.add_subplot(grid[0, 0], sharex=main)
@@ -45,6 +39,4 @@ def draw(made: Judgement, path: Path) -> None:
         f"samples; {made.draw}" + (f"\n{hidden:,} without a finite perplexity are not drawn" if hidden else ""),
         fontsize="medium",
     )
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    write_whole(path, content.getvalue())
+    picture.write(figure, path)

@@ -7,20 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from unmask.evaluate import picture
 from unmask.evaluate.likelihood.tokenfiles import Evaluation
-from unmask.models.files import write_whole
 
 
 def draw(made: Evaluation, path: Path) -> None:
     """Write a PNG: the profile, whose mean is the result, with a band of two standard errors, and a histogram."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("the picture needs matplotlib: pip install 'unmask[plot]'") from error
-    import io
-
     bits = 1 / math.log(2)
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = picture.sheet(9, 3.6)
     left, right = figure.subplots(1, 2)
     if made.profile is not None:
         nats, errors = np.array(made.profile.nats) * bits, np.array(made.profile.errors) * bits
@@ -38,6 +32,4 @@ def draw(made: Evaluation, path: Path) -> None:
     value, _, over = made.bound.units()["bits per token"]
     right.set(xlabel="bits per token of a sequence", ylabel="sequences")
     right.set_title(f"{value:.3f} ± {over:.3f} bits per token: {made.how}", fontsize="medium")
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    write_whole(path, content.getvalue())
+    picture.write(figure, path)

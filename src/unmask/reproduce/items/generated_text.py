@@ -29,8 +29,9 @@ def run(settings: Settings) -> ItemResult:
             ways["left to right"] = (How("left to right"), None)
         num = settings.pick(full=64, fast=32, tiny=32)
         by = {
-            name: coupled.drawn(subject, how, N, settings) if how.kind == "coupled" and N else
-            cells.measure(subject, how, N, num, L, settings)
+            name: coupled.drawn(subject, how, N, settings)
+            if how.kind == "coupled" and N
+            else cells.measure(subject, how, N, num, L, settings)
             for name, (how, N) in ways.items()
         }
         measured += by.values()

@@ -6,9 +6,9 @@ from typing import Any
 
 from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Subject
 from unmask.reproduce.pictures import against_steps
-from unmask.reproduce.subjects import Subject, subjects
+from unmask.reproduce.subjects import subjects
 
 TITLE = "The high-order variants of first-hitting sampling against N"
 PAPER = "Figure 13"
@@ -17,9 +17,7 @@ ORDERS = ("first-order", "extrapolate", "correct")
 
 def steps(length: int, settings: Settings) -> list[int]:
     """The paper's 32 to 1024 of 1024, as the same parts of this length."""
-    return [
-        max(1, length // k) for k in settings.pick(full=(32, 16, 8, 4, 2, 1), fast=(16, 8, 4, 1), tiny=(4, 1))
-    ]
+    return [max(1, length // k) for k in settings.pick(full=(32, 16, 8, 4, 2, 1), fast=(16, 8, 4, 1), tiny=(4, 1))]
 
 
 def number(settings: Settings) -> int:

@@ -27,7 +27,7 @@ def run(settings: Settings) -> ItemResult:
             "first-hitting, L steps, corrected, T from 0.8 to 1": [
                 cells.measure(subject, How("parallel", predictor="correct", temperature=T), L, num, L, settings)
                 for T in heats
-            ],
+            ]
         }
         ar = [cells.left_to_right(subject, num, L, settings, temperature=T) for T in heats]
         if all(ar):

@@ -91,9 +91,7 @@ def drawing(table: Table, curve: Table, title: str) -> Drawing:
     def draw(sheet: Any) -> None:
         left, right = sheet.subplots(1, 2)
         left.barh(range(len(table.rows)), table.column("relative to independent"), color="C0", height=0.6)
-        left.set(
-            yticks=range(len(table.rows)), xlabel="variance of the loss, relative", title=title
-        )
+        left.set(yticks=range(len(table.rows)), xlabel="variance of the loss, relative", title=title)
         left.set_yticklabels(table.column("counts n"))
         left.invert_yaxis()
         left.grid(axis="y", visible=False)

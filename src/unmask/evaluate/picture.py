@@ -1,0 +1,26 @@
+"""Pictures of evaluations: where they are drawn and how they are written."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from unmask.models.files import write_whole
+
+
+def sheet(width: float, height: float) -> Any:
+    """An empty matplotlib Figure; matplotlib is an extra."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        hint = "the picture needs matplotlib: pip install 'unmask[plot]'"
+        raise ModuleNotFoundError(hint, name="matplotlib") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def write(figure: Any, path: Path) -> None:
+    """A PNG, whole or not at all."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    write_whole(path, content.getvalue())
