@@ -73,7 +73,7 @@ class Causal(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call: the same function with an exact KV cache."""
-        from unmask.models.fast import left_to_right_network
+        from unmask.models.fast.cached import left_to_right_network
 
         return left_to_right_network(self)
 

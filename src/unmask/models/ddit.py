@@ -359,9 +359,18 @@ class DDiT(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call: the same function, faster; one with a memory is for one run alone."""
-        from unmask.models.fast import masked_network
+        if self.config.self_conditioning:
+            from unmask.models.fast.fold import constants_folded
+            from unmask.models.self_conditioned import SelfConditioned
 
-        return masked_network(self)
+            return SelfConditioned(constants_folded(self))
+        if self.any_order:
+            from unmask.models.fast.cached import any_order_network
+
+            return any_order_network(self)
+        from unmask.models.fast.rows import AskedRows
+
+        return AskedRows(self)
 
     def for_bound(self) -> nn.Module:
         """What a bound should call: a self-conditioned network as mu(x, t) = F(x, t, F(x, t))."""

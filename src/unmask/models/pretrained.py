@@ -270,12 +270,13 @@ def _snippet(architecture: str, length: int) -> list[str]:
 
 
 def _architecture(name: Any, folder: Path) -> type[DDiT] | type[Causal]:
-    from unmask.models.causal import Causal
-    from unmask.models.ddit import DDiT
+    if name == "ddit":
+        from unmask.models.ddit import DDiT
 
-    if name == DDiT.architecture:
         return DDiT
-    if name == Causal.architecture:
+    if name == "causal":
+        from unmask.models.causal import Causal
+
         return Causal
     raise ValueError(f"{folder / CONFIG}: architecture must be 'ddit' or 'causal', got {name!r}")
 
