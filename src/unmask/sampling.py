@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unmask import plan as plans
 from unmask import predict as predictors
+from unmask.ahead import Ahead
 from unmask.draw import Draw, Faults, Pick, exponential_race
 from unmask.noise import Streams
 from unmask.plan import Planner
@@ -276,8 +277,6 @@ def chosen(
         return Planned(plan, predict)
     if second_order:
         raise ValueError("ahead is for predict.first_order: with one token per step the second order adds nothing")
-    from unmask.ahead import Ahead
-
     return Ahead(plan, "auto" if ahead is True or ahead is None else ahead)
 
 

@@ -8,6 +8,7 @@ masked row. ``for_sampling()`` gives it an exact KV cache.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -16,7 +17,9 @@ from torch.nn import functional
 
 from unmask.models.anyorder import Entries
 from unmask.models.config import DDiTConfig
-from unmask.models.fast import left_to_right_network
+from unmask.models.fast.cached import LeftToRightCached
+from unmask.models.fast.fold import own
+from unmask.models.fast.packing import packed
 from unmask.models.layers import Transformer, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
 
@@ -74,7 +77,8 @@ class Causal(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call: the same function with an exact KV cache."""
-        return left_to_right_network(self)
+        alone = own(self)
+        return LeftToRightCached(alone, cache(lambda: packed(alone)))
 
     def _states(self, inputs: Tensor, at: tuple[Tensor, ...] | None) -> Tensor:
         entries = Entries(inputs, torch.arange(inputs.shape[1], device=inputs.device))
