@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 def run(*command, cwd, **environment):
     return subprocess.run(
         [sys.executable, *command], cwd=cwd, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 

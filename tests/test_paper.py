@@ -3,37 +3,39 @@
 Two samples are compared by a chi-square test of homogeneity. Seeds are fixed; each test's false-alarm rate is 1e-6.
 """
 
+from itertools import combinations
+
 import pytest
 import torch
 
-from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, joint, oracle, same_law
+from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle, same_law
 from unmask import paper, plan, predict, sample
 from unmask.draw import exponential_race
-from unmask.models.oracles.enumerated import EnumeratedOracle, TimeDependent
+from unmask.models.oracles.enumerated import TimeDependent
 from unmask.noise import Streams
 from unmask.schedule import Cosine, Linear, LogLinear
 
 M = 2
 
 
-class Careless:
-    """A network that reads the time, of positions that copy each other; what it says of visible ones means nothing."""
+class Invented:
+    """A network whose answer changes a lot with the time, with how much is visible and with what; it is no oracle.
+
+    So the laws of the five samplers lie far apart. What it says of visible positions means nothing.
+    """
 
     vocab_size, mask_id = 2, M
 
-    def __init__(self, length):
-        weights = joint(2, length, seed=6)
-        weights[(0,) * length] += 3
-        weights[(1,) * length] += 2
-        self.model = TimeDependent(EnumeratedOracle(weights / weights.sum()), strength=1.5)
-
     def __call__(self, tokens, time=None, rows=None):
-        visible = tokens.gather(1, rows) != M
-        return self.model(tokens, time=time, rows=rows).masked_fill(visible.unsqueeze(-1), 0.0)
+        visible = tokens != M
+        level = 10 * (0.4 - visible.double().mean(1)) + 0.5 * torch.where(visible, 2 * tokens - 1, 0).sum(1)
+        logit = level.unsqueeze(1) + torch.where(rows % 2 == 0, 6.0, 3.0) * (time - 0.5).unsqueeze(1)
+        logit = torch.where(visible.gather(1, rows), 0.0, logit)
+        return torch.stack([torch.zeros_like(logit), logit], -1)
 
 
 ROWS = 800  # of a printed algorithm; four times as many of ours
-MODEL = Careless(4)
+MODEL = Invented()
 CANVASES = torch.tensor([[M, M, M, M], [M, 1, M, M]])
 FAST = {
     "Algorithm 1": (paper.first_hitting, {"plan": plan.first_hitting}),
@@ -54,7 +56,7 @@ def printed(algorithm, canvas, steps, schedule, seed=1):
 @pytest.mark.parametrize(
     ("name", "steps", "schedule"),
     [("Algorithm 1", None, Linear()), ("Algorithm 2", 2, Cosine()), ("Algorithm 3", 2, Linear()),
-     ("Algorithm 3", 3, Cosine()), ("Algorithm 4", 2, Linear()), ("Algorithm 4", 4, Cosine()),
+     ("Algorithm 3", 2, Cosine()), ("Algorithm 4", 3, Linear()), ("Algorithm 4", 4, Cosine()),
      ("Equation 10", 1, Linear()), ("Equation 10", 3, Cosine()), ("Equation 10", 2, LogLinear(0.2))],
 )  # fmt: skip
 def test_the_fast_path_has_the_law_of_the_printed_algorithm(name, steps, schedule):
@@ -86,6 +88,20 @@ def test_the_printed_algorithms_give_the_joint_where_they_must(name, steps):
     x = torch.full((3,), M)
     tokens = torch.stack([algorithm(model, x, *steps, generator=g) for _ in range(1500)])
     assert chi_square(frequencies(tokens, 2), model.joint) > FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    ("steps", "names"),
+    [(2, ("Algorithm 1", "Algorithm 2", "Algorithm 3", "Equation 10")), (3, ("Algorithm 2", "Algorithm 4"))],
+)
+def test_the_laws_lie_so_far_apart_that_none_would_pass_for_another(steps, names):
+    """Samples of the sizes that are compared above: each pair is told apart at 1e-6."""
+    tokens = [
+        sample(MODEL, num=4 * ROWS, length=4, steps=None if name == "Algorithm 1" else steps, seed=i, **FAST[name][1])
+        for i, name in enumerate(names)
+    ]
+    for one, other in combinations(tokens, 2):
+        assert same_law(one.tokens, other.tokens[:ROWS], 2) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("name", FAST)

@@ -121,6 +121,38 @@ class TestParallel:
             assert torch.equal(getattr(one, name), getattr(two, name))
 
 
+class TestSizes:
+    def test_groups_have_the_sizes_asked_for(self):
+        tokens = empty(3, 9)
+        tokens[:, 4] = 0
+        made = plans.parallel(tokens, mask_id=MASK, streams=Streams.of(0, 3), sizes=(1, 4, 1, 2))
+        assert made.step.tolist() == [[0, 1, 1, 1, 1, 2, 3, 3, -1]] * 3
+        even = make(plans.parallel, tokens, steps=8)
+        assert torch.equal(made.order, even.order) and torch.equal(made.times, even.times)
+        first = torch.tensor([0, 1, 5, 6])
+        assert torch.equal(made.call_time, made.times[:, first])
+
+    def test_equal_sizes_are_what_steps_give(self):
+        from unmask.theory import equal_sizes
+
+        tokens = empty(2, 11)
+        for steps in (1, 3, 4, 11):
+            made = plans.parallel(
+                tokens, mask_id=MASK, streams=Streams.of(0, 2), sizes=equal_sizes(11, steps), steps=steps
+            )
+            assert torch.equal(made.step, make(plans.parallel, tokens, steps=steps).step)
+
+    @pytest.mark.parametrize(("sizes", "steps", "message"), [
+        ((3, 3), None, "sizes sum to 6, but sequence 1 has 5 masked positions"), ((3, 0, 3), None, "at least 1"),
+        ((3, 3), 3, "contradicts sizes"), ((2.0, 4), None, "whole numbers"),
+    ])  # fmt: skip
+    def test_wrong_sizes_are_named(self, sizes, steps, message):
+        tokens = empty(2, 6)
+        tokens[1, 0] = 0
+        with pytest.raises(ValueError, match=message):
+            plans.parallel(tokens, mask_id=MASK, streams=Streams.of(0, 2), sizes=sizes, steps=steps)
+
+
 class TestAncestral:
     @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
     def test_the_number_unmasked_in_each_interval_has_the_reversal_s_law(self, schedule):

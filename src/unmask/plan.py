@@ -131,14 +131,20 @@ def parallel(
     streams: Streams,
     schedule: Schedule | None = None,
     steps: int | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> Plan:
     """Algorithm 2: parallel decoding. N groups whose sizes differ by at most one, called at their first hitting times.
 
     A row with fewer holes than ``steps`` takes one step per hole, which is Algorithm 1.
+    sizes: of the groups, in place of steps, as in ``partial(plan.parallel, sizes=theory.optimal_sizes(profile, 16))``;
+    every row must have as many holes as they have tokens.
     """
-    steps = _check_steps("parallel", steps)
     order, times, holes = hitting_times(tokens, mask_id=mask_id, streams=streams, schedule=schedule)
-    return _plan(order, times, _even_steps(holes, steps, order.shape[1]), times)
+    if sizes is None:
+        return _plan(order, times, _even_steps(holes, _check_steps("parallel", steps), order.shape[1]), times)
+    group = torch.arange(len(sizes)).repeat_interleave(_check_sizes(sizes, steps, holes))
+    step = functional.pad(group, (0, order.shape[1] - len(group)), value=-1).expand_as(order)
+    return _plan(order, times, step.contiguous(), times)
 
 
 def ancestral(
@@ -267,3 +273,14 @@ def _check_steps(name: str, steps: int | None) -> int:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
     return steps
+
+
+def _check_sizes(sizes: Sequence[int], steps: int | None, holes: Tensor) -> Tensor:
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+        raise ValueError(f"sizes must be whole numbers of at least 1, got {list(sizes)}")
+    if steps not in (None, len(sizes)):
+        raise ValueError(f"steps={steps} contradicts sizes, which are {len(sizes)} groups")
+    for row, count in enumerate(holes.tolist()):
+        if count != sum(sizes):
+            raise ValueError(f"sizes sum to {sum(sizes)}, but sequence {row} has {count} masked positions")
+    return torch.tensor(sizes, dtype=torch.int64)

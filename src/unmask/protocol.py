@@ -183,6 +183,8 @@ def check(model: Any) -> None:
 def takes(model: Any, argument: str) -> bool:
     """Whether the model's call has this keyword."""
     call = model.forward if isinstance(model, torch.nn.Module) else model
+    if not hasattr(call, "__func__") and not inspect.isroutine(call):
+        call = type(call).__call__  # an instance may not be hashable, and need not be kept alive
     return argument in (keywords := _keywords(getattr(call, "__func__", call))) or "**" in keywords
 
 

@@ -1,4 +1,7 @@
-"""Memory that is freed is kept for the next call: counted in page faults, which a busy machine does not change."""
+"""The process of a command: how its threads wait, and that memory which is freed is kept for the next call.
+
+The latter is counted in page faults, which a busy machine does not change.
+"""
 
 import os
 import subprocess
@@ -8,7 +11,7 @@ import pytest
 
 COUNT = """
 import resource, sys, torch
-from unmask.cli.process import keep_freed_memory
+from unmask.cli import keep_freed_memory
 print(keep_freed_memory() if sys.argv[1] == "keep" else None)
 torch.set_num_threads(1)
 for _ in range(20):  # until the blocks have found their places
@@ -41,3 +44,18 @@ def test_blocks_are_used_again():
 
 def test_the_users_own_settings_win():
     assert run("keep", MALLOC_TRIM_THRESHOLD_="131072")[0] == "False"
+
+
+READY = """
+import os, sys
+from unmask.cli import ready
+ready()
+print("torch" in sys.modules, os.environ["OMP_WAIT_POLICY"])
+"""
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(given, found):
+    own = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    done = subprocess.run([sys.executable, "-c", READY], capture_output=True, text=True, check=True, env=own)
+    assert done.stdout.split() == ["False", found]  # before torch, which reads it when it starts

@@ -15,6 +15,7 @@ from tests.serve.served import MODELS, SERVED, Asked, library, lively, model, ru
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
 from unmask.draw import Pick, inverse_cdf
+from unmask.models.seats import Seated
 from unmask.noise import Streams
 from unmask.plan import Plan, first_hitting
 from unmask.serve.engine.batch import Batch, SharedState
@@ -311,7 +312,7 @@ class TestCancelling:
 def left_over():
     """Whatever of requests is still in memory."""
     gc.collect()
-    return [one for one in gc.get_objects() if issubclass(type(one), (Job, SequenceRun, SharedState, Batch))]
+    return [one for one in gc.get_objects() if issubclass(type(one), (Job, SequenceRun, SharedState, Batch, Seated))]
 
 
 class TestFailing:

@@ -171,9 +171,20 @@ def command(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_server_that_is_gone_is_told_as_that(driver: Any, folders: Any) -> None:
     """The command is killed in the middle of a run, and again before one; then it comes back, at the same address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with held_port() as port:
+        gone_and_back(driver, folders, port)
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port that nobody else is given as long as this lasts: bound here, not listened to, and free to be shared."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+def gone_and_back(driver: Any, folders: Any, port: int) -> None:
     page = Page(driver, f"http://127.0.0.1:{port}/")
     with command(folders["tiny"], port) as server:
         page.open()

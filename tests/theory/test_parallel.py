@@ -14,8 +14,8 @@ from tests.helpers import generator, oracle
 from unmask import plan
 from unmask.models.oracles.enumerated import EnumeratedOracle
 from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
-from unmask.noise import generator as stream
-from unmask.theory import equal_sizes, optimal_sizes, parallel_costs, parallel_loss
+from unmask.noise import Streams
+from unmask.theory import equal_sizes, optimal_sizes, parallel_costs, parallel_loss, smoothed
 
 
 def compositions(length: int) -> Iterator[tuple[int, ...]]:
@@ -174,7 +174,7 @@ def test_a_profile_without_dependence_costs_nothing():
 def test_equal_sizes_are_the_groups_of_the_plan(length):
     tokens = torch.full((1, length), 5)
     for steps in range(1, length + 1):
-        made = plan.parallel(tokens, mask_id=5, generators=[generator(0)], steps=steps)
+        made = plan.parallel(tokens, mask_id=5, streams=Streams.of(0, 1), steps=steps)
         assert equal_sizes(length, steps) == tuple(made.step[0].bincount().tolist())
         assert len(equal_sizes(length, steps)) == steps
 
@@ -224,7 +224,7 @@ def along(model, x: torch.Tensor, start: np.ndarray, *, seed: int, whole: bool =
     With ``whole`` the mean over all positions that are hidden then in place of x^sigma(j).
     """
     hidden = torch.full_like(x, model.mask_id)
-    order = plan.first_hitting(hidden, mask_id=model.mask_id, generators=[stream(i, seed) for i in range(len(x))]).order
+    order = plan.first_hitting(hidden, mask_id=model.mask_id, streams=Streams.of(seed, len(x))).order
     rank = order.argsort(1)
     found = np.empty(x.shape)
     for j, n in enumerate(start.tolist()):
@@ -253,3 +253,32 @@ def test_wrong_steps_are_refused(steps):
     for call in (lambda: equal_sizes(4, steps), lambda: optimal_sizes(h, steps), lambda: parallel_costs(h, [2, steps])):
         with pytest.raises(ValueError, match="steps"):
             call()
+
+
+class TestSmoothed:
+    def curve(self, length=64):
+        return 2 + 4 * np.exp(-np.arange(length) / 20)
+
+    def test_a_noisy_profile_gives_nearly_the_sizes_of_the_true_one(self):
+        truth, random = self.curve(), np.random.default_rng(0)
+        gained, lost = [], []
+        for _ in range(20):
+            noisy = truth + random.normal(0, 0.05, len(truth))
+            fit = smoothed(noisy, np.full(len(truth), 0.05))
+            best = parallel_loss(truth, optimal_sizes(truth, 12))
+            gained.append(parallel_loss(truth, optimal_sizes(fit, 12)) - best)
+            lost.append(parallel_loss(truth, optimal_sizes(noisy, 12)) - best)
+        assert np.mean(gained) < np.mean(lost) / 4
+
+    def test_it_stays_within_the_errors_and_is_smooth(self):
+        truth = self.curve()
+        noisy = truth + np.random.default_rng(1).normal(0, 0.1, len(truth))
+        fit = smoothed(noisy, np.full(len(truth), 0.1))
+        assert np.mean((fit - noisy) ** 2) <= 0.01
+        assert np.abs(np.diff(fit, 2)).max() < np.abs(np.diff(noisy, 2)).max() / 10
+
+    def test_without_errors_it_is_the_profile(self):
+        truth = self.curve()
+        assert np.array_equal(smoothed(truth, np.zeros(len(truth))), truth)
+        with pytest.raises(ValueError, match="one of at least 0"):
+            smoothed(truth, [0.1])

@@ -14,7 +14,7 @@ from tests.train.test_masking import network, tokens
 from unmask import objective, sample
 from unmask.data.batches import generator as of_purpose
 from unmask.models.fast.cached import AnyOrderCached
-from unmask.models.pretrained import load
+from unmask.models.load import load
 from unmask.schedule import Linear
 from unmask.train.config import TrainConfig
 from unmask.train.loop import train

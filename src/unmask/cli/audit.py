@@ -64,6 +64,8 @@ def run(chosen: AuditOptions) -> tuple[bool, str]:
     """The verdict, and what to print."""
     draw: Any = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
     if chosen.normalisation:
+        if isinstance(draw, str):
+            raise ValueError(f"--normalisation audits a function or a model, package.module:function, not {draw!r}")
         found = audit_normalisation(draw, vocab=chosen.vocab, seed=chosen.seed)
         return found.exact, json.dumps(asdict(found)) if chosen.json else found.verdict
     report = audit(

@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from unmask.models.anyorder import Entries
 from unmask.models.config import DDiTConfig
-from unmask.models.ddit import Transformer, by_rows, check_tokens
+from unmask.models.fast import left_to_right_network
+from unmask.models.layers import Transformer, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
 
 
@@ -73,8 +74,6 @@ class Causal(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call: the same function with an exact KV cache."""
-        from unmask.models.fast import left_to_right_network
-
         return left_to_right_network(self)
 
     def next_states(self, inputs: Tensor, at: tuple[Tensor, ...] | None = None) -> Tensor:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.text.tokenizer import BPE, Tokenizer
+
 if TYPE_CHECKING:
     from unmask.text.foreign import Foreign
-    from unmask.text.tokenizer import Tokenizer
 
 BLANK = "_"
-BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # a word's space belongs to the word's own first token
 HOLE = "\ue000"  # of Unicode's private use: no text has it
 
 

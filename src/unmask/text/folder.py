@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.models import pretrained
+from unmask.models.load import load as load_network
 from unmask.schedule import SCHEDULES
 from unmask.text.model import Model
 from unmask.text.tokenizer import ROWS, Tokenizer
@@ -26,7 +27,7 @@ def is_ours(path: Path) -> bool:
 
 def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
     """The model in a folder. override: time, whether the network is fed it."""
-    network: Any = pretrained.load(folder)
+    network: Any = load_network(folder)
     given = {key: value for key, value in override.items() if value is not None}
     if given.keys() == {"time"} and not network.causal:
         network.config = replace(network.config, conditioning="time" if given["time"] else "none")

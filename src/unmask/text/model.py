@@ -19,13 +19,13 @@ from unmask.sampler import Sampler, Step
 from unmask.sampling import Sample, Window
 from unmask.sampling import sample as sample_tokens
 from unmask.schedule import Linear, Schedule
-from unmask.text.blanks import BPE, Blanks, join, spaces, split, with_mask_token
 from unmask.text.molecules import to_selfies, to_smiles
-from unmask.text.tokenizer import LAYOUTS, Layout, Tokenizer
+from unmask.text.tokenizer import BPE, LAYOUTS, Layout, Tokenizer
 
 if TYPE_CHECKING:
     from unmask.bound import Bound
     from unmask.likelihood import By
+    from unmask.text.blanks import Blanks
     from unmask.text.foreign import Foreign
 
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
@@ -194,6 +194,8 @@ class Model:
 
     def blanks(self, text: str, mask_character: str | None = None) -> Blanks:
         """The canvas of an infill: the text with holes, its frame as the training data had it, and nothing more."""
+        from unmask.text.blanks import join, split, with_mask_token
+
         if mask_character is None:
             text, mask_character = with_mask_token(text, self.tokenizer.mask_token)
         pieces = split(text, characters_per_token=self.token_width, mask_character=mask_character)
@@ -203,6 +205,8 @@ class Model:
 
     def prompted(self, prompt: str, length: int | None = None) -> Blanks:
         """The canvas of a text that begins with the prompt: one hole from there to the end."""
+        from unmask.text.blanks import join
+
         length = self.length if length is None else length
         if length is None:
             raise ValueError("give length, the number of tokens")
@@ -239,6 +243,8 @@ class Model:
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
     def _filled(self, blanks: Blanks, num: int, options: SamplingOptions) -> TextSample:
+        from unmask.text.blanks import spaces
+
         canvas = torch.tensor(blanks.ids).expand(num, -1).clone()
         begins = spaces(self.tokenizer, self.denoiser.vocab_size) if blanks.spaced else None
         allowed = dict.fromkeys(blanks.spaced, begins)

@@ -29,6 +29,7 @@ Layout = Literal["wrapped", "rows"]  # of a token file: text cut into sequences,
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 Ids = NDArray[np.int64]
 
+BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # kinds in which a word's space belongs to its own first token
 ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one molecule or image each
 EOS = "<eos>"
 FORMAT = 1

@@ -32,7 +32,7 @@ from .ctmc import (
 )
 from .mixture import BetaMixture
 from .nfe import expected_nfe
-from .parallel import ParallelCost, equal_sizes, optimal_sizes, parallel_costs, parallel_loss
+from .parallel import ParallelCost, equal_sizes, optimal_sizes, parallel_costs, parallel_loss, smoothed
 from .truncation import (
     effective_temperature,
     largest_below_one,
@@ -73,6 +73,7 @@ __all__ = [
     "score_entropy",
     "score_from_mean",
     "shifted_probabilities",
+    "smoothed",
     "speedup",
     "tweedie",
     "tweedie_absorbing",

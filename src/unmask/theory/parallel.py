@@ -70,6 +70,28 @@ def parallel_costs(profile: ArrayLike, steps: Iterable[int]) -> list[ParallelCos
     ]
 
 
+def smoothed(profile: ArrayLike, errors: ArrayLike) -> NDArray[np.float64]:
+    """The smoothest curve z within the errors of a measured profile: the mean of ((h - z) / error)^2 is at most 1.
+
+    Optimal sizes of a noisy profile start their groups at its chance minima. Of the curves that minimise
+    sum ((h - z) / error)^2 + c sum (second differences of z)^2 this is the one with the largest such c.
+    """
+    h, error = _profile(profile), np.asarray(errors, dtype=np.float64)
+    if error.shape != h.shape or not (error >= 0).all():
+        raise ValueError(f"errors of shape {error.shape}: one of at least 0 for each of {len(h)} counts is needed")
+    if len(h) < 4 or not (error > 0).all():
+        return h
+    second = np.diff(np.eye(len(h)), 2, axis=0)
+    roughness, weight = second.T @ second, error**-2
+    z = h
+    for power in np.arange(-6, 12, 0.5):
+        stiffer = np.linalg.solve(np.diag(weight) + 10.0**power * roughness, weight * h)
+        if (((h - stiffer) / error) ** 2).mean() > 1:
+            break
+        z = stiffer
+    return z
+
+
 def _optimal(h: NDArray[np.float64], steps: list[int]) -> list[tuple[int, ...]]:
     """The best sizes for each number of steps: one recursion up to the largest serves all.
 

@@ -18,7 +18,7 @@ from unmask.data.tokens import TokenFile
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.files import write_whole
-from unmask.models.pretrained import load
+from unmask.models.load import load
 from unmask.objective import Masking
 from unmask.schedule import SCHEDULES
 from unmask.timing import AdaptiveCount

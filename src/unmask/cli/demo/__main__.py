@@ -2,7 +2,7 @@
 
 import sys
 
-from unmask.cli.process import ready
+from unmask.cli import ready
 
 if __name__ == "__main__":
     ready()

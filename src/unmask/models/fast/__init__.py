@@ -7,16 +7,19 @@ the order of unmasking or from left to right, every token is read once. docs/spe
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from unmask.models.causal import Causal
-from unmask.models.ddit import DDiT
 from unmask.models.fast.cached import AnyOrderCached, LeftToRightCached
 from unmask.models.fast.fold import constants_folded, own
 from unmask.models.fast.packing import packed
 from unmask.models.fast.rows import AskedRows
 from unmask.models.self_conditioned import SelfConditioned
+
+if TYPE_CHECKING:
+    from unmask.models.causal import Causal
+    from unmask.models.ddit import DDiT
 
 
 def masked_network(network: DDiT) -> nn.Module:

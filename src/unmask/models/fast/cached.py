@@ -8,18 +8,20 @@ that are only asked for, and guesses, are put behind the settled ones, where the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from unmask.models.anyorder import neighbours, usual_order
-from unmask.models.causal import Causal
-from unmask.models.ddit import Angles, Block, Transformer, take
 from unmask.models.fast.packing import Ready
+from unmask.models.layers import Angles, Block, Transformer, take
 from unmask.models.seats import Seated
 from unmask.protocol import follows_order
+
+if TYPE_CHECKING:
+    from unmask.models.causal import Causal
 
 
 class Feed(NamedTuple):

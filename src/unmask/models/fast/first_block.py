@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.models.ddit import Angles, Block
+from unmask.models.layers import Angles, Block
 
 
 class FirstProjections(threading.local):

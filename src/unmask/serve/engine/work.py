@@ -13,7 +13,7 @@ from unmask import plan as plans
 from unmask.draw import Pick
 from unmask.noise import Streams
 from unmask.predict import first_order
-from unmask.protocol import Caches, device_of, for_sampling
+from unmask.protocol import Caches, device_of, follows_order, for_sampling
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
 from unmask.sampling import Allowed, check_canvas
@@ -31,8 +31,7 @@ class Served:
     @cached_property
     def network(self) -> Any:
         """What is called for it; one that keeps a cache makes a new one for each batch."""
-        found = for_sampling(self.model.denoiser)  # TEMP
-        return found if isinstance(found, Caches) or self.kind == "masked" else self.model.denoiser  # TEMP
+        return for_sampling(self.model.denoiser)
 
     def network_of_a_batch(self) -> Any:
         return for_sampling(self.network) if isinstance(self.network, Caches) else self.network
@@ -41,7 +40,7 @@ class Served:
     def kind(self) -> str:
         if self.model.left_to_right:
             return "left-to-right"
-        return "any-order" if getattr(self.model.denoiser, "any_order", False) else "masked"
+        return "any-order" if follows_order(self.model.denoiser) else "masked"
 
     @cached_property
     def begins_with_space(self) -> torch.Tensor:

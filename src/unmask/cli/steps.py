@@ -1,0 +1,131 @@
+"""``unmask steps``: how many network calls a model needs, and what fewer of them cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from unmask import sample, theory
+from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, device_named, guarded, parsed, use_threads
+from unmask.evaluate.data import found
+from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_profile
+from unmask.models.files import write_whole
+from unmask.text.find import find, load
+from unmask.text.model import Model
+
+PROFILE = "profile.json"  # beside a model's weights
+WINDOWS = (8, 32)
+SHOWN = 9  # counts of the profile's line
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsOptions(OnMachine):
+    """How many network calls a model needs: the nats lost per sequence by decoding several tokens per call.
+
+    They follow from the entropy profile, which is measured on DATA or comes with the model, and are 0 with one token
+    per call. Looking ahead (--ahead of unmask sample) loses none either: its calls are measured.
+    """
+
+    model: str
+    data: str | None = None
+    split: Literal["train", "valid"] = "valid"
+    """Which part of a corpus or of prepared data."""
+    sequences: int | None = None
+    """So many of the data, evenly spaced. By default all."""
+    passes: int | None = None
+    """Of each sequence. By default one for every number of visible tokens."""
+    number: int = 4
+    """Samples that the calls of --ahead are measured on; 0 measures none."""
+    seed: int = 0
+    """Of the masks and of the samples."""
+    json: bool = False
+    """The result as JSON, with the whole profile and the sizes of the groups."""
+    output: str | None = None
+    """Write the profile there; as profile.json in the model's folder it comes with the model."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``unmask steps``."""
+    about = f"{DATA_HELP}; without it, the profile that comes with the model"
+    chosen = parsed(StepsOptions, arguments, "steps", model=MODEL_HELP, data=about)
+    return guarded("steps", lambda: _steps(chosen))
+
+
+def _steps(chosen: StepsOptions) -> None:
+    check_files(chosen, "output")
+    use_threads(chosen.threads)
+    model = load(chosen.model, device=device_named(chosen.device))
+    profile = _profile(chosen, model)
+    if chosen.output is not None:
+        write_whole(Path(chosen.output), (profile.to_json() + "\n").encode())
+    length = len(profile.nats)
+    costs = _costs(profile, [n for n in _powers(length) if n >= min(4, length)])
+    ahead = {window: _calls(model, length, window, chosen) for window in WINDOWS if chosen.number}
+    if chosen.json:
+        record = {"model": chosen.model, "profile": asdict(profile), "costs": [asdict(cost) for cost in costs]}
+        print(json.dumps(record | {"ahead": ahead}))
+    else:
+        print("\n".join(_lines(chosen, profile, costs, ahead)))
+
+
+def _profile(chosen: StepsOptions, model: Model) -> EntropyProfile:
+    if chosen.data is None:
+        folder = find(chosen.model)
+        if folder is None or not (folder / PROFILE).is_file():
+            raise ValueError(f"{chosen.model} comes with no profile: give DATA to measure it on, such as held-out text")
+        return EntropyProfile.from_json((folder / PROFILE).read_text(encoding="utf-8"))
+    with found(chosen.data, model, split=chosen.split) as tokens:
+        num = min(chosen.sequences or len(tokens), len(tokens))
+        rows = tokens.sequences(torch.arange(num) * len(tokens) // max(num, 1))
+    return entropy_profile(
+        model.denoiser, rows, passes=chosen.passes, schedule=model.schedule, seed=chosen.seed
+    )
+
+
+def _costs(profile: EntropyProfile, steps: Sequence[int]) -> list[theory.ParallelCost]:
+    """What equal sizes lose, and what those lose that are optimal for the smoothed profile."""
+    fit = theory.smoothed(profile.nats, profile.errors)
+    return [
+        replace(cost, equal=theory.parallel_loss(profile.nats, theory.equal_sizes(len(fit), cost.steps)),
+                optimal=theory.parallel_loss(profile.nats, cost.sizes))
+        for cost in theory.parallel_costs(fit, steps)
+    ]  # fmt: skip
+
+
+def _calls(model: Model, length: int, window: int, chosen: StepsOptions) -> float:
+    """The mean number of calls of a sequence that looks ahead."""
+    made = sample(
+        model.denoiser, num=chosen.number, length=length, ahead=window, schedule=model.schedule, seed=chosen.seed
+    )
+    return float(made.nfe.double().mean())
+
+
+def _powers(length: int) -> list[int]:
+    """1, 2, 4, ... and the length itself."""
+    return [2**k for k in range(length.bit_length()) if 2**k < length] + [length]
+
+
+def _lines(
+    chosen: StepsOptions, profile: EntropyProfile, costs: Sequence[theory.ParallelCost], ahead: dict[int, float]
+) -> list[str]:
+    length = len(profile.nats)
+    counts = sorted({round(k * (length - 1) / (SHOWN - 1)) for k in range(SHOWN)})
+    lines = [
+        f"{chosen.model}: nats of a hidden token given n visible ones, on {profile.sequences:,} sequences of {length}",
+        "  n     " + "".join(f"{n:7d}" for n in counts),
+        "  h(n)  " + "".join(f"{profile.nats[n]:7.2f}" for n in counts),
+        "  error " + "".join(f"{profile.errors[n]:7.2f}" for n in counts), "",
+        f"nats lost per sequence, of {sum(profile.nats):.1f}, by decoding in N calls; the optimal sizes of groups are",
+        "those of a smooth curve within the errors of the profile, because its noise has minima of its own",
+        "  calls N    equal sizes    optimal sizes",
+    ]  # fmt: skip
+    lines += [f"  {cost.steps:7d} {cost.equal:14.2f} {cost.optimal:16.2f}" for cost in costs]
+    if ahead:
+        each = ", ".join(f"{calls:.1f} calls with a window of {window}" for window, calls in ahead.items())
+        lines += ["", f"looking ahead (--ahead) loses none: {each}, the mean of {chosen.number} sequences"]
+    return lines
