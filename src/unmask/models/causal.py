@@ -56,7 +56,7 @@ class Causal(Transformer, Pretrained):
 
     def next_logits(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """The logits of what follows each input, or those in rows, with no start token put before them."""
-        return self.logits(self._states(inputs, None if rows is None else by_rows(rows)))
+        return self.logits(self.next_states(inputs, None if rows is None else by_rows(rows)))
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
@@ -64,7 +64,7 @@ class Causal(Transformer, Pretrained):
 
     def states_where(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
         """The final states [M, width] of ``packed``."""
-        return self._states(self.inputs(tokens), where.nonzero(as_tuple=True))
+        return self.next_states(self.inputs(tokens), where.nonzero(as_tuple=True))
 
     def inputs(self, tokens: Tensor) -> Tensor:
         """What the network reads for tokens [B, L]: the start token and all but the last."""
@@ -80,6 +80,7 @@ class Causal(Transformer, Pretrained):
         alone = own(self)
         return LeftToRightCached(alone, cache(lambda: packed(alone)))
 
-    def _states(self, inputs: Tensor, at: tuple[Tensor, ...] | None) -> Tensor:
+    def next_states(self, inputs: Tensor, at: tuple[Tensor, ...] | None = None) -> Tensor:
+        """The final states after each input [B, S, width], or those at some indices."""
         entries = Entries(inputs, torch.arange(inputs.shape[1], device=inputs.device))
         return self.through(self.vocab_embed(inputs), entries, self.constant_conditioning(), at)
