@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 from unmask.models import anyorder
 from unmask.models.config import PRESETS, DDiTConfig, preset
-from unmask.models.fast import masked_network
+from unmask.models.fast.cached import AnyOrderCached
+from unmask.models.fast.fold import constants_folded, own
+from unmask.models.fast.packing import packed
+from unmask.models.fast.rows import AskedRows
 from unmask.models.layers import Transformer, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
@@ -123,7 +126,9 @@ class DDiT(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call: the same function, faster; one with a memory is for one run alone."""
-        return masked_network(self)
+        if self.config.self_conditioning:
+            return SelfConditioned(constants_folded(self))
+        return AnyOrderCached(packed(own(self))) if self.any_order else AskedRows(self)
 
     def for_bound(self) -> nn.Module:
         """What a bound should call: a self-conditioned network as mu(x, t) = F(x, t, F(x, t))."""

@@ -53,6 +53,7 @@ else:
 
 
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+ARCHITECTURES = ("ddit", "causal")
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
 
 
@@ -210,6 +211,8 @@ def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(raw, dict) or "architecture" not in raw:
         raise ValueError(f"{path} was not written by unmask: it names no architecture")
+    if raw["architecture"] not in ARCHITECTURES:
+        raise ValueError(f"{path}: architecture must be 'ddit' or 'causal', got {raw['architecture']!r}")
     header = {name: raw.pop(name) for name in RESERVED if name in raw}
     return _dataclass(DDiTConfig, raw, path), header
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.models import pretrained
-from unmask.models.load import load as load_network
+from unmask.models.causal import Causal
+from unmask.models.ddit import DDiT
 from unmask.schedule import SCHEDULES
 from unmask.text.model import Model
 from unmask.text.tokenizer import ROWS, Tokenizer
@@ -23,6 +24,13 @@ def is_ours(path: Path) -> bool:
     except (ValueError, RecursionError, OSError):
         return False
     return isinstance(config, dict) and "unmask_version" in config
+
+
+def load_network(folder: str | Path) -> DDiT | Causal:
+    """The network in a folder that ``pretrained.save`` wrote, ready to sample. Whatever is wrong is one ValueError."""
+    kind = pretrained.read_config(folder)[1]["architecture"]
+    network: DDiT | Causal = pretrained.read(folder, DDiT if kind == DDiT.architecture else Causal)
+    return network
 
 
 def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
