@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
-from unmask.cli.process import M_TRIM_THRESHOLD
 
 import unmask
 from benchmarks import anyorder, sampling
@@ -50,7 +49,7 @@ from unmask.models.fast.fold import sharing
 from unmask.models.layers import take
 from unmask.samplers import published
 
-M_MMAP_THRESHOLD = -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 class Shapes(TorchDispatchMode):
