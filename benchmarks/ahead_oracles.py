@@ -39,7 +39,7 @@ class Chain:
     ) -> Tensor:
         assert rows is not None
         return torch.stack([
-            torch.stack([self._row(visible, tokens[b], l) for l in rows[b].tolist()])
+            torch.stack([self._row(visible, tokens[b], p) for p in rows[b].tolist()])
             for b, visible in enumerate(_visible(tokens, self.mask_id))
         ])  # fmt: skip
 
@@ -53,19 +53,19 @@ class Chain:
         logits = torch.zeros(*order.shape, self.vocab_size, dtype=torch.float64)
         for b, chain in enumerate(order.tolist()):
             inside = set(chain)
-            seen = [l for l in (tokens[b] != self.mask_id).nonzero().squeeze(1).tolist() if l not in inside]
-            for k, l in enumerate(chain):
-                if l < 0:
+            seen = [p for p in (tokens[b] != self.mask_id).nonzero().squeeze(1).tolist() if p not in inside]
+            for k, p in enumerate(chain):
+                if p < 0:
                     break
-                logits[b, k] = self._row(seen, tokens[b], l)
+                logits[b, k] = self._row(seen, tokens[b], p)
                 if k < int(known[b]):
-                    insort(seen, l)
+                    insort(seen, p)
         return logits
 
-    def _row(self, seen: list[int], x: Tensor, l: int) -> Tensor:
-        at = bisect_left(seen, l)
-        before = self.powers[l - seen[at - 1]][x[seen[at - 1]]] if at else self.marginal[l]
-        behind = self.powers[seen[at] - l][:, x[seen[at]]] if at < len(seen) else torch.ones(self.vocab_size).double()
+    def _row(self, seen: list[int], x: Tensor, p: int) -> Tensor:
+        at = bisect_left(seen, p)
+        before = self.powers[p - seen[at - 1]][x[seen[at - 1]]] if at else self.marginal[p]
+        behind = self.powers[seen[at] - p][:, x[seen[at]]] if at < len(seen) else torch.ones(self.vocab_size).double()
         return (before * behind).log()
 
 
