@@ -14,7 +14,7 @@ import unmask
 from unmask import plan
 
 LENGTHS = (64, 128, 256, 512, 1024)
-STATES, SHARPNESS = 64, 32
+STATES, SHARPNESS = 64, 64
 
 
 class Chain:
