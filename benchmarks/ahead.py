@@ -11,8 +11,8 @@ rejection sampler, of other draws and orders; of a hidden Markov model fitted to
 Markov chains against L. --seconds: CPU seconds per sequence on one thread, the variants taking turns. For the box
 models whole runs are timed, several sequences one after another. For the paper's small network, whose weights are
 random here, a pass is timed at several numbers of visible tokens; a sequence costs L over the tokens per pass times the
-mean of it, with the tokens per pass of the hidden Markov model at L = 1,024, which --counts has stored. A window of "auto" is
-played through: the policy sees the measured seconds, and the hidden Markov model decides which guesses are right.
+mean of it, with the tokens per pass of the hidden Markov model at L = 1,024, which --counts has stored. A window of
+"auto" is played through: the policy sees the measured seconds, and the hidden Markov model decides which guesses are right.
 """
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ def seconds(quick: bool) -> dict[str, Any]:
     box = {
         "kjv-anyorder": box_seconds("kjv-anyorder", windows, 8, 1, 5),
         "kjv-anyorder, 16 together": box_seconds("kjv-anyorder", windows, 16, 16, 5),
-        "kjv": box_seconds("kjv", (1, 4, 16, "auto"), 2, 1, 3), "kjv-ar": box_seconds("kjv-ar", (1, 2, 4, "auto"), 8, 1, 5),
+        "kjv": box_seconds("kjv", (1, 4, 16, "auto"), 2, 1, 3),
+        "kjv-ar": box_seconds("kjv-ar", (1, 2, 4, "auto"), 8, 1, 5),
     }  # fmt: skip
     small = {
         str(batch): small_network(

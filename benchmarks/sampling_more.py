@@ -42,7 +42,6 @@ from benchmarks.sampling import (
 )
 from benchmarks.train import megabytes
 from unmask import plan
-from unmask.cli import M_TRIM_THRESHOLD
 from unmask.models.fast import rows as fast_path
 from unmask.models.fast.fold import sharing
 from unmask.models.layers import take
