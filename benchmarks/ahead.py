@@ -12,7 +12,8 @@ Markov chains against L. --seconds: CPU seconds per sequence on one thread, the 
 models whole runs are timed, several sequences one after another. For the paper's small network, whose weights are
 random here, a pass is timed at several numbers of visible tokens; a sequence costs L over the tokens per pass times the
 mean of it, with the tokens per pass of the hidden Markov model at L = 1,024, which --counts has stored. A window of
-"auto" is played through: the policy sees the measured seconds, and the hidden Markov model decides which guesses are right.
+"auto" is played through: the policy sees the measured seconds, and the hidden Markov model decides which guesses are
+right.
 """
 
 from __future__ import annotations
