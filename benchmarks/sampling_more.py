@@ -42,13 +42,12 @@ from benchmarks.sampling import (
 )
 from benchmarks.train import megabytes
 from unmask import plan
-from unmask.cli.process import M_TRIM_THRESHOLD
-from unmask.models.ddit import take
 from unmask.models.fast import rows as fast_path
 from unmask.models.fast.fold import sharing
+from unmask.models.layers import take
 from unmask.samplers import published
 
-M_MMAP_THRESHOLD = -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 class Shapes(TorchDispatchMode):

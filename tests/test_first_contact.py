@@ -108,6 +108,34 @@ class TestCommandLine:
         assert capsys.readouterr().out.strip() == unmask.__version__
 
 
+WALK = """
+import contextlib, inspect, io, os, sys
+import unmask
+from unmask.cli import main
+
+base, files = os.path.dirname(unmask.__file__), set()
+
+def profile(frame, event, argument):
+    name = frame.f_code.co_filename
+    function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # not the body of a module or a class
+    if event == "call" and name.startswith(base) and function:
+        files.add(os.path.relpath(name, base))
+
+sys.setprofile(profile)
+with contextlib.redirect_stdout(io.StringIO()):
+    main(["sample", "kjv", "--steps", "2", "--length", "16", "--json"])
+sys.setprofile(None)
+print(*sorted(files))
+"""
+
+
+def test_a_short_sample_runs_functions_of_at_most_25_files(tmp_path):
+    done = run("-c", WALK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    files = done.stdout.split()
+    assert "sampling.py" in files and len(files) <= 25, files
+
+
 def test_the_wheel_holds_the_whole_package(tmp_path):
     done = run("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path), cwd=ROOT)
     assert done.returncode == 0, done.stderr

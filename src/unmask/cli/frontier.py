@@ -42,8 +42,9 @@ class FrontierOptions(OnDevice):
     num: int = 64
     """Sequences per point."""
     samplers: str = DEFAULT_SAMPLERS
-    """Of first-hitting, first-hitting-ahead (the same law in fewer calls), parallel, parallel-extrapolate, parallel-correct, ancestral, and, for comparison and never
-    recommended, published-ancestral, published-euler, published-tweedie. A left-to-right model has its own."""
+    """Of first-hitting, first-hitting-ahead (the same law in fewer calls), parallel, parallel-extrapolate,
+    parallel-correct, ancestral, and, for comparison and never recommended, published-ancestral, published-euler,
+    published-tweedie. A left-to-right model has its own."""
     steps: str = "8,16,32,64"
     """For the samplers that take steps."""
     temperatures: str = "1.0"

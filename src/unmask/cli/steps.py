@@ -13,7 +13,7 @@ import torch
 from unmask import sample, theory
 from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, device_named, guarded, parsed, use_threads
 from unmask.evaluate.data import found
-from unmask.evaluate.likelihood.profile import Profile, entropy_profile
+from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_profile
 from unmask.models.files import write_whole
 from unmask.text.find import find, load
 from unmask.text.model import Model
@@ -73,12 +73,12 @@ def _steps(chosen: StepsOptions) -> None:
         print("\n".join(_lines(chosen, profile, costs, ahead)))
 
 
-def _profile(chosen: StepsOptions, model: Model) -> Profile:
+def _profile(chosen: StepsOptions, model: Model) -> EntropyProfile:
     if chosen.data is None:
         folder = find(chosen.model)
         if folder is None or not (folder / PROFILE).is_file():
             raise ValueError(f"{chosen.model} comes with no profile: give DATA to measure it on, such as held-out text")
-        return Profile.from_json((folder / PROFILE).read_text(encoding="utf-8"))
+        return EntropyProfile.from_json((folder / PROFILE).read_text(encoding="utf-8"))
     with found(chosen.data, model, split=chosen.split) as tokens:
         num = min(chosen.sequences or len(tokens), len(tokens))
         rows = tokens.sequences(torch.arange(num) * len(tokens) // max(num, 1))
@@ -87,7 +87,7 @@ def _profile(chosen: StepsOptions, model: Model) -> Profile:
     )
 
 
-def _costs(profile: Profile, steps: Sequence[int]) -> list[theory.ParallelCost]:
+def _costs(profile: EntropyProfile, steps: Sequence[int]) -> list[theory.ParallelCost]:
     """What equal sizes lose, and what those lose that are optimal for the smoothed profile."""
     fit = theory.smoothed(profile.nats, profile.errors)
     return [
@@ -111,7 +111,7 @@ def _powers(length: int) -> list[int]:
 
 
 def _lines(
-    chosen: StepsOptions, profile: Profile, costs: Sequence[theory.ParallelCost], ahead: dict[int, float]
+    chosen: StepsOptions, profile: EntropyProfile, costs: Sequence[theory.ParallelCost], ahead: dict[int, float]
 ) -> list[str]:
     length = len(profile.nats)
     counts = sorted({round(k * (length - 1) / (SHOWN - 1)) for k in range(SHOWN)})
@@ -120,8 +120,8 @@ def _lines(
         "  n     " + "".join(f"{n:7d}" for n in counts),
         "  h(n)  " + "".join(f"{profile.nats[n]:7.2f}" for n in counts),
         "  error " + "".join(f"{profile.errors[n]:7.2f}" for n in counts), "",
-        f"nats lost per sequence, of {sum(profile.nats):.1f}, by decoding in N calls; optimal sizes of the groups are those",
-        "of a smooth curve within the errors of the profile, because its noise has minima of its own",
+        f"nats lost per sequence, of {sum(profile.nats):.1f}, by decoding in N calls; the optimal sizes of groups are",
+        "those of a smooth curve within the errors of the profile, because its noise has minima of its own",
         "  calls N    equal sizes    optimal sizes",
     ]  # fmt: skip
     lines += [f"  {cost.steps:7d} {cost.equal:14.2f} {cost.optimal:16.2f}" for cost in costs]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.text.blanks import BPE
 from unmask.text.foreign import Foreign
 from unmask.text.model import Model
+from unmask.text.tokenizer import BPE
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,20 @@ that are only asked for, and guesses, are put behind the settled ones, where the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from unmask.models.anyorder import neighbours, usual_order
-from unmask.models.causal import Causal
-from unmask.models.ddit import Angles, Block, Transformer, take
 from unmask.models.fast.packing import Ready
+from unmask.models.layers import Angles, Block, Transformer, take
 from unmask.models.seats import Seated
 from unmask.protocol import follows_order
+
+if TYPE_CHECKING:
+    from unmask.models.causal import Causal
 
 
 class Feed(NamedTuple):
@@ -183,7 +185,7 @@ class AnyOrderCached(Cached):
             torch.where(real, kept + new, end), torch.where(guessed, total + guess, end), total + known + column,
         ), 1)  # fmt: skip
         before = torch.zeros_like(column) if order is None else torch.minimum(column, known)
-        level = torch.cat((slots[:, : -width], total + before - 1 + torch.zeros_like(rows)), 1)
+        level = torch.cat((slots[:, :-width], total + before - 1 + torch.zeros_like(rows)), 1)
         slot = torch.where(settled == self.mask_id, self.canvas, self.kept["slot"][here])
         slot = _scattered(slot, fed, real, kept + new)
         place = _scattered(slot, guesses, guessed, total + guess)

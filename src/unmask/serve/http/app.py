@@ -55,7 +55,7 @@ class Service:
             "vocab_size": model.denoiser.vocab_size, "mask_id": model.denoiser.mask_id,
             "samplers": [*names.PLANS, *names.PUBLISHED] if chooses else [],
             "predictors": [*names.PREDICTORS, "auto"] if chooses else [],
-            "decodings": [*names.DECODING, names.LEFT_TO_RIGHT] if chooses else [],
+            "decodings": [*names.DECODING] if chooses else [],
             "draws": list(names.DRAWS), "characters_per_token": model.characters_per_token, "card": dict(served.card),
         }  # fmt: skip
         return {"id": name, "object": "model", "created": self.created, "owned_by": "unmask", "unmask": about}
