@@ -1,9 +1,9 @@
 """Any-subset speculative decoding as published (Guo and Ermon 2025), to compare ``ahead`` with.
 
 A round is two network calls. The first drafts the next W tokens of the order from their marginals q given what is
-settled. The second gives every draft's conditional p given the drafts before it. Drafts are kept while u < p/q; the
-first that is not is replaced by a draw from (p - q)+, normalised, and those behind it are thrown away. The law is exact,
-as that of ``ahead`` is, but the tokens are others: the decision to keep a token takes randomness of its own.
+settled. The second gives every draft's conditional p given the drafts before it. Drafts are kept while u < p/q. The
+first that is not kept is replaced by a draw from (p - q)+, normalised, and those behind it are thrown away. The law is
+exact, as that of ``ahead`` is, but the tokens are others: the decision to keep a token takes randomness of its own.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ TOKENIZERS = {
 
 def network(tokenizer: Tokenizer, *, length: int = LENGTH, causal: bool = False, seed: int = 0, **changes: Any) -> Any:
     """One or two blocks of width 16, with a head that is not shy: its samples differ."""
-    config = DDiTConfig(tokenizer.vocab_size, tokenizer.vocab_size, length, width=16, layers=1, heads=2, **changes)
+    sizes = {"width": 16, "layers": 1, "heads": 2} | changes
+    config = DDiTConfig(tokenizer.vocab_size, tokenizer.vocab_size, length, **sizes)
     torch.manual_seed(seed)
     made = Causal(twin(config)) if causal else DDiT(config)
     with torch.no_grad():

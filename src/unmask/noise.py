@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.batched import Batched
+from unmask.protocol import Batched
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: its multiples are spread over all words
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

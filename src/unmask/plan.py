@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.batched import Batched
 from unmask.noise import Streams
+from unmask.protocol import Batched
 from unmask.schedule import Linear, Schedule
 
 

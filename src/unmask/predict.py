@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.batched import Batched
 from unmask.draw import refuse
 from unmask.noise import Streams
 from unmask.plan import Plan, rechoose
+from unmask.protocol import Batched
 
 
 @dataclass(frozen=True)

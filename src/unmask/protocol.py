@@ -10,11 +10,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
+
+
+class Batched:
+    """Whatever a batch of sequences is described by. Fields that are no tensors, lists or Batched are everybody's."""
+
+    def take(self, index: Tensor) -> Self:
+        """The same for some of the sequences, int64 [b]."""
+        changed = {field.name: _taken(getattr(self, field.name), index) for field in fields(self)}  # type: ignore[arg-type]
+        return replace(self, **changed)  # type: ignore[type-var]
+
+
+def _taken(value: Any, index: Tensor) -> Any:
+    if isinstance(value, Tensor):
+        return value[index.to(value.device)]
+    if isinstance(value, list):
+        return [value[i] for i in index.tolist()]
+    return value.take(index) if isinstance(value, Batched) else value
 
 
 @runtime_checkable
@@ -183,6 +201,8 @@ def check(model: Any) -> None:
 def takes(model: Any, argument: str) -> bool:
     """Whether the model's call has this keyword."""
     call = model.forward if isinstance(model, torch.nn.Module) else model
+    if not hasattr(call, "__func__") and not inspect.isroutine(call):
+        call = type(call).__call__  # an instance may not be hashable, and need not be kept alive
     return argument in (keywords := _keywords(getattr(call, "__func__", call))) or "**" in keywords
 
 

@@ -14,11 +14,11 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from unmask.batched import Batched
 from unmask.draw import Pick
 from unmask.noise import Noise, Streams
 from unmask.plan import Group, Plan, Planner
 from unmask.predict import Prediction, Predictor, first_order
+from unmask.protocol import Batched
 from unmask.schedule import Schedule
 
 

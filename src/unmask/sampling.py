@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unmask import plan as plans
 from unmask import predict as predictors
+from unmask.ahead import Ahead
 from unmask.draw import Draw, Faults, Pick, exponential_race
 from unmask.noise import Streams
 from unmask.plan import Planner
@@ -155,7 +156,7 @@ def stream(
 
 def _run(network: Any, sampler: Sampler, state: Any, allowed: Sequence[Allowed | None]) -> Iterator[Step]:
     """One batch of sequences from the first network call to the last."""
-    faults = Faults() if state.x.device.type != "cpu" else None
+    faults = Faults() if waits(state.x.device) else None
     sequences = torch.arange(len(state.x))
     if isinstance(network, Caches):
         network.add(*state.x.shape)
@@ -174,6 +175,11 @@ def _run(network: Any, sampler: Sampler, state: Any, allowed: Sequence[Allowed |
         yield replace(step, sequences=sequences[step.sequences])
     if faults is not None:
         faults.check()
+
+
+def waits(device: torch.device) -> bool:
+    """Whether looking at a number there means to wait for everything that was asked of the device before."""
+    return device.type != "cpu"
 
 
 def leave(network: Any, live: Tensor) -> Tensor:
@@ -271,8 +277,6 @@ def chosen(
         return Planned(plan, predict)
     if second_order:
         raise ValueError("ahead is for predict.first_order: with one token per step the second order adds nothing")
-    from unmask.ahead import Ahead
-
     return Ahead(plan, "auto" if ahead is True or ahead is None else ahead)
 
 

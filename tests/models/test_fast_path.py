@@ -17,8 +17,9 @@ import unmask
 from tests.models.test_ddit import TOLERANCE, network
 from unmask import plan, predict
 from unmask.draw import Faults, refuse
-from unmask.models.ddit import Block, DDiT
+from unmask.models.ddit import DDiT
 from unmask.models.fast.rows import MLP_ROWS, AskedRows, InPieces, gelu
+from unmask.models.layers import Block
 from unmask.protocol import logits_at, logits_of, suppress_mask
 
 V, LENGTH = 11, 9

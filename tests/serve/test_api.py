@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from dataclasses import fields
 
 import httpx
 import openai
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 
 from tests.serve.served import LIMITS, MODELS, SERVED, library, listening, model, until
 from unmask.evaluate.judge.diversity import sequence_entropy
+from unmask.samplers.names import SamplerOptions
 from unmask.serve.engine.job import Change, Done
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 from unmask.serve.http.app import create_app
 from unmask.serve.http.openai import Completion, first_stop, held_back
 from unmask.serve.http.request import completion_works
-from unmask.serve.http.schemas import CompletionRequest
+from unmask.serve.http.schemas import CompletionRequest, SamplingRequest
 from unmask.serve.http.transcript import Transcript
 
 
@@ -261,6 +263,10 @@ def test_openapi_with_examples_that_work(client):
         for example in examples:
             answer = client.post(f"/v1/{path}", json=example | ({"model": "tiny"} if "model" in example else {}))
             assert answer.status_code == 200, answer.text
+
+
+def test_whatever_unmask_sample_takes_about_sampling_can_be_asked_for():
+    assert {one.name for one in fields(SamplerOptions)} <= set(SamplingRequest.model_fields)
 
 
 def test_metrics_are_prometheus_text(client):

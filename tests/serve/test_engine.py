@@ -49,12 +49,14 @@ WAYS = {
     "published": {"sampler": "published-ancestral", "steps": 4, "number": 2, "length": 8},
     "euler": {"sampler": "published-euler", "steps": 4, "number": 2, "length": 8},
     "tweedie": {"sampler": "published-tweedie", "steps": 4, "length": 8},
+    "ahead": {"ahead": 4, "number": 2, "length": 12},
     "law": {"sampler": "published-law", "steps": 50, "number": 2, "length": 12},
 }
 LEFT_TO_RIGHT = {
     "empty": {"number": 2, "length": 10},
     "prompt": {"prompt": "In the ", "length": 12, "number": 2, "temperature": 0.8},
     "short": {"prompt": "And", "length": 10, "top_k": 20},
+    "ahead": {"ahead": 3, "prompt": "And", "length": 12, "number": 2},
 }
 
 

@@ -14,8 +14,8 @@ from tests.train.test_masking import network, tokens
 from unmask import objective, sample
 from unmask.data.batches import generator as of_purpose
 from unmask.models.fast.cached import AnyOrderCached
-from unmask.models.pretrained import load
 from unmask.schedule import Linear
+from unmask.text.folder import load_network as load
 from unmask.train.config import TrainConfig
 from unmask.train.loop import train
 from unmask.train.masking import Losses, of_step

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.train.runs import metrics, run, settings, write_tokens
-from unmask.models.pretrained import load
+from unmask.text.folder import load_network as load
 from unmask.train.checkpoint import newest
 
 

@@ -13,8 +13,8 @@ from unmask import objective, timing
 from unmask.data import corpora, text8
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
-from unmask.models.pretrained import load
 from unmask.text.fetch import FetchError
+from unmask.text.folder import load_network as load
 from unmask.train import events
 from unmask.train.checkpoint import listed, newest, read
 from unmask.train.loop import train

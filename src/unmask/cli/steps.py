@@ -120,8 +120,8 @@ def _lines(
         "  n     " + "".join(f"{n:7d}" for n in counts),
         "  h(n)  " + "".join(f"{profile.nats[n]:7.2f}" for n in counts),
         "  error " + "".join(f"{profile.errors[n]:7.2f}" for n in counts), "",
-        f"nats lost per sequence, of {sum(profile.nats):.1f}, by decoding in N calls; optimal group sizes are those",
-        "of a smooth curve within the errors of the profile, because its noise has minima of its own",
+        f"nats lost per sequence, of {sum(profile.nats):.1f}, by decoding in N calls; the optimal sizes of groups are",
+        "those of a smooth curve within the errors of the profile, because its noise has minima of its own",
         "  calls N    equal sizes    optimal sizes",
     ]  # fmt: skip
     lines += [f"  {cost.steps:7d} {cost.equal:14.2f} {cost.optimal:16.2f}" for cost in costs]

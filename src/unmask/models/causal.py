@@ -8,6 +8,7 @@ masked row. ``for_sampling()`` gives it an exact KV cache.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -16,7 +17,10 @@ from torch.nn import functional
 
 from unmask.models.anyorder import Entries
 from unmask.models.config import DDiTConfig
-from unmask.models.ddit import Transformer, by_rows, check_tokens
+from unmask.models.fast.cached import LeftToRightCached
+from unmask.models.fast.fold import own
+from unmask.models.fast.packing import packed
+from unmask.models.layers import Transformer, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
 
 
@@ -52,7 +56,7 @@ class Causal(Transformer, Pretrained):
 
     def next_logits(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """The logits of what follows each input, or those in rows, with no start token put before them."""
-        return self.logits(self._states(inputs, None if rows is None else by_rows(rows)))
+        return self.logits(self.next_states(inputs, None if rows is None else by_rows(rows)))
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
@@ -60,7 +64,7 @@ class Causal(Transformer, Pretrained):
 
     def states_where(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
         """The final states [M, width] of ``packed``."""
-        return self._states(self.inputs(tokens), where.nonzero(as_tuple=True))
+        return self.next_states(self.inputs(tokens), where.nonzero(as_tuple=True))
 
     def inputs(self, tokens: Tensor) -> Tensor:
         """What the network reads for tokens [B, L]: the start token and all but the last."""
@@ -73,10 +77,10 @@ class Causal(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call: the same function with an exact KV cache."""
-        from unmask.models.fast.cached import left_to_right_network
+        alone = own(self)
+        return LeftToRightCached(alone, cache(lambda: packed(alone)))
 
-        return left_to_right_network(self)
-
-    def _states(self, inputs: Tensor, at: tuple[Tensor, ...] | None) -> Tensor:
+    def next_states(self, inputs: Tensor, at: tuple[Tensor, ...] | None = None) -> Tensor:
+        """The final states after each input [B, S, width], or those at some indices."""
         entries = Entries(inputs, torch.arange(inputs.shape[1], device=inputs.device))
         return self.through(self.vocab_embed(inputs), entries, self.constant_conditioning(), at)

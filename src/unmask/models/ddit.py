@@ -7,255 +7,22 @@ its outputs through ``unmask.models.score``. This file is for reading and traini
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import ClassVar, Self, cast
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.models import anyorder
-from unmask.models.anyorder import Entries
 from unmask.models.config import PRESETS, DDiTConfig, preset
+from unmask.models.fast.cached import AnyOrderCached
+from unmask.models.fast.fold import constants_folded, own
+from unmask.models.fast.packing import packed
+from unmask.models.fast.rows import AskedRows
+from unmask.models.layers import Transformer, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
+from unmask.models.self_conditioned import SelfConditioned
 
 __all__ = ["PRESETS", "DDiT", "DDiTConfig", "preset"]
 
-Angles = tuple[Tensor, Tensor]  # cosines and signed sines of the rotary angles, each [..., M, 1, head_dim]
-Vectors = tuple[Tensor, ...]  # an adaLN's shifts, scales and gates, each [B, 1, width], or [1, 1, width] for all
-
-FREQUENCIES = 256  # the width of the embedding of the noise level, in every published checkpoint
 SMALLEST_ALPHA = 1e-3  # where sigma = -log(alpha) stops growing, as in the published log-linear noise
-
-
-class Embedding(nn.Module):
-    """Token id to vector, with the checkpoints' name for the matrix."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.embedding = nn.Parameter(torch.empty(rows, width).uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width)))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return functional.embedding(tokens, self.embedding)
-
-
-class SigmaMap(nn.Module):
-    """Noise level to conditioning vector: silu(mlp([cos(sigma f), sin(sigma f)])), f_k = 10000^(-k/128)."""
-
-    def __init__(self, cond_dim: int) -> None:
-        super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(FREQUENCIES, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
-
-    def forward(self, sigma: Tensor) -> Tensor:
-        half = FREQUENCIES // 2
-        k = torch.arange(half, dtype=torch.float32, device=sigma.device)
-        angles = sigma.float().unsqueeze(-1) * torch.exp(-math.log(10000.0) / half * k)
-        return functional.silu(self.mlp(torch.cat((angles.cos(), angles.sin()), -1)))
-
-
-class Rotary(nn.Module):
-    """Rotary positions, base 10000, halves rotated (not interleaved); any length."""
-
-    inv_freq: Tensor
-
-    def __init__(self, head_dim: int) -> None:
-        super().__init__()
-        # Not by torch.arange: on the meta device, where models are built to be loaded, that imports for seconds.
-        self.register_buffer("inv_freq", torch.tensor([10000.0 ** (-2 * k / head_dim) for k in range(head_dim // 2)]))
-
-    def forward(self, positions: Tensor) -> Angles:
-        angles = (positions.unsqueeze(-1) * self.inv_freq.float()).unsqueeze(-2)
-        cos, sin = angles.cos(), angles.sin()
-        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
-
-
-def rotate(x: Tensor, angles: Angles) -> Tensor:
-    """Rotate each pair (x_k, x_{k + D/2}) of x [..., M, heads, D] by its position's angle."""
-    first, second = x.chunk(2, -1)
-    return torch.addcmul(x * angles[0], torch.cat((second, first), -1), angles[1])
-
-
-class LayerNorm(nn.Module):
-    """LayerNorm in float32, its weight and perhaps a bias, then adaLN's x (1 + scale) + shift."""
-
-    def __init__(self, width: int, bias: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
-
-    def forward(self, x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-        x = functional.layer_norm(x.float(), self.weight.shape, self.weight, self.bias)
-        return x if shift is None or scale is None else torch.addcmul(shift, x, 1 + scale)
-
-
-class Convolution(nn.Module):
-    """A depthwise convolution along the sequence, added to its input; it starts as the identity."""
-
-    def __init__(self, width: int, taps: int, causal: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width, taps))
-        self.left = taps - 1 if causal else taps // 2
-        self.right = taps - 1 - self.left
-
-    def forward(self, h: Tensor, near: Tensor | None = None) -> Tensor:
-        if near is not None:
-            return self.among(h, functional.pad(h, (0, 0, 1, 0)), near)
-        padded = functional.pad(h, (0, 0, self.left, self.right))
-        for tap in range(self.weight.shape[1]):
-            h = torch.addcmul(h, padded[:, tap : tap + h.shape[1]], self.weight[:, tap])
-        return h
-
-    def among(self, h: Tensor, source: Tensor, near: Tensor) -> Tensor:
-        """The same where each entry's neighbours are rows of source, by number [B, M, taps]; row 0 is all zeros."""
-        found = take(source, near.flatten(1)).view(*near.shape, h.shape[-1])
-        return h + (found * self.weight.t()).sum(2)
-
-
-class Block(nn.Module):
-    """x + gate * attention(norm(x)), then x + gate * mlp(norm(x)), both norms modulated by adaLN.
-
-    adaLN starts at zero, so a block starts as the identity. Without ``cond_dim`` there is none: plain norms, no gates.
-    """
-
-    def __init__(self, config: DDiTConfig, cond_dim: int | None, causal: bool) -> None:
-        super().__init__()
-        width, hidden = config.width, config.mlp_ratio * config.width
-        self.heads, self.causal = config.heads, causal
-        self.norm1 = LayerNorm(width, config.norm_bias)
-        self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
-        self.attn_out = nn.Linear(width, width, bias=False)
-        self.norm2 = LayerNorm(width, config.norm_bias)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width))
-        self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
-        self.convolution = Convolution(width, config.convolution, causal) if config.convolution else None
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x: Tensor, angles: Angles, c: Tensor | None, entries: Entries) -> Tensor:
-        vectors = self.vectors(c)
-        return self.feed_forward(self.attend(x, angles, vectors, entries), vectors)
-
-    def vectors(self, c: Tensor | None) -> Vectors | None:
-        """adaLN's shift, scale and gate of the attention, and then of the MLP."""
-        return modulation(self.adaLN_modulation, c, 6)
-
-    def attend(self, x: Tensor, angles: Angles, vectors: Vectors | None, entries: Entries) -> Tensor:
-        """x + gate * attention(norm(x))."""
-        q, k, v = self.project(self.prepared(x, vectors, entries.near), angles)
-        return self.add(x, vectors[2] if vectors else None, self.mix(q, k, v, entries.mask))
-
-    def feed_forward(self, x: Tensor, vectors: Vectors | None) -> Tensor:
-        """x + gate * mlp(norm(x)), for x [B, M, width] or [M, width] with vectors to match."""
-        shift, scale, gate = vectors[3:] if vectors else (None, None, None)
-        return self.add(x, gate, self.mlp(self.norm2(x, shift, scale)))
-
-    def prepared(self, x: Tensor, vectors: Vectors | None, near: Tensor | None) -> Tensor:
-        """What queries, keys and values are projected from: the norm, and the convolution if there is one."""
-        h: Tensor = self.norm1(x, *(vectors[:2] if vectors else ()))
-        return h if self.convolution is None else self.convolution(h, near)
-
-    def project(self, h: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each [B, heads, M, head_dim], positions rotated into the first two."""
-        q, k, v = self.attn_qkv(h).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        return rotate(q, angles).transpose(1, 2), rotate(k, angles).transpose(1, 2), v.transpose(1, 2)
-
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        causal = self.causal and mask is None
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-        out: Tensor = self.attn_out(mixed.transpose(1, 2).flatten(2))
-        return out
-
-    def add(self, x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
-        return x + self.dropout(out) if gate is None else torch.addcmul(x, gate, self.dropout(out))
-
-
-class OutputLayer(nn.Module):
-    """The modulated final norm, and the map to logits. The map starts at zero: the untrained network is uniform."""
-
-    def __init__(self, config: DDiTConfig, cond_dim: int | None) -> None:
-        super().__init__()
-        self.norm_final = LayerNorm(config.width, config.norm_bias)
-        self.linear = zeros(nn.Linear(config.width, config.vocab_size))
-        if config.tie_embeddings:
-            self.linear.register_parameter("weight", None)
-        self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 2 * config.width))
-
-
-class Transformer(nn.Module):
-    """What the network and its left-to-right twin share: the parameters, and a pass through all blocks."""
-
-    causal: ClassVar[bool]
-    suppresses_mask: ClassVar[bool] = True
-
-    def __init__(self, config: DDiTConfig) -> None:
-        super().__init__()
-        self.config = config
-        cond_dim = config.cond_dim if config.adaln else None
-        self.vocab_embed = Embedding(max(config.vocab_size, config.mask_id + 1), config.width)
-        self.sigma_map = None if cond_dim is None else SigmaMap(cond_dim)
-        self.rotary_emb = Rotary(config.width // config.heads)
-        blocks = nn.ModuleList(Block(config, cond_dim, self.causal) for _ in range(config.layers))
-        self.blocks = cast("Sequence[Block]", blocks)
-        self.output_layer = OutputLayer(config, cond_dim)
-        if config.self_conditioning:
-            self.self_condition = nn.Linear(2 * config.width, config.width, bias=False)
-            with torch.no_grad():  # [identity, 0]: it starts as the network without self-conditioning
-                self.self_condition.weight.zero_().fill_diagonal_(1.0)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.config.mask_id
-
-    @property
-    def length(self) -> int:
-        return self.config.length
-
-    def through(self, x: Tensor, entries: Entries, c: Tensor | None, at: tuple[Tensor, ...] | None = None) -> Tensor:
-        """The final states of embedded entries x [B, M, width]; the logits are a linear map of them.
-
-        at: the sequences and entries whose states are wanted, as for indexing; the last MLP is computed for them alone.
-        """
-        angles, last = self.rotary_emb(entries.positions), self.blocks[-1]
-        for block in self.blocks[:-1]:
-            x = block(x, angles, c, entries)
-        vectors, final = last.vectors(c), modulation(self.output_layer.adaLN_modulation, c, 2)
-        x = last.attend(x, angles, vectors, entries)
-        if at is not None:
-            x, vectors, final = x[at], of_sequences(vectors, at[0]), of_sequences(final, at[0])
-        states: Tensor = self.output_layer.norm_final(last.feed_forward(x, vectors), *(final or ()))
-        return states
-
-    def logits(self, states: Tensor) -> Tensor:
-        """float32 logits of final states [..., width], the mask's at -inf."""
-        return functional.linear(states, *self.head()).float()
-
-    def head(self) -> tuple[Tensor, Tensor]:
-        """The linear map from states to logits; the mask's bias is -inf where it has a column."""
-        weight, bias = self.output_layer.linear.weight, cast("Tensor", self.output_layer.linear.bias)
-        if self.config.tie_embeddings:
-            weight = self.vocab_embed.embedding[: len(bias)]
-        if self.mask_id < len(bias):
-            bias = bias.index_fill(0, torch.tensor([self.mask_id], device=bias.device), -torch.inf)
-        return weight, bias
-
-    def constant_conditioning(self) -> Tensor | None:
-        """c [1, cond_dim] at sigma = 0: the same for every sequence and call of a network without conditioning."""
-        if self.sigma_map is None:
-            return None
-        conditioning: Tensor = self.sigma_map(torch.zeros(1, device=self.vocab_embed.embedding.device))
-        return conditioning
-
-    @classmethod
-    def built(cls, config: DDiTConfig, state: dict[str, Tensor]) -> Self:
-        """A network that takes over these tensors, without initialising any of its own."""
-        with torch.device("meta"):
-            network = cls(config)
-        network.load_state_dict(state, assign=True)
-        return network
 
 
 class DDiT(Transformer, Pretrained):
@@ -360,52 +127,9 @@ class DDiT(Transformer, Pretrained):
     def for_sampling(self) -> nn.Module:
         """What a run of sampling should call: the same function, faster; one with a memory is for one run alone."""
         if self.config.self_conditioning:
-            from unmask.models.fast.fold import constants_folded
-            from unmask.models.self_conditioned import SelfConditioned
-
             return SelfConditioned(constants_folded(self))
-        if self.any_order:
-            from unmask.models.fast.cached import any_order_network
-
-            return any_order_network(self)
-        from unmask.models.fast.rows import AskedRows
-
-        return AskedRows(self)
+        return AnyOrderCached(packed(own(self))) if self.any_order else AskedRows(self)
 
     def for_bound(self) -> nn.Module:
         """What a bound should call: a self-conditioned network as mu(x, t) = F(x, t, F(x, t))."""
-        from unmask.models.self_conditioned import SelfConditioned
-
         return SelfConditioned(self, remember=False) if self.config.self_conditioning else self
-
-
-def modulation(linear: nn.Linear | None, c: Tensor | None, parts: int) -> Vectors | None:
-    """The vectors that an adaLN makes of the conditioning c [B, cond_dim], or of one c for the whole batch."""
-    return None if linear is None or c is None else tuple(linear(c).unsqueeze(1).chunk(parts, -1))
-
-
-def of_sequences(vectors: Vectors | None, batch: Tensor) -> Vectors | None:
-    """The vectors [B, 1, width] of the sequences batch [...]: [..., width], or [1, width] where one serves all."""
-    return vectors and tuple(v[0] if len(v) == 1 else v.squeeze(1)[batch] for v in vectors)
-
-
-def by_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows [B, R] of each sequence, as for indexing."""
-    return torch.arange(len(rows), device=rows.device).unsqueeze(1), rows
-
-
-def take(x: Tensor, rows: Tensor) -> Tensor:
-    """x [B, L, ...] at rows [B, R]: [B, R, ...]."""
-    return x[by_rows(rows)]
-
-
-def check_tokens(tokens: Tensor) -> None:
-    if tokens.ndim != 2 or tokens.dtype != torch.int64:
-        raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
-
-
-def zeros(linear: nn.Linear) -> nn.Linear:
-    """The same layer with every parameter at zero."""
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear

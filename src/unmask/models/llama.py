@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.models.ddit import Angles, rotate, take
+from unmask.models.layers import Angles, rotate, take
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from unmask.models.config import DDiTConfig
+
 if TYPE_CHECKING:
     from typing import Self
 
     from unmask.models.causal import Causal
-    from unmask.models.ddit import DDiT, DDiTConfig
+    from unmask.models.ddit import DDiT
 
     class HubMixin:
         def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None: ...
@@ -51,6 +53,7 @@ else:
 
 
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+ARCHITECTURES = ("ddit", "causal")
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
 
 
@@ -118,9 +121,10 @@ class Pretrained(HubMixin):
 
     @classmethod
     def _loaded(cls, folder: str | Path) -> Self:
-        model = load(folder)
-        if not isinstance(model, cls):
-            raise ValueError(f"{folder} holds a {model.architecture!r} network, not a {cls.architecture!r} one")
+        found = read_config(folder)[1]["architecture"]
+        if found != cls.architecture:
+            raise ValueError(f"{folder} holds a {found!r} network, not a {cls.architecture!r} one")
+        model: Self = read(folder, cls)
         return model
 
 
@@ -172,11 +176,10 @@ def save(
     _write(folder / README, card_text(model, card))
 
 
-def load(folder: str | Path) -> DDiT | Causal:
-    """Read a saved model, float32 and ready to sample. Whatever is wrong with the folder is one ValueError."""
+def read(folder: str | Path, cls: type[Any]) -> Any:
+    """Read a saved network of this class, float32 and ready to sample. Whatever is wrong is one ValueError."""
     folder = Path(folder)
     config, header = read_config(folder)
-    cls = _architecture(header["architecture"], folder)
     stored = _read_weights(folder / WEIGHTS)
     with torch.device("meta"):
         expected = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
@@ -199,8 +202,6 @@ def load(folder: str | Path) -> DDiT | Causal:
 
 def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:
     """The network's config, and what else config.json holds: architecture, unmask_version, storage, card, extra."""
-    from unmask.models.ddit import DDiTConfig
-
     path = Path(folder) / CONFIG
     try:
         raw = json.loads(path.read_bytes())
@@ -210,6 +211,8 @@ def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(raw, dict) or "architecture" not in raw:
         raise ValueError(f"{path} was not written by unmask: it names no architecture")
+    if raw["architecture"] not in ARCHITECTURES:
+        raise ValueError(f"{path}: architecture must be 'ddit' or 'causal', got {raw['architecture']!r}")
     header = {name: raw.pop(name) for name in RESERVED if name in raw}
     return _dataclass(DDiTConfig, raw, path), header
 
@@ -267,18 +270,6 @@ def _snippet(architecture: str, length: int) -> list[str]:
         "# Four times fewer calls, several tokens at a time.",
         f"coarse = unmask.sample(model, num=4, length={length}, plan=unmask.plan.parallel, steps={-(-length // 4)})",
     ]  # fmt: skip
-
-
-def _architecture(name: Any, folder: Path) -> type[DDiT] | type[Causal]:
-    if name == "ddit":
-        from unmask.models.ddit import DDiT
-
-        return DDiT
-    if name == "causal":
-        from unmask.models.causal import Causal
-
-        return Causal
-    raise ValueError(f"{folder / CONFIG}: architecture must be 'ddit' or 'causal', got {name!r}")
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

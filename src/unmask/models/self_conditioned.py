@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from unmask.models.ddit import DDiT, take
+from unmask.models.layers import take
 from unmask.models.seats import Seated
+
+if TYPE_CHECKING:
+    from unmask.models.ddit import DDiT
 
 
 class SelfConditioned(Seated):

@@ -14,8 +14,7 @@ import unmask
 from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import Samples, judge
 from unmask.noise import word
-from unmask.reproduce.item import Settings, Table
-from unmask.reproduce.subjects import Subject
+from unmask.reproduce.item import Settings, Subject, Table
 from unmask.samplers import published
 from unmask.samplers.law import CoupledByLaw
 from unmask.samplers.names import DRAWS, PLANS, PREDICTORS

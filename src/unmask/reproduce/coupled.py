@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Settings
-from unmask.reproduce.subjects import Subject
+from unmask.reproduce.item import Settings, Subject
 
 MDLM, MDLM_LAW = How("coupled", "float32"), How("law", "float32")
 SEDD, SEDD_LAW = How("sedd", "float32"), How("sedd law", "float32")

@@ -7,6 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
+from torch import Tensor
+
+from unmask.sampling import Sample
+
 Size = Literal["full", "fast", "tiny"]
 T = TypeVar("T")
 
@@ -77,3 +81,20 @@ class ItemResult:
     notes: tuple[str, ...] = ()
     data: dict[str, Table] = field(default_factory=dict)  # tables too long to read: for the JSON alone
     texts: Mapping[str, str] = field(default_factory=dict)  # generated texts, by heading
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A masked model with everything that an item asks of it."""
+
+    name: str
+    about: str  # one sentence: what it is and who judges it
+    model: Any = field(repr=False)
+    length: int  # of a sequence that is cheap to sample in many coupled steps
+    long: int  # of a sequence for samplers whose cost does not grow with N
+    judge: Any = field(repr=False)  # an unmask.evaluate Judge: .nats(Samples) -> nats of each token of each sequence
+    decode: Callable[[list[int]], str] = field(repr=False)
+    left_to_right: Callable[..., Sample] | None = field(repr=False)  # (num, length, seed, draw, temperature) -> Sample
+    exact: Callable[[int, int, int], Tensor] | None = field(default=None, repr=False)  # the truth itself
+    most: int | None = None  # sequences of a cell at most, where judging is what costs
+    sedd: Any = field(default=None, repr=False)  # a network trained with the score entropy; by default `model` itself

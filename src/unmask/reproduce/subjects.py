@@ -7,7 +7,6 @@ exact, so a sample is judged by the truth itself, and nothing but the draw can b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,36 +17,16 @@ import unmask
 from unmask.evaluate.judge.oracle import OracleJudge
 from unmask.noise import generator
 from unmask.plan import left_to_right as from_left_to_right
-from unmask.reproduce.item import Settings
+from unmask.reproduce.item import Settings, Subject
+from unmask.reproduce.trained import trained
 from unmask.sampling import Sample
 
 BOX = ("kjv",)
 SMOOTHING = 1e-3  # on every expected count: no token is impossible
 
 
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A masked model with everything that an item asks of it."""
-
-    name: str
-    about: str  # one sentence: what it is and who judges it
-    model: Any = field(repr=False)
-    length: int  # of a sequence that is cheap to sample in many coupled steps
-    long: int  # of a sequence for samplers whose cost does not grow with N
-    judge: Any = field(repr=False)  # an unmask.evaluate Judge: .nats(Samples) -> nats of each token of each sequence
-    decode: Callable[[list[int]], str] = field(repr=False)
-    left_to_right: Callable[..., Sample] | None = field(repr=False)  # (num, length, seed, draw, temperature) -> Sample
-    exact: Callable[[int, int, int], Tensor] | None = field(
-        default=None, repr=False
-    )  # (num, length, seed): the truth's
-    most: int | None = None  # sequences of a cell at most, where judging is what costs
-    sedd: Any = field(default=None, repr=False)  # a network trained with the score entropy; by default `model` itself
-
-
 def subjects(settings: Settings) -> tuple[list[Subject], list[str]]:
     """The subjects that can be had here, and why others cannot."""
-    from unmask.reproduce.trained import trained  # which needs this module
-
     names = [] if settings.size == "tiny" else list(BOX)
     names += [settings.checkpoint] if settings.checkpoint is not None else []
     makers: list[Callable[[], Subject]] = [partial(oracle, settings.size, settings.seed)]

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from unmask.evaluate.judge.judge import load_judge
-from unmask.reproduce.item import Settings
-from unmask.reproduce.subjects import Subject
+from unmask.reproduce.item import Settings, Subject
 from unmask.sampling import Sample
 from unmask.text.find import load
 

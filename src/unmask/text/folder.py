@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.models import pretrained
+from unmask.models.causal import Causal
+from unmask.models.ddit import DDiT
 from unmask.schedule import SCHEDULES
 from unmask.text.model import Model
 from unmask.text.tokenizer import ROWS, Tokenizer
@@ -24,9 +26,16 @@ def is_ours(path: Path) -> bool:
     return isinstance(config, dict) and "unmask_version" in config
 
 
+def load_network(folder: str | Path) -> DDiT | Causal:
+    """The network in a folder that ``pretrained.save`` wrote, ready to sample. Whatever is wrong is one ValueError."""
+    kind = pretrained.read_config(folder)[1]["architecture"]
+    network: DDiT | Causal = pretrained.read(folder, DDiT if kind == DDiT.architecture else Causal)
+    return network
+
+
 def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
     """The model in a folder. override: time, whether the network is fed it."""
-    network: Any = pretrained.load(folder)
+    network: Any = load_network(folder)
     given = {key: value for key, value in override.items() if value is not None}
     if given.keys() == {"time"} and not network.causal:
         network.config = replace(network.config, conditioning="time" if given["time"] else "none")

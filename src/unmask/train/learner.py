@@ -18,9 +18,9 @@ from unmask.data.tokens import TokenFile
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.files import write_whole
-from unmask.models.pretrained import load
 from unmask.objective import Masking
 from unmask.schedule import SCHEDULES
+from unmask.text.folder import load_network as load
 from unmask.timing import AdaptiveCount
 from unmask.train import optimizer
 from unmask.train.checkpoint import Checkpoint, CheckpointError, Tensors, copy_into, whole

@@ -15,13 +15,19 @@ from tests.test_objective import nelbo_over_counts
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats, subsets
 from unmask.likelihood import along_orders
 from unmask.models.oracles.enumerated import TimeDependent
-from unmask.sampling import generators
+from unmask.noise import generator as stream
 from unmask.schedule import Cosine
 
 MASK = 3
 # A prompt of one token, a continuation of 1, 2 or 3, and what follows hidden; one prompt is empty.
 CANVAS = torch.tensor([[0, 1, MASK, MASK], [2, 0, 1, MASK], [1, 2, 2, 0], [0, 0, 2, MASK]])
 ASKED = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 0]], dtype=torch.bool)
+
+
+
+def generators(seed: int, number: int) -> list[torch.Generator]:
+    """One for each canvas."""
+    return [stream(i, seed) for i in range(number)]
 
 
 def truth(model) -> torch.Tensor:

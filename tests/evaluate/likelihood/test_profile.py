@@ -78,10 +78,15 @@ class Watched:
     def __init__(self) -> None:
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def packed(self, tokens: Tensor, time: Tensor, where: Tensor, *, order: Tensor) -> Tensor:
+    def packed(self, tokens: Tensor, time: Tensor, where: Tensor, *, when: Tensor) -> Tensor:
         assert torch.equal(where, tokens == 3)
-        self.seen.append((tokens, time, order))
+        self.seen.append((tokens, time, when))
         return torch.zeros(int(where.sum()), 3)
+
+    def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        raise AssertionError("a profile has one pass for each count")
+
+    logits = two_streams
 
 
 def test_every_row_compares_counts_along_one_order() -> None:

@@ -30,5 +30,5 @@ def from_model(model: Any, *, device: str = "cpu", batch: int = 1, window: int |
     return CausalJudge(
         model.name, network.next_logits, model.tokenizer.encode, window or network.length,
         before=(network.mask_id, *known) if wrapped else (network.mask_id,), after=() if wrapped else known,
-        states=lambda ids: network.last_states(*network._before_last(ids), None), device=device, batch=batch,
+        states=network.next_states, device=device, batch=batch,
     )  # fmt: skip

@@ -8,20 +8,20 @@ that are only asked for, and guesses, are put behind the settled ones, where the
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from unmask.models.anyorder import neighbours, usual_order
-from unmask.models.causal import Causal
-from unmask.models.ddit import Angles, Block, DDiT, Transformer, take
-from unmask.models.fast.fold import own
-from unmask.models.fast.packing import Ready, packed
+from unmask.models.fast.packing import Ready
+from unmask.models.layers import Angles, Block, Transformer, take
 from unmask.models.seats import Seated
 from unmask.protocol import follows_order
+
+if TYPE_CHECKING:
+    from unmask.models.causal import Causal
 
 
 class Feed(NamedTuple):
@@ -292,17 +292,6 @@ class LeftToRightCached(Cached):
         logits = self.run(self.several() if several else Ready(network, network.logits), feed, here)
         self.kept["seen"][here], self.kept["valid"][here] = inputs, stop.squeeze(1)
         return network.answers(logits, rows)
-
-
-def any_order_network(network: DDiT) -> AnyOrderCached:
-    """For a run of sampling from a network that follows an order."""
-    return AnyOrderCached(packed(own(network)))
-
-
-def left_to_right_network(network: Causal) -> LeftToRightCached:
-    """For a run of sampling from left to right."""
-    alone = own(network)
-    return LeftToRightCached(alone, cache(lambda: packed(alone)))
 
 
 def _arange(like: Tensor) -> Tensor:

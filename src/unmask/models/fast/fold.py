@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from unmask.models.ddit import LayerNorm, Transformer, modulation
+from unmask.models.layers import LayerNorm, Transformer, modulation
 
 T = TypeVar("T", bound=Transformer)
 

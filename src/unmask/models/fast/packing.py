@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from unmask.models.ddit import Transformer
 from unmask.models.fast.fold import sharing
+from unmask.models.layers import Transformer
 
 LEAST = 1 << 20  # numbers of weights in all from which a step waits for the memory; smaller networks stay in the cache
 ROWS = 16  # that the layout is made for: it serves any number, and from 2 to about 32 better than the plain one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,11 @@ from torch.nn import functional
 
 from unmask.models import anyorder
 from unmask.models.anyorder import Entries
-from unmask.models.ddit import Angles, Block, DDiT, check_tokens, modulation, rotate, take
 from unmask.models.fast.fold import constants_folded, own
+from unmask.models.layers import Angles, Block, check_tokens, modulation, rotate, take
+
+if TYPE_CHECKING:
+    from unmask.models.ddit import DDiT
 
 MLP_ROWS = 512  # rows of an MLP computed at once: half the memory of a step, at the same speed
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from unmask.reproduce import cells, coupled
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Subject, Table
 from unmask.reproduce.pictures import against_steps
-from unmask.reproduce.subjects import Subject, subjects
+from unmask.reproduce.subjects import subjects
 
 TITLE = "After the fix: 64-bit samplers, first-hitting and its high-order variants, with their times"
 PAPER = "Figure 9, Sec. 6.1"

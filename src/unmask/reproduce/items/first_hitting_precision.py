@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Subject
 from unmask.reproduce.items.high_order import number, steps
 from unmask.reproduce.pictures import against_steps
-from unmask.reproduce.subjects import Subject, subjects
+from unmask.reproduce.subjects import subjects
 
 TITLE = "What 32 bits do to first-hitting and to left-to-right sampling"
 PAPER = "Figure 14, Remark 5.1"

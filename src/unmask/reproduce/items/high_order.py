@@ -6,9 +6,9 @@ from typing import Any
 
 from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Subject
 from unmask.reproduce.pictures import against_steps
-from unmask.reproduce.subjects import Subject, subjects
+from unmask.reproduce.subjects import subjects
 
 TITLE = "The high-order variants of first-hitting sampling against N"
 PAPER = "Figure 13"

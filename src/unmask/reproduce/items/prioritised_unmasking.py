@@ -10,8 +10,8 @@ import torch
 
 from unmask.noise import Streams, generator
 from unmask.predict import log_mean
-from unmask.reproduce.item import Claim, ItemResult, Settings, Table
-from unmask.reproduce.subjects import Subject, oracle
+from unmask.reproduce.item import Claim, ItemResult, Settings, Subject, Table
+from unmask.reproduce.subjects import oracle
 from unmask.samplers import published
 from unmask.theory import effective_temperature, maximum_gumbel, shifted_probabilities, unmasking_probability
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unmask.reproduce import cells, coupled
 from unmask.reproduce.cells import Cell
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings
+from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Subject
 from unmask.reproduce.pictures import against_steps
-from unmask.reproduce.subjects import Subject, subjects
+from unmask.reproduce.subjects import subjects
 
 TITLE = "Perplexity and entropy against N with the published float32 samplers"
 PAPER = "Figure 7, Sec. 5.1"

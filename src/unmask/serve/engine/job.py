@@ -30,7 +30,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known of a sequence when it is admitted; order and tau are None where the network chooses."""
+    """What is known of a sequence when it is admitted; order and tau are None where calls is no more than a bound."""
 
     index: int
     calls: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -34,6 +34,9 @@ class SamplingRequest(Strict):
     noise: Finite | None = Field(None, ge=0)
     gamma: Finite | None = Field(None, ge=0)
     eta: Finite | None = Field(None, ge=0, le=1)
+    ahead: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None, description="Look so many tokens ahead in every call: the same tokens in fewer calls."
+    )
     draw: DrawName = Field("exponential-race", description="How tokens are drawn; the last two have the float32 fault.")
     temperature: Finite | None = Field(None, ge=0, description="By default 1; 0 takes the likeliest token.")
     top_k: int | None = Field(None, ge=1)

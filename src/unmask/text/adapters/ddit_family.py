@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from unmask.models.ddit import DDiTConfig, Rotary, Transformer
+from unmask.models.config import DDiTConfig
+from unmask.models.layers import Rotary, Transformer
 from unmask.text import tokenizer as make
 from unmask.text.adapters.found import Found
 from unmask.text.fetch import FetchError

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from unmask.models.causal import Causal
-from unmask.models.ddit import DDiTConfig, check_tokens
+from unmask.models.config import DDiTConfig
+from unmask.models.layers import check_tokens
 
 
 class Given(Causal):
