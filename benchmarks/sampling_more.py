@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
-from unmask.cli.process import M_TRIM_THRESHOLD
 
 import unmask
 from benchmarks import anyorder, sampling
@@ -43,6 +42,7 @@ from benchmarks.sampling import (
 )
 from benchmarks.train import megabytes
 from unmask import plan
+from unmask.cli import M_TRIM_THRESHOLD
 from unmask.models.fast import rows as fast_path
 from unmask.models.fast.fold import sharing
 from unmask.models.layers import take
