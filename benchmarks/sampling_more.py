@@ -48,7 +48,7 @@ from unmask.models.fast.fold import sharing
 from unmask.models.layers import take
 from unmask.samplers import published
 
-M_MMAP_THRESHOLD = -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 class Shapes(TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""The network of LLaDA and of Dream: Llama's blocks without the causal mask.
+"""Llama's network: without the causal mask that of LLaDA and of Dream, and with it a judge of texts.
 
 RMSNorm, rotary positions, SwiGLU, and perhaps fewer heads of keys than of queries. Dream's outputs are shifted:
 position i is predicted by output i - 1.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.models.layers import Angles, rotate, take
+from unmask.models.layers import Angles, check_tokens, rotate, take
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class LlamaConfig:
     bias: bool = False  # of queries, keys and values
     tied: bool = False  # the head is the embedding
     shifted: bool = False  # position i is predicted by output i - 1, and position 0 by output 0
+    causal: bool = False  # an output sees what is before it alone
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -68,7 +69,7 @@ class LlamaBlock(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         width, size = config.width, config.width // config.heads
-        self.heads, self.key_heads = config.heads, config.key_heads
+        self.heads, self.key_heads, self.causal = config.heads, config.key_heads, config.causal
         self.norm1 = RMSNorm(width, config.eps)
         self.q = nn.Linear(width, width, bias=config.bias)
         self.k = nn.Linear(width, config.key_heads * size, bias=config.bias)
@@ -86,7 +87,8 @@ class LlamaBlock(nn.Module):
         k = rotate(self.k(h).float().unflatten(-1, (self.key_heads, -1)), table).to(x.dtype).transpose(1, 2)
         v = self.v(h).unflatten(-1, (self.key_heads, -1)).transpose(1, 2)
         each = self.heads // self.key_heads
-        mixed = functional.scaled_dot_product_attention(q, k.repeat_interleave(each, 1), v.repeat_interleave(each, 1))
+        k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = (x if rows is None else take(x, rows)) + self.out(mixed.transpose(1, 2).flatten(2))
         h = self.norm2(x)
         fed: Tensor = self.down(functional.silu(self.gate(h)) * self.up(h))
@@ -125,19 +127,26 @@ class Llama(nn.Module):
 
     def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not read."""
-        if tokens.ndim != 2 or tokens.dtype != torch.int64:
-            raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
-        if rows is None and self.config.shifted:
+        weight = self.embed.weight[: self.vocab_size] if self.head is None else self.head.weight
+        logits = functional.linear(self.states(tokens, rows), weight)
+        return logits.float().index_fill(-1, self.suppressed, -torch.inf)
+
+    def states(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The final states [B, R, width], of which the logits are a linear map."""
+        check_tokens(tokens)
+        config = self.config
+        if config.causal and rows is not None:
+            raise ValueError("a causal network is asked for all rows")
+        if rows is None and config.shifted:
             rows = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
-        if rows is not None and self.config.shifted:
+        if rows is not None and config.shifted:
             rows = (rows - 1).clamp(min=0)
         table = self._table(tokens.shape[1], tokens.device)
         x = self.embed(tokens)
         for block in self.blocks[:-1]:
             x = block(x, table)
-        x = self.norm(self.blocks[-1](x, table, rows))
-        weight = self.embed.weight[: self.vocab_size] if self.head is None else self.head.weight
-        return functional.linear(x, weight).float().index_fill(-1, self.suppressed, -torch.inf)
+        states: Tensor = self.norm(self.blocks[-1](x, table, rows))
+        return states
 
     def _table(self, length: int, device: torch.device) -> Angles:
         size = self.config.width // self.config.heads

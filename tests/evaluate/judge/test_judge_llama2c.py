@@ -98,7 +98,7 @@ def files(tmp_path: Path) -> Path:
 def test_the_network_is_the_one_in_the_file(own_classifier: bool) -> None:
     ids = [1, 270, 262, 265, 3, 280, 281, 259]
     expected = one_by_one(tensors(own_classifier), ids)
-    found = read_model(model_file(own_classifier)).logits(torch.tensor([ids, ids[::-1]]))
+    found = read_model(model_file(own_classifier))(torch.tensor([ids, ids[::-1]]))
     np.testing.assert_allclose(found[0].double().numpy(), expected, rtol=1e-3, atol=1e-3)
 
 

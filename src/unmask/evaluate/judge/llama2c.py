@@ -11,7 +11,7 @@ import heapq
 import math
 import os
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.evaluate.judge.causal import CausalJudge
+from unmask.models.llama import Llama, LlamaConfig
 from unmask.text.fetch import Carrier, package_file
 
 STORIES15M = Carrier(
@@ -30,6 +31,10 @@ STORIES15M = Carrier(
 STORIES15M_MODEL_BYTES = 60_816_028
 
 BOS = 1
+NAMES = {
+    "rms_att": "norm1", "wq": "q", "wk": "k", "wv": "v", "wo": "out", "rms_ffn": "norm2", "w1": "gate", "w2": "down",
+    "w3": "up",
+}  # fmt: skip
 FIRST_BYTE = 3  # ids 3..258 are the 256 bytes
 
 
@@ -50,7 +55,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> CausalJudge:
 
 
 def as_judge(
-    name: str, network: Llama2c, tokenizer: bytes, *, device: str = "cpu", batch: int = 1, window: int | None = None
+    name: str, network: Llama, tokenizer: bytes, *, device: str = "cpu", batch: int = 1, window: int | None = None
 ) -> CausalJudge:
     """Every text begins after the start token, as in training, so its first token is judged."""
     if window is not None and window > network.length:
@@ -58,71 +63,12 @@ def as_judge(
     network = network.to(device)
     pieces = read_tokenizer(tokenizer, network.vocab_size)
     return CausalJudge(
-        name, network.logits, pieces.encode, window or network.length, before=(BOS,), states=network.states,
+        name, network, pieces.encode, window or network.length, before=(BOS,), states=network.states,
         device=device, batch=batch,
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Llama2c:
-    """The network as a function of its tensors, which have llama2.c's names and a first axis for the layer."""
-
-    width: int
-    hidden: int
-    layers: int
-    heads: int
-    key_value_heads: int
-    vocab_size: int
-    length: int
-    weights: dict[str, Tensor] = field(repr=False)
-
-    def to(self, device: str) -> Llama2c:
-        return replace(self, weights={name: tensor.to(device) for name, tensor in self.weights.items()})
-
-    def logits(self, ids: Tensor) -> Tensor:
-        """ids [B, S] -> float32 [B, S, V], of what follows each id."""
-        return self.states(ids) @ self.weights.get("wcls", self.weights["embedding"]).T
-
-    def states(self, ids: Tensor) -> Tensor:
-        """ids [B, S] -> the final states [B, S, width]."""
-        w = self.weights
-        turn = self._rotation(ids.shape[1]).to(ids.device)
-        x = w["embedding"][ids]
-        for i in range(self.layers):
-            x = x + self._attention(_rms_norm(x, w["rms_att"][i]), i, turn) @ w["wo"][i].T
-            y = _rms_norm(x, w["rms_ffn"][i])
-            x = x + (functional.silu(y @ w["w1"][i].T) * (y @ w["w3"][i].T)) @ w["w2"][i].T
-        return _rms_norm(x, w["rms_final"])
-
-    def _attention(self, x: Tensor, i: int, turn: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        q, k, v = (
-            (x @ self.weights[name][i].T).view(batch, length, heads, -1).transpose(1, 2)
-            for name, heads in (("wq", self.heads), ("wk", self.key_value_heads), ("wv", self.key_value_heads))
-        )
-        k, v = (part.repeat_interleave(self.heads // self.key_value_heads, 1) for part in (_turned(k, turn), v))
-        y = functional.scaled_dot_product_attention(_turned(q, turn), k, v, is_causal=True)
-        return y.transpose(1, 2).reshape(batch, length, -1)
-
-    def _rotation(self, length: int) -> Tensor:
-        """e^(i position / 10000^(2 j / head width)), complex [length, head width / 2]."""
-        size = self.width // self.heads
-        frequency = 10_000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-        angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
-        return torch.polar(torch.ones_like(angle), angle).to(torch.complex64)
-
-
-def _turned(x: Tensor, turn: Tensor) -> Tensor:
-    """Rotary positions, on pairs of neighbouring channels."""
-    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turn).flatten(-2)
-
-
-def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
-
-
-def read_model(content: bytes) -> Llama2c:
+def read_model(content: bytes) -> Llama:
     """The network of a model's file; a file of another size than its header says is refused."""
     if len(content) < 28:
         raise ValueError(f"not a model of llama2.c: {len(content)} bytes have no header")
@@ -147,7 +93,25 @@ def read_model(content: bytes) -> Llama2c:
     everything = torch.frombuffer(bytearray(content[28:]), dtype=torch.float32)
     parts = torch.split(everything, [math.prod(shape) for shape in shapes.values()])
     weights = {name: part.view(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
-    return Llama2c(*numbers, weights)
+    config = LlamaConfig(
+        abs(vocab), abs(vocab), length, width, layers, heads, key_value_heads, hidden, theta=10_000.0, eps=1e-5,
+        tied=vocab > 0, causal=True,
+    )  # fmt: skip
+    with torch.device("meta"):
+        network = Llama(config)
+    network.load_state_dict(_named(weights, size), assign=True)
+    return network.eval().requires_grad_(False)
+
+
+def _named(weights: dict[str, Tensor], size: int) -> dict[str, Tensor]:
+    """The file's tensors, which have a first axis for the layer, under our names. size: the width of a head."""
+    made = {"embed.weight": functional.pad(weights["embedding"], (0, 0, 0, 1)), "norm.weight": weights["rms_final"]}
+    for theirs, ours in NAMES.items():
+        for i, weight in enumerate(weights[theirs]):
+            if ours in ("q", "k"):  # rotary positions turn neighbouring channels there, those half a head apart here
+                weight = weight.view(-1, size // 2, 2, weight.shape[1]).transpose(1, 2).reshape_as(weight)
+            made[f"blocks.{i}.{ours}.weight"] = weight
+    return made if "wcls" not in weights else made | {"head.weight": weights["wcls"]}
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ class AnyOrderCached(Cached):
             torch.where(real, kept + new, end), torch.where(guessed, total + guess, end), total + known + column,
         ), 1)  # fmt: skip
         before = torch.zeros_like(column) if order is None else torch.minimum(column, known)
-        level = torch.cat((slots[:, : -width], total + before - 1 + torch.zeros_like(rows)), 1)
+        level = torch.cat((slots[:, :-width], total + before - 1 + torch.zeros_like(rows)), 1)
         slot = torch.where(settled == self.mask_id, self.canvas, self.kept["slot"][here])
         slot = _scattered(slot, fed, real, kept + new)
         place = _scattered(slot, guesses, guessed, total + guess)
