@@ -1,8 +1,12 @@
-"""docs/paper_map.md is true: every function it names can be imported, every test it names exists."""
+"""docs/paper_map.md is true: every function it names is called by a test it names, and by the item of its row."""
 
 import ast
 import importlib
+import json
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import pytest
 from unmask.reproduce.items import ITEMS
 
 ROOT = Path(__file__).parents[1]
+ITEM_TESTS = "tests/reproduce/test_items.py"
 ROWS = [
     [cell.strip() for cell in line.strip("| \n").split(" | ")]
     for line in (ROOT / "docs/paper_map.md").read_text().splitlines()
@@ -42,10 +47,49 @@ def test_every_row_has_five_columns_a_function_and_a_test():
         assert "`tests/" in row[3], row
 
 
+def found(name):
+    """What a dotted name stands for."""
+    module, attribute = name.rsplit(".", 1)
+    return getattr(importlib.import_module(module), attribute)
+
+
+def functions(thing):
+    """A function by its full name, or what it has made; a class by its methods; an object by the functions it holds."""
+    if isinstance(thing, type):
+        return [f"{base.__module__}.{base.__qualname__}." for base in thing.__mro__ if base is not object]
+    if hasattr(thing, "__qualname__"):
+        name = f"{thing.__module__}.{thing.__qualname__}"
+        return [name, f"{name}.<locals>."]
+    held = [value for value in vars(thing).values() if hasattr(value, "__qualname__")]
+    return [name for value in held or [type(thing)] for name in functions(value)]
+
+
+def wishes():
+    """Every function is called by a test of its row, and one of them by the row's item, which tests of items run."""
+    for row in ROWS:
+        mapped, tests, items = (re.findall(r"`([^`]+)`", row[column]) for column in (2, 3, 4))
+        tests = [one for name in tests for one in (items if name.startswith(ITEM_TESTS) else [name])]
+        for name in mapped:
+            label = f"{row[0]}: no test of its row calls {name}"
+            yield {"label": label, "functions": functions(found(name)), "sources": tests}
+        if items:
+            every = [one for name in mapped for one in functions(found(name))]
+            label = f"{row[0]}: {items[0]} calls none of its functions"
+            yield {"label": label, "functions": every, "sources": items}
+
+
 @pytest.mark.parametrize("name", names(2))
 def test_the_function_exists(name):
-    module, attribute = name.rsplit(".", 1)
-    assert hasattr(importlib.import_module(module), attribute)
+    assert found(name) is not None
+
+
+def test_every_function_is_called_by_a_test_of_its_row_and_by_its_item(tmp_path):
+    file = tmp_path / "wishes.json"
+    file.write_text(json.dumps(list(wishes())))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ran = subprocess.run([sys.executable, "-m", "tests.called", file], cwd=ROOT, env=environment, capture_output=True)
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert [wish["label"] for wish in json.loads(file.read_text())] == []
 
 
 @pytest.mark.parametrize("name", names(3))

@@ -6,6 +6,7 @@ import torch
 from scipy import stats
 
 from tests.helpers import FALSE_ALARM, chi_square, generator
+from unmask import paper
 from unmask import plan as plans
 from unmask.noise import Streams
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
@@ -76,13 +77,12 @@ class TestFirstHitting:
             assert stats.kstest(masked[:, slot].numpy(), law.cdf).pvalue > FALSE_ALARM / length
 
     def test_the_recursion_of_proposition_4_1_has_the_same_law(self):
-        """tau_{n-1} = alpha^-1(1 - u_n^(1/n) (1 - alpha_{tau_n})), written out, against ours. False alarm 1e-6."""
+        """tau_{n-1} = alpha^-1(1 - u_n^(1/n) (1 - alpha_{tau_n})), as the paper has it. False alarm 1e-6."""
         schedule, length, rows = Cosine(), 4, 4000
         tau = torch.ones(rows, dtype=torch.float64)
         g, drawn = generator(9), []
         for n in range(length, 0, -1):
-            u = torch.rand(rows, dtype=torch.float64, generator=g)
-            tau = schedule.inverse(1 - u ** (1 / n) * (1 - schedule.alpha(tau)))
+            tau = torch.stack([paper.hitting_time(one, n, schedule, g) for one in tau])
             drawn.append(tau)
         times = make(plans.first_hitting, empty(rows, length), schedule=schedule).times
         for slot in range(length):

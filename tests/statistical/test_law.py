@@ -5,12 +5,10 @@ Fixed seeds; every chi-square has a false-alarm rate of 1e-6.
 
 import pytest
 import torch
-from scipy import stats
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, joint, oracle, total_variation
 from unmask import plan, predict, sample
-from unmask.forward import reversal
-from unmask.models.oracles.enumerated import EnumeratedOracle, TimeDependent
+from unmask.models.oracles.enumerated import EnumeratedOracle
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(), LogLinear()]
@@ -70,30 +68,6 @@ class TestExactness:
         p[keep.view(3, 1, 1), keep.view(1, 3, 1), keep] = joint(3, 3)
         model = EnumeratedOracle(p, mask_id=1)
         assert chi_square(law(model, 4), model.joint) > FALSE_ALARM
-
-
-def ancestral_step_by_step(model, schedule, steps, rows, seed):
-    """Equation 10 as it stands: every step a reversal over all positions, drawn by torch's float64 multinomial."""
-    g = torch.Generator().manual_seed(seed)
-    x = torch.full((rows, 3), model.mask_id)
-    for k in range(steps, 0, -1):
-        t, s = torch.full((rows,), k / steps, dtype=torch.float64), torch.full((rows,), (k - 1) / steps).double()
-        mu = torch.softmax(model(x, time=t), -1)
-        q = reversal(x, mu, s, t, schedule=schedule, mask_id=model.mask_id)
-        x = torch.multinomial(q.flatten(0, 1), 1, generator=g).view_as(x)
-    return x
-
-
-@pytest.mark.parametrize("steps", [1, 2, 5])
-@pytest.mark.parametrize("schedule", [Linear(), Cosine()], ids=repr)
-def test_binned_ancestral_sampling_is_the_step_by_step_sampler(schedule, steps):
-    """Same law at any N, for a network that reads the time: two samples of 6,000 over 27 outcomes, homogeneity."""
-    model = TimeDependent(oracle(3, 3, seed=4), strength=1.5)
-    ours = frequencies(sample(model, num=ROWS, length=3, plan=plan.ancestral, steps=steps, schedule=schedule).tokens, 3)
-    theirs = frequencies(ancestral_step_by_step(model, schedule, steps, ROWS, seed=7), 3)
-    both = torch.stack([ours, theirs])
-    both = both[:, both.sum(0) > 0]
-    assert stats.chi2_contingency(both.numpy()).pvalue > FALSE_ALARM
 
 
 class TestBias:

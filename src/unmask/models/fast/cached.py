@@ -214,7 +214,7 @@ class AnyOrderCached(Cached):
         length, known = tokens.shape[1], seen != self.mask_id
         same = known & (seen == tokens)
         # Up to the first slot whose token is gone, all stay.
-        kept = torch.where(known & ~same, slot, valid).amin(1, keepdim=True).minimum(valid)
+        kept = torch.where(known & ~same, slot, valid).amin(1, keepdim=True)
         feed = (tokens != self.mask_id) & ~(same & (slot < kept))
         count = feed.sum(1, keepdim=True)
         # What was known comes first, in its old order; what has just become visible comes in the usual one.
