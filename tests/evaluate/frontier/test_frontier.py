@@ -82,6 +82,14 @@ def test_a_point_is_what_direct_computation_gives(setting: Setting, options: dic
     assert measure(SUBJECT, setting, JUDGE, replace(CONDITIONS, batch=10)).perplexity == point.perplexity
 
 
+def test_looking_ahead_is_exact_and_takes_fewer_calls() -> None:
+    setting = Setting("first-hitting-ahead")
+    point = measure(SUBJECT, setting, JUDGE, CONDITIONS)
+    made = sample(ORACLE, num=10, length=8, seed=seeds(setting, "chain"))
+    assert point.perplexity.value == pytest.approx(math.exp(-float(ORACLE.log_likelihood(made.tokens).sum()) / 80))
+    assert point.calls < 8 and point.exact
+
+
 def test_a_left_to_right_network_is_sampled_as_one() -> None:
     model = network(TOKENIZERS["levels"], length=6, causal=True)
     subject, truth = SampledModel("twin", model, "left-to-right"), OracleJudge(uniform(17))
