@@ -46,6 +46,7 @@ class Cached(Seated):
         super().__init__()
         self.network = network
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
+        self.eval()  # it is for sampling alone, and its network is a copy
 
     def blank(self, seats: int, length: int) -> dict[str, Tensor]:
         config, like = self.network.config, self.network.vocab_embed.embedding  # whose type and device are everybody's

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.fast.fold import sharing
+from unmask.models.fast.rows import gelu
 from unmask.models.layers import Transformer
 
 LEAST = 1 << 20  # numbers of weights in all from which a step waits for the memory; smaller networks stay in the cache
@@ -52,6 +53,13 @@ def available(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and works()
 
 
+class Gelu(nn.Module):
+    """``gelu`` as a module: torch's own takes a tenth of the time of a step of few rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gelu(x)
+
+
 class Ready(NamedTuple):
     """A network without adaLN whose blocks are to be called, and the map from its final states to logits."""
 
@@ -68,6 +76,8 @@ def packed(network: Transformer) -> Ready:
         return Ready(network, network.logits)
     for parent, name, one in linears:
         setattr(parent, name, Packed(one.weight, one.bias))
+    for block in made.blocks:
+        block.mlp[1] = Gelu()
     head = Packed(*made.head())
     del made.output_layer.linear
     return Ready(made, head)
