@@ -36,6 +36,20 @@ def network(tokenizer: Tokenizer, *, length: int = LENGTH, causal: bool = False,
     return made.eval()
 
 
+def scrambled(model: Any, std: float = 0.1) -> Any:
+    """Noise on every parameter, so that each matters: none is left at the zero it starts with."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(std * torch.randn_like(parameter))
+    return model
+
+
+def small(kind: type, seed: int = 0, *, std: float = 0.1, **config: Any) -> Any:
+    """A network of a DDiTConfig in which every parameter matters, for evaluation."""
+    torch.manual_seed(seed)
+    return scrambled(kind(DDiTConfig(**config)), std).eval()
+
+
 def folder(path: Path, kind: str = "bpe", *, extra: dict[str, Any] | None = None, **options: Any) -> Path:
     """A saved model with its tokenizer."""
     made = network(TOKENIZERS[kind], **options)

@@ -12,7 +12,7 @@ from scipy import stats
 
 from tests.helpers import FALSE_ALARM, generator, hidden_markov
 from unmask import EnumeratedOracle, plan, predict, sample
-from unmask.noise import BITS, KeptNoise, Noise, Streams, word
+from unmask.noise import AT_ONCE, BITS, KeptNoise, Noise, Streams, word
 from unmask.noise import generator as stream_generator
 from unmask.samplers import decoding, remasking
 
@@ -120,6 +120,13 @@ class TestPlaces:
 
     def test_a_column_has_its_number_in_any_vocabulary(self):
         assert torch.equal(self.whole.uniform(40)[..., :10], self.whole.uniform(10))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_many_numbers_at_once_are_those_of_each_place(self, dtype):
+        columns = AT_ONCE // 3
+        rows = Streams.of(7, 8).at("token", 1)[:, 0]
+        alone = torch.cat([rows[i : i + 1].uniform(columns, dtype=dtype) for i in range(8)])
+        assert torch.equal(rows.uniform(columns, dtype=dtype), alone)
 
     def test_an_index_picks_places(self):
         u, row, at = self.whole.uniform(6), torch.tensor([3, 0, 3]), torch.tensor([1, 11, 2])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.helpers import generator, joint, oracle
+from tests.helpers import Counting, generator, joint, oracle
 from unmask import objective, timing
 from unmask.models.oracles.enumerated import EnumeratedOracle, MarkovOracle, TimeDependent
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
@@ -248,18 +248,10 @@ def test_left_to_right_is_the_chain_rule_in_one_pass():
 
 def test_losses_are_asked_for_at_masked_rows_alone():
     """The network sees as many asked rows as the fullest sequence has holes, and never more."""
-    truth, asked = oracle(3, 4), []
-
-    class Counting:
-        vocab_size, mask_id = 3, 3
-
-        def __call__(self, tokens, time=None, rows=None):
-            asked.append(tuple(rows.shape))
-            return truth(tokens, time, rows)
-
+    model = Counting(oracle(3, 4))
     x0 = everything(3, 4)[:6]
-    objective.nelbo_by_count(Counting(), x0, torch.tensor([1, 2, 1, 2, 1, 1]), generator=generator(0))
-    assert asked == [(6, 2)]
+    objective.nelbo_by_count(model, x0, torch.tensor([1, 2, 1, 2, 1, 1]), generator=generator(0))
+    assert [rows.shape for _, _, rows in model.calls] == [(6, 2)]
 
 
 def test_gradients_reach_the_network():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch.nn import functional
 
 import unmask
 from tests.helpers import FALSE_ALARM, chi_square, frequencies
+from tests.small_models import small
 from unmask.models.causal import Causal, twin
-from unmask.models.ddit import DDiT, DDiTConfig, preset
+from unmask.models.ddit import DDiT, preset
 from unmask.protocol import check, logits_at
 
 V, LENGTH = 7, 10
@@ -26,18 +28,10 @@ VARIANTS = [
 ROWS = torch.tensor([[0, 9, 4], [3, 3, 1]])
 
 
-def network(seed: int = 0, **changes: object) -> Causal:
-    """A small network in which every parameter matters: the initial zeros are replaced."""
-    torch.manual_seed(seed)
-    config = DDiTConfig(**{  # type: ignore[arg-type]
-        "vocab_size": V, "mask_id": V, "length": LENGTH, "width": 24, "layers": 3, "heads": 3, "cond_dim": 16,
-        "adaln": False, **changes,
-    })  # fmt: skip
-    model = Causal(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.15 * torch.randn_like(parameter))
-    return model
+network = partial(
+    small, Causal, std=0.15, vocab_size=V, mask_id=V, length=LENGTH, width=24, layers=3, heads=3, cond_dim=16,
+    adaln=False,
+)
 
 
 def text(batch: int = 2, length: int = LENGTH, mask_id: int = V, seed: int = 1) -> Tensor:

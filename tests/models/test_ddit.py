@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import unmask
-from unmask.models.ddit import PRESETS, DDiT, DDiTConfig, preset
+from tests.small_models import small
+from unmask.models.ddit import PRESETS, DDiT, preset
 from unmask.models.fast.fold import folded
 from unmask.models.self_conditioned import SelfConditioned
 from unmask.protocol import check, logits_at, logits_where
@@ -20,21 +22,9 @@ V, LENGTH, BATCH = 11, 9, 3
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-def network(seed: int = 0, **changes: object) -> DDiT:
-    """A small network in which every parameter matters: the initial zeros are replaced."""
-    torch.manual_seed(seed)
-    config = DDiTConfig(**{  # type: ignore[arg-type]
-        "vocab_size": V, "mask_id": V, "length": LENGTH, "width": 24, "layers": 3, "heads": 3, "cond_dim": 16,
-        **changes,
-    })  # fmt: skip
-    return scrambled(DDiT(config)).eval()
-
-
-def scrambled(model: DDiT) -> DDiT:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
+network = partial(
+    small, DDiT, vocab_size=V, mask_id=V, length=LENGTH, width=24, layers=3, heads=3, cond_dim=16
+)
 
 
 def canvas(mask_id: int, seed: int = 1) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import unmask
+from tests.small_models import small
 from unmask.models.causal import Causal
-from unmask.models.config import DDiTConfig
 from unmask.models.ddit import DDiT
 from unmask.models.fast import packing
 from unmask.models.fast.cached import AnyOrderCached, LeftToRightCached
@@ -21,14 +22,9 @@ from unmask.text.adapters.mdlm_ar import Given
 needs_onednn = pytest.mark.skipif(not packing.available(torch.zeros(1)), reason="this torch has no oneDNN")
 
 
-def network(**options: object) -> DDiT:
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 40, "mask_id": 40, "length": 12, "width": 32, "heads": 4, "layers": 3, "attention": "order"}
-    made = DDiT(DDiTConfig(**(sizes | options)))  # type: ignore[arg-type]
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return made.eval()
+network = partial(
+    small, DDiT, vocab_size=40, mask_id=40, length=12, width=32, heads=4, layers=3, attention="order"
+)
 
 
 def cached(made: DDiT) -> AnyOrderCached:

@@ -17,6 +17,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 import unmask
+from tests.small_models import small
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.pretrained import Card, card_text, read_config, save
@@ -31,12 +32,7 @@ TOKENS = torch.tensor([[4, 1, 4, 4, 0, 8], [4, 4, 4, 4, 4, 4]])
 
 
 def network(cls: type = DDiT, config: DDiTConfig = CONFIG) -> DDiT | Causal:
-    torch.manual_seed(0)
-    model = cls(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
+    return small(cls, **vars(config))
 
 
 @pytest.fixture

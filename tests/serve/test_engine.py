@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.helpers import Counting
 from tests.serve.served import MODELS, SERVED, Asked, library, lively, model, running, until
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
@@ -115,30 +116,32 @@ def test_steps_lead_from_the_canvas_to_the_tokens_and_are_those_of_the_library()
             assert ids == done.tokens
 
 
-class Counting:
-    """A denoiser that writes down the batches it is called for, and may be held up."""
+class Gated(Counting):
+    """A network that counts and may be held up; it fails where a sequence begins with token 7, and says NaN at 8."""
 
-    def __init__(self, inner):
-        self.inner, self.vocab_size, self.mask_id = inner, inner.vocab_size, inner.mask_id
-        self.length = inner.length
-        self.batches, self.gate = [], threading.Event()
+    def __init__(self, model):
+        super().__init__(model)
+        self.length, self.gate, self.called = model.length, threading.Event(), threading.Semaphore(0)
         self.gate.set()
-        self.called = threading.Semaphore(0)
+
+    @property
+    def batches(self):
+        return [tuple(tokens.shape) for tokens, _, _ in self.calls]
 
     def __call__(self, tokens, time=None, rows=None):
-        self.batches.append(tuple(tokens.shape))
+        self.calls.append((tokens.clone(), time, rows))
         self.called.release()
         assert self.gate.wait(300)
         if bool((tokens[:, 0] == 7).any()):
             raise RuntimeError("a token that this network cannot bear")
         if bool((tokens[:, 0] == 8).any()):
             return torch.full((*rows.shape, self.vocab_size), torch.nan)
-        return self.inner(tokens, time, rows)
+        return self.model(tokens, time, rows)
 
 
 @pytest.fixture
 def counting():
-    network_ = Counting(lively(network(TOKENIZERS["bpe"])))
+    network_ = Gated(lively(network(TOKENIZERS["bpe"])))
     return network_, {"c": Served(Model(network_, TOKENIZERS["bpe"], name="c"))}
 
 
@@ -209,7 +212,7 @@ def test_what_is_visible_stays_and_calls_are_those_that_the_network_saw(counting
     canvas = [3, None, 1, None, None, 2]
     for way in ({}, {"steps": 2}, {"predictor": "correct", "steps": 3}, {"decoding": "margin"},
                 {"sampler": "published-ancestral", "steps": 7}):  # fmt: skip
-        network_.batches.clear()
+        network_.calls.clear()
         with running() as engine:
             (done,) = Asked(engine, served, {"canvas": canvas, "seed": 4, **way}).answer()
         assert [t for t, hole in zip(done.tokens, canvas, strict=True) if hole is not None] == [3, 1, 2]
@@ -331,7 +334,7 @@ class TestFailing:
             with pytest.raises((RuntimeError, ValueError), match=r"cannot bear|no distribution"):
                 poisoned.answer()
             for seed, one in ((0, held), (2, other)):
-                truth = Model(network_.inner, TOKENIZERS["bpe"]).sample(seed=seed)
+                truth = Model(network_.model, TOKENIZERS["bpe"]).sample(seed=seed)
                 assert [done.tokens for done in one.answer()] == truth.tokens.tolist()
             Asked(engine, served, {"seed": 5}).answer()
             assert engine.counts.failed == 1
@@ -340,7 +343,7 @@ class TestFailing:
     def test_a_draw_that_raises_does_so_for_one_sequence_alone(self, predictor):
         """The plans of both have one state, which has changed a little when the draw raises."""
 
-        class Loud(Counting):
+        class Loud(Gated):
             def __call__(self, tokens, time=None, rows=None):
                 logits = super().__call__(tokens, time, rows).clone()
                 late = (tokens == self.mask_id).sum(1) < 12

@@ -20,7 +20,7 @@ import pytest
 from benchmarks.serving import main as serving_benchmark
 
 from tests.serve.served import MODELS, SERVED, library, listening, until
-from tests.serve.test_engine import Counting
+from tests.serve.test_engine import Gated
 from tests.small_models import TOKENIZERS, folder, network
 from unmask import Model
 from unmask.cli import main
@@ -46,7 +46,7 @@ def small():
 
 @pytest.fixture
 def counting():
-    made = Counting(network(TOKENIZERS["bpe"]))
+    made = Gated(network(TOKENIZERS["bpe"]))
     return made, {"c": Served(Model(made, TOKENIZERS["bpe"], name="c"))}
 
 
@@ -92,7 +92,7 @@ def test_a_body_that_is_too_large(small):
 def test_a_full_queue_is_503_at_once_while_the_accepted_finish(counting):
     made, served = counting
     made.gate.clear()
-    truth = [Model(made.inner, TOKENIZERS["bpe"]).sample(seed=i, steps=3).text for i in range(3)]
+    truth = [Model(made.model, TOKENIZERS["bpe"]).sample(seed=i, steps=3).text for i in range(3)]
     with (
         listening(served, Limits(max_batch=1, max_queue=2)) as (address, app),
         httpx.Client(base_url=address, timeout=300) as client,

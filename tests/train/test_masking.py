@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers import generator, oracle
+from tests.small_models import scrambled
 from tests.train.runs import settings, write_tokens
 from unmask import objective, timing
 from unmask.data.batches import generator as of_purpose
@@ -25,11 +26,7 @@ KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-r
 
 def network(**options: object) -> DDiT:
     torch.manual_seed(0)
-    made = DDiT(preset("tiny", 7, 12, width=16, dropout=0.0, **options))
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(torch.randn_like(parameter) / 5)
-    return made
+    return scrambled(DDiT(preset("tiny", 7, 12, width=16, dropout=0.0, **options)), 0.2)
 
 
 def tokens(batch: int = 8) -> Tensor:
