@@ -62,6 +62,8 @@ def draw(files: Sequence[Path]) -> None:
     figure, axes = pyplot.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.6), layout="constrained")
     for axis, panel in zip(axes, panels, strict=True):
         panel(axis, result)
+        for scale in (axis.xaxis, axis.yaxis):
+            scale.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, frameon=False)
     figure.savefig(picture, dpi=130)
