@@ -229,8 +229,10 @@ class Engine:
     def _finish(self, one: SequenceRun, tokens: list[int]) -> None:
         self.counts.sequences += 1
         self.counts.tokens += one.ncs
-        if one.wanted:
+        with self._changed:  # a request is cancelled or done, never counted as both
+            wanted = one.wanted
             one.job.unfinished.discard(one.index)
+        if wanted:
             seconds = clock.perf_counter() - one.started
             self._tell(one.job, Done(one.index, tokens, one.made, one.ncs, one.job.calls, seconds))
 
