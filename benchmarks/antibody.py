@@ -74,9 +74,10 @@ def stretches(chain: str) -> dict[str, slice]:
     assert found is not None
     cysteine, end = found.start(1), found.end(1)
     return {
-        "CDR-H2": slice(cysteine - 46, cysteine - 38), "framework 3": slice(cysteine - 38, cysteine),
+        "CDR-H2": slice(cysteine - 46, cysteine - 38),
+        "framework 3": slice(cysteine - 38, cysteine),
         "CDR-H3": slice(cysteine, end),
-    }  # fmt: skip
+    }
 
 
 def pseudo_nats(model: unmask.Model, tokens: Tensor, where: slice) -> Tensor:
@@ -141,9 +142,11 @@ def redesign(
                 distinct.append(len(set(out.text)) / number)
                 calls.append(float(out.nfe.double().mean()))
             cells[how] = {
-                "recovery": measured(recovered), "nats": measured(nats), "distinct": sum(distinct) / len(distinct),
+                "recovery": measured(recovered),
+                "nats": measured(nats),
+                "distinct": sum(distinct) / len(distinct),
                 "calls": sum(calls) / len(calls),
-            }  # fmt: skip
+            }
             say(f"{stretch}, {how}: {json.dumps(cells[how])}")
     return results
 

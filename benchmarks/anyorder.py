@@ -118,18 +118,22 @@ def cache_bytes(setting: Setting, length: int) -> int:
 
 def sampling(setting: Setting) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "threads": torch.get_num_threads(), "preset": setting.preset, "batch": setting.batch, "lengths": {},
-    }  # fmt: skip
+        "threads": torch.get_num_threads(),
+        "preset": setting.preset,
+        "batch": setting.batch,
+        "lengths": {},
+    }
     for length in setting.lengths:
         per_token = {kind: statistics.mean(at.values()) for kind, at in seconds_per_token(setting, length).items()}
         whole = {kind: pace * length for kind, pace in per_token.items()}
         result["lengths"][length] = {
-            "seconds_per_sequence": whole, "milliseconds_per_token": {k: 1e3 * v for k, v in per_token.items()},
+            "seconds_per_sequence": whole,
+            "milliseconds_per_token": {k: 1e3 * v for k, v in per_token.items()},
             "bidirectional_to_order": whole["bidirectional"] / whole["order"],
             "bidirectional_to_visible": whole["bidirectional"] / whole["visible"],
             "order_to_left_to_right": whole["order"] / whole[LEFT_TO_RIGHT],
             "cache_megabytes": cache_bytes(setting, length) / 1e6,
-        }  # fmt: skip
+        }
     by_length = result["lengths"]
     first, last = by_length[min(by_length)], by_length[max(by_length)]
     result["growth"] = {
@@ -207,9 +211,10 @@ def _bound(learner: Learner, held_out: Tensor) -> dict[str, float]:
     nats = along_orders(learner.averaged(), held_out, orders)
     per_token = nats.mean(1) / held_out.shape[1]
     return {
-        "nats_per_token": float(per_token.mean()), "error": float(per_token.std()) / math.sqrt(len(per_token)),
+        "nats_per_token": float(per_token.mean()),
+        "error": float(per_token.std()) / math.sqrt(len(per_token)),
         "importance_weighted": float(importance_weighted(nats).mean()) / held_out.shape[1],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

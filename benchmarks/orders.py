@@ -28,18 +28,21 @@ def runs() -> list[Run]:
     found += [("parallel (Alg. 2)", {"plan": plan.parallel, "steps": steps}) for steps in (3, 2)]
     found += [("plan.left_to_right", {"plan": plan.left_to_right, "steps": steps}) for steps in (6, 3)]
     ranked = {
-        "confidence(), MaskGIT": decoding.confidence(), "llada()": decoding.llada(),
-        "llada(2), blocks of 2": decoding.llada(2), "margin()": decoding.margin(), "entropy()": decoding.entropy(),
+        "confidence(), MaskGIT": decoding.confidence(),
+        "llada()": decoding.llada(),
+        "llada(2), blocks of 2": decoding.llada(2),
+        "margin()": decoding.margin(),
+        "entropy()": decoding.entropy(),
         "dream()": decoding.dream(),
-    }  # fmt: skip
+    }
     found += [(name, {"sampler": how, "steps": steps}) for name, how in ranked.items() for steps in (6, 3)]
-    found += [
-        (f"entropy_bounded({gamma})", {"sampler": decoding.entropy_bounded(gamma)}) for gamma in (0.1, 0.4, 0.8)
-    ]
+    found += [(f"entropy_bounded({gamma})", {"sampler": decoding.entropy_bounded(gamma)}) for gamma in (0.1, 0.4, 0.8)]
     again = {
-        "remdm_cap(0.0), ancestral": remasking.remdm_cap(0.0), "remdm_cap(0.1)": remasking.remdm_cap(0.1),
-        "remdm_rescale(0.2)": remasking.remdm_rescale(0.2), "remdm_confidence()": remasking.remdm_confidence(),
-    }  # fmt: skip
+        "remdm_cap(0.0), ancestral": remasking.remdm_cap(0.0),
+        "remdm_cap(0.1)": remasking.remdm_cap(0.1),
+        "remdm_rescale(0.2)": remasking.remdm_rescale(0.2),
+        "remdm_confidence()": remasking.remdm_confidence(),
+    }
     return found + [(name, {"sampler": how, "steps": steps}) for name, how in again.items() for steps in (6, 24)]
 
 

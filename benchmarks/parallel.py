@@ -60,10 +60,13 @@ def measured(chosen: argparse.Namespace) -> dict[str, Any]:
         if (value := getattr(chosen, name)) != default
     )
     return {
-        "command": command, "model": chosen.model, "data": f"{data}, held out",
+        "command": command,
+        "model": chosen.model,
+        "data": f"{data}, held out",
         "passes": tokens.numel() * chosen.orders,
-        "profile": asdict(profile), "costs": costs(values, steps),
-    }  # fmt: skip
+        "profile": asdict(profile),
+        "costs": costs(values, steps),
+    }
 
 
 def costs(values: Tensor, steps: Sequence[int]) -> list[dict[str, Any]]:

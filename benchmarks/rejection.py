@@ -96,6 +96,11 @@ class Rejection:
         settles = torch.arange(most) < count.unsqueeze(1)
         chance = table.gather(2, ids.clamp(min=0).unsqueeze(2)).squeeze(2).exp()[:, :most]
         return Step(
-            torch.arange(len(rows)), torch.where(settles, rows[:, :most], -1), torch.where(settles, ids[:, :most], -1),
-            torch.where(settles, chance, 0.0), torch.zeros_like(chance), settles, real.sum(1),
-        )  # fmt: skip
+            torch.arange(len(rows)),
+            torch.where(settles, rows[:, :most], -1),
+            torch.where(settles, ids[:, :most], -1),
+            torch.where(settles, chance, 0.0),
+            torch.zeros_like(chance),
+            settles,
+            real.sum(1),
+        )

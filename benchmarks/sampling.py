@@ -337,8 +337,18 @@ def main() -> None:
     from benchmarks import sampling_more, sampling_report
 
     every = (
-        "steps", "alone", "whole", "parts", "memory", "tricks", "growth", "batches", "anyorder", "threads", "compile",
-    )  # fmt: skip
+        "steps",
+        "alone",
+        "whole",
+        "parts",
+        "memory",
+        "tricks",
+        "growth",
+        "batches",
+        "anyorder",
+        "threads",
+        "compile",
+    )
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="count operations and look at shapes; no clock")
     parser.add_argument("--part", action="append", choices=every, help="only these parts")
@@ -368,8 +378,12 @@ def main() -> None:
 def _work(chosen: Any, networks: Any, more: Any) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """What is to be measured, in the order of the parts."""
     of_size: dict[str, Callable[[Size], Any]] = {
-        "steps": steps, "parts": parts, "tricks": more.tricks, "batches": more.batches, "compile": more.compiled,
-    }  # fmt: skip
+        "steps": steps,
+        "parts": parts,
+        "tricks": more.tricks,
+        "batches": more.batches,
+        "compile": more.compiled,
+    }
     of_tiny: dict[str, Callable[[Size], Any]] = {"alone": more.alone, "whole": more.whole, "growth": more.growth}
     for part in chosen:
         for name in networks:

@@ -79,16 +79,22 @@ def counts(size: Size) -> dict[str, dict[str, int]]:
             made = make(model)
         del inner.logits
         found[name] = {
-            "calls": made.calls, "head_rows": sum(rows), "largest": shapes.largest, "tokens": made.tokens.numel(),
-        }  # fmt: skip
+            "calls": made.calls,
+            "head_rows": sum(rows),
+            "largest": shapes.largest,
+            "tokens": made.tokens.numel(),
+        }
 
     fast, empty = network.for_sampling(), {"num": 1, "length": size.length}
     run("first-hitting", lambda model: unmask.sample(model, **empty), fast)
     run("first-hitting, batch of 3", lambda model: unmask.sample(model, num=3, length=size.length), fast)
     for count in (4, 50, 10_000):
         run(f"ancestral {count}", lambda m, n=count: unmask.sample(m, **empty, plan=plan.ancestral, steps=n), fast)
-    run("ancestral 10, batch of 3",
-        lambda m: unmask.sample(m, num=3, length=size.length, plan=plan.ancestral, steps=10), fast)  # fmt: skip
+    run(
+        "ancestral 10, batch of 3",
+        lambda m: unmask.sample(m, num=3, length=size.length, plan=plan.ancestral, steps=10),
+        fast,
+    )
     run("full head", lambda model: unmask.sample(model, **empty), Everywhere(network))
     run("coupled 50", lambda m: unmask.sample(m, **empty, sampler=published.Coupled(), steps=50), Everywhere(network))
     return found
@@ -121,18 +127,18 @@ def tricks(size: Size) -> dict[str, Any]:
         "adaLN not folded, first block projected anew": (unfolded, nullcontext),
         "first block projected anew": (anew, nullcontext),
         "GELU by tanh": (
-            fast, lambda: patch.object(fast_path, "gelu", lambda x: functional.gelu(x, approximate="tanh"))
+            fast,
+            lambda: patch.object(fast_path, "gelu", lambda x: functional.gelu(x, approximate="tanh")),
         ),
         "MLP in one piece": (fast, lambda: patch.object(fast_path, "MLP_ROWS", 10**9)),
-    }  # fmt: skip
+    }
     run = {name: without(model, change) for name, (model, change) in changes.items()}
     found = in_turns(run, size.inner, size.rounds)
     best = found["with all"]
     return {
-        name: {"seconds": statistics.median(values)}
-        | spread([a / b for a, b in zip(values, best, strict=True)])
+        name: {"seconds": statistics.median(values)} | spread([a / b for a, b in zip(values, best, strict=True)])
         for name, values in found.items()
-    }  # fmt: skip
+    }
 
 
 def compiled(size: Size) -> dict[str, Any]:

@@ -18,9 +18,16 @@ def tables(result: dict[str, Any]) -> str:
                 made += _steps(result[part][name], title, part)
                 made += _beside(result[part][name], result["sizes"][name])
     for part, make in (
-        ("whole", _whole), ("parts", _parts), ("memory", _memory), ("tricks", _tricks), ("growth", _growth),
-        ("batches", _batches), ("anyorder", _any_order), ("threads", _threads), ("compile", _compile),
-    ):  # fmt: skip
+        ("whole", _whole),
+        ("parts", _parts),
+        ("memory", _memory),
+        ("tricks", _tricks),
+        ("growth", _growth),
+        ("batches", _batches),
+        ("anyorder", _any_order),
+        ("threads", _threads),
+        ("compile", _compile),
+    ):
         for name, found in result.get(part, {}).items():
             made += [f"### {part}: {NETWORKS.get(name, name)}", "", *make(found), ""]
     return "\n".join(made)
@@ -38,25 +45,35 @@ def _ratio(found: dict[str, float]) -> str:
 def _steps(found: dict[str, Any], title: str, part: str) -> list[str]:
     seconds = _table(
         ("one step", "CPU ms", "least to largest"),
-        ([name, f"{1e3 * at['median']:.1f}", f"{1e3 * at['least']:.1f} to {1e3 * at['largest']:.1f}"]
-         for name, at in found["seconds"].items()),
-    )  # fmt: skip
+        (
+            [name, f"{1e3 * at['median']:.1f}", f"{1e3 * at['least']:.1f} to {1e3 * at['largest']:.1f}"]
+            for name, at in found["seconds"].items()
+        ),
+    )
     against = _table(
         ("a sequence, against", "calls", "ours, s (multiplied)", "theirs, s (multiplied)", "ratio"),
         [
-            [f"coupled ancestral with the cache, N = {int(steps):,}, {kind}", f"{at['calls']:.0f}",
-             f"{at['seconds']['ours']:,.1f}", f"{at['seconds'][kind]:,.1f}", _ratio(at["ratio"][kind])]
-            for steps, at in found["sequences"].items() for kind in at["ratio"]
+            [
+                f"coupled ancestral with the cache, N = {int(steps):,}, {kind}",
+                f"{at['calls']:.0f}",
+                f"{at['seconds']['ours']:,.1f}",
+                f"{at['seconds'][kind]:,.1f}",
+                _ratio(at["ratio"][kind]),
+            ]
+            for steps, at in found["sequences"].items()
+            for kind in at["ratio"]
         ]
         + [[f"first-hitting, {name}", "L", "", "", _ratio(at)] for name, at in found["first-hitting"].items()],
-    )  # fmt: skip
+    )
     matmul = found["matmul"]
     rate = (
         f"A step of ours runs at {_ratio(matmul['fraction']).replace('x', '')} of the float32 matmul rate, "
         f"{matmul['flops_per_second'] / 1e9:.0f} GFLOP/s on one thread."
     )
-    exponents = {kind: _exponent({int(n): at["seconds"][kind] for n, at in found["sequences"].items()})
-                 for kind in next(iter(found["sequences"].values()))["seconds"]}  # fmt: skip
+    exponents = {
+        kind: _exponent({int(n): at["seconds"][kind] for n, at in found["sequences"].items()})
+        for kind in next(iter(found["sequences"].values()))["seconds"]
+    }
     grows = "Growth with N, 50 to 50,000, as an exponent: " + ", ".join(f"{k} {v:.2f}" for k, v in exponents.items())
     return [f"### {part}: {title}", "", *seconds, "", *against, "", rate, "", grows + ".", ""]
 
@@ -74,8 +91,9 @@ def _beside(found: dict[str, Any], size: dict[str, Any]) -> list[str]:
     kinds = next(iter(found["sequences"].values()))["ratio"]
     rows = [
         [f"N = {steps:,}, {kind}", *(f"{ratio(steps, kind, batch):.1f}x" for batch in (1, 4, 16))]
-        for steps in (1000, 10_000, 50_000) for kind in kinds
-    ]  # fmt: skip
+        for steps in (1000, 10_000, 50_000)
+        for kind in kinds
+    ]
     return [*_table(("of a batch (multiplied), against coupled", "B = 1", "B = 4", "B = 16"), rows), ""]
 
 
@@ -110,9 +128,14 @@ def _tricks(found: dict[str, Any]) -> list[str]:
 def _growth(found: dict[str, Any]) -> list[str]:
     return _table(
         ("a sequence token by token, with", "ours", "coupled float32, all calls"),
-        ([f"{axis} from {min(map(int, at['ours']['seconds']))} to {max(map(int, at['ours']['seconds'])):,}: exponent",
-          *(f"{at[kind]['exponent']:.2f}" for kind in ("ours", "float32"))] for axis, at in found.items()),
-    )  # fmt: skip
+        (
+            [
+                f"{axis} from {min(sizes := [*map(int, at['ours']['seconds'])])} to {max(sizes):,}: exponent",
+                *(f"{at[kind]['exponent']:.2f}" for kind in ("ours", "float32")),
+            ]
+            for axis, at in found.items()
+        ),
+    )
 
 
 def _batches(found: dict[str, Any]) -> list[str]:
@@ -125,13 +148,30 @@ def _any_order(found: dict[str, Any]) -> list[str]:
     each = [(1, length, at) for length, at in found["lengths"].items()]
     each += [(batch, max(found["lengths"], key=int), at) for batch, at in found.get("batches", {}).items()]
     rows = [
-        [str(batch), f"{int(length):,}", *(f"{at['milliseconds_per_token'][kind]:.1f}" for kind in
-                               ("bidirectional", "visible", "order", "left-to-right")),
-         f"{at['bidirectional_to_order']:.1f}x", f"{at['order_to_left_to_right']:.2f}x", f"{at['cache_megabytes']:.1f}"]
+        [
+            str(batch),
+            f"{int(length):,}",
+            *(
+                f"{at['milliseconds_per_token'][kind]:.1f}"
+                for kind in ("bidirectional", "visible", "order", "left-to-right")
+            ),
+            f"{at['bidirectional_to_order']:.1f}x",
+            f"{at['order_to_left_to_right']:.2f}x",
+            f"{at['cache_megabytes']:.1f}",
+        ]
         for batch, length, at in each
-    ]  # fmt: skip
-    head = ("B", "L", "bidirectional, ms a token", "visible", "any order, cached", "left to right, cached",
-            "any order against bidirectional", "against left to right", "cache, MB")  # fmt: skip
+    ]
+    head = (
+        "B",
+        "L",
+        "bidirectional, ms a token",
+        "visible",
+        "any order, cached",
+        "left to right, cached",
+        "any order against bidirectional",
+        "against left to right",
+        "cache, MB",
+    )
     grows = ", ".join(f"{kind} {ratio:.2f}x" for kind, ratio in found["growth"].items())
     return [*_table(head, rows), "", f"Cost of a token from the least L to the largest: {grows}."]
 
@@ -144,8 +184,10 @@ def _compile(found: dict[str, Any]) -> list[str]:
     if "failed" in found:
         return [f"torch.compile does not work here: {found['failed']}"]
     warm = found["warming_up"]
-    return [f"{_ratio(found['speedup'])} as fast; warming up took {warm['cpu_seconds']:.0f} s of CPU in this process "
-            f"and {warm['seconds']:.0f} s by the clock."]  # fmt: skip
+    return [
+        f"{_ratio(found['speedup'])} as fast; warming up took {warm['cpu_seconds']:.0f} s of CPU in this process "
+        f"and {warm['seconds']:.0f} s by the clock."
+    ]
 
 
 def picture(result: dict[str, Any], path: Path) -> None:

@@ -200,24 +200,30 @@ def soak(served: dict[str, Served], requests: int, length: int) -> dict[str, flo
             gc.collect()
             marks.append(resident() / 1e6)
     engine.stop()
-    return {"requests": requests, "megabytes_after_a_third": marks[0], "megabytes_at_the_end": marks[1],
-            "growth": marks[1] / marks[0] - 1}  # fmt: skip
+    return {
+        "requests": requests,
+        "megabytes_after_a_third": marks[0],
+        "megabytes_at_the_end": marks[1],
+        "growth": marks[1] / marks[0] - 1,
+    }
 
 
 def markdown(found: dict[str, Any]) -> str:
     """The tables of docs/serving.md."""
     lines = [
-        f"Width {found['width']}, {found['layers']} layers, {found['length']} tokens, {found['threads']} threads.", "",
+        f"Width {found['width']}, {found['layers']} layers, {found['length']} tokens, {found['threads']} threads.",
+        "",
         "| model | tokens/s, one at a time | tokens/s, 16 clients | ratio | machine's limit |",
         "|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for name, one in found["batching"].items():
         numbers = (f"{one[column]:.1f}" for column in ("alone", "clients", "ratio", "limit"))
         lines.append(f"| {name} | {' | '.join(numbers)} |")
     lines += [
-        "", "| model | requests | first token, p50 / p99 | request, p50 / p99 | one at a time: first token, request |",
+        "",
+        "| model | requests | first token, p50 / p99 | request, p50 / p99 | one at a time: first token, request |",
         "|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for name, one in found["batching"].items():
         first, whole = (f"{one[f'clients_{x}_p50']:.2f} / {one[f'clients_{x}_p99']:.2f} s" for x in ("first", "whole"))
         alone = f"{one['alone_first_p50']:.2f} s, {one['alone_whole_p50']:.2f} s"
@@ -229,7 +235,7 @@ def markdown(found: dict[str, Any]) -> str:
         f"{over['answered']} answered.",
         f"Soak: {soaked['requests']} requests; {soaked['megabytes_after_a_third']:.0f} MB after a third of them, "
         f"{soaked['megabytes_at_the_end']:.0f} MB at the end ({100 * soaked['growth']:+.1f}%).",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)
 
 

@@ -177,14 +177,20 @@ def main() -> None:
     if options.json:
         print(json.dumps({"unmask": unmask.__version__, "variants": results, **ratios}))
         return
-    print(f"{setting.layers} x {setting.width}, V = {setting.vocab:,}, {setting.batch} x {setting.length} tokens, "
-          f"{options.threads} thread(s)")  # fmt: skip
+    print(
+        f"{setting.layers} x {setting.width}, V = {setting.vocab:,}, {setting.batch} x {setting.length} tokens, "
+        f"{options.threads} thread(s)"
+    )
     for name, row in results.items():
-        print(f"  {name:12}  {row['tokens/s']:8,.0f} tokens/s   {row['of matmul']:.2f} of the float32 matmul rate   "
-              f"{row['peak MB']:7,.0f} MB for a step")  # fmt: skip
-    print(f"  speed-up {ratios['speedup']:.2f} (target {TARGET_SPEEDUP}), "
-          f"fraction {ratios['fraction of the matmul rate']:.2f} (target {TARGET_FRACTION}), "
-          f"memory {ratios['memory']:.2f} of the full head's")  # fmt: skip
+        print(
+            f"  {name:12}  {row['tokens/s']:8,.0f} tokens/s   {row['of matmul']:.2f} of the float32 matmul rate   "
+            f"{row['peak MB']:7,.0f} MB for a step"
+        )
+    print(
+        f"  speed-up {ratios['speedup']:.2f} (target {TARGET_SPEEDUP}), "
+        f"fraction {ratios['fraction of the matmul rate']:.2f} (target {TARGET_FRACTION}), "
+        f"memory {ratios['memory']:.2f} of the full head's"
+    )
 
 
 if __name__ == "__main__":

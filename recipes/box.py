@@ -58,21 +58,26 @@ def ship(name: str, run: Path, notes: str | None = None) -> Model:
     error = float(bits.std()) / math.sqrt(len(bits))
     card = replace(
         trained.denoiser.card,
-        data=f"{corpus.name}: {corpus.note}", license=corpus.licence, bound=float(bits.mean()), bound_error=error,
+        data=f"{corpus.name}: {corpus.note}",
+        license=corpus.licence,
+        bound=float(bits.mean()),
+        bound_error=error,
         held_out=f"{len(tokens)} held-out sequences of {held_out.length} tokens, {PASSES} passes each",
         command=f"unmask train --config recipes/{name}.toml --out runs/{name}",
         notes="; ".join(filter(None, [trained.denoiser.card.notes, notes])),
         samples=stored.sample(3, seed=SEED).text,
-    )  # fmt: skip
+    )
     pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])
 
     few = tokens[:: len(tokens) // SLICE][:SLICE]
     slice_bits = bits_per_token(stored, few, SLICE_PASSES)
     check = {
-        "sha256": sha256_of(folder / pretrained.WEIGHTS), "passes": SLICE_PASSES,
+        "sha256": sha256_of(folder / pretrained.WEIGHTS),
+        "passes": SLICE_PASSES,
         "bits_per_token": float(slice_bits.mean()),
-        "error": float(slice_bits.std()) / math.sqrt(len(few)), "tokens": few.tolist(),
-    }  # fmt: skip
+        "error": float(slice_bits.std()) / math.sqrt(len(few)),
+        "tokens": few.tolist(),
+    }
     CHECKS.mkdir(exist_ok=True)
     (CHECKS / f"{name}.json").write_text(json.dumps(check) + "\n")
     print(json.dumps(asdict(card), indent=2))

@@ -16,8 +16,12 @@ from unmask.evaluate.judge.molecules import PROPERTIES, Molecules, canonical, ju
 
 NUM, HELD_OUT = 1_000, 10_000
 SETTINGS: tuple[dict[str, float], ...] = (
-    {}, {"temperature": 0.9}, {"temperature": 0.8}, {"top_p": 0.95}, {"top_p": 0.9},
-)  # fmt: skip
+    {},
+    {"temperature": 0.9},
+    {"temperature": 0.8},
+    {"top_p": 0.95},
+    {"top_p": 0.9},
+)
 
 
 def main() -> None:

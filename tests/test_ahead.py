@@ -117,10 +117,19 @@ class TestTheSameTokens:
             assert bool((found.nfe <= (canvas == model.mask_id).sum(1)).all())
 
     @pytest.mark.parametrize("window", WINDOWS)
-    @pytest.mark.parametrize("options", [
-        {"temperature": 0.7}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.8}, {"draw": draw.inverse_cdf},
-        {"draw": draw.gumbel(torch.float64)}, {"draw": draw.gumbel(torch.float32)},
-    ], ids=["temperature", "likeliest", "top_k", "top_p", "inverse_cdf", "gumbel 64", "gumbel 32"])  # fmt: skip
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"temperature": 0.7},
+            {"temperature": 0.0},
+            {"top_k": 3},
+            {"top_p": 0.8},
+            {"draw": draw.inverse_cdf},
+            {"draw": draw.gumbel(torch.float64)},
+            {"draw": draw.gumbel(torch.float32)},
+        ],
+        ids=["temperature", "likeliest", "top_k", "top_p", "inverse_cdf", "gumbel 64", "gumbel 32"],
+    )
     def test_with_other_ways_to_draw(self, options, window, interface):
         model, length = ORACLES["hidden markov"]
         expected = sample(model, num=5, length=length, seed=2, **options)
@@ -232,9 +241,12 @@ class TestWhatACallDoes:
             for step in made.trace:
                 row, column = step.drawn.nonzero(as_tuple=True)
                 for i, p, tau, chance in zip(
-                    step.sequences[row].tolist(), step.positions[row, column].tolist(), step.tau[row, column].tolist(),
-                    step.probabilities[row, column].tolist(), strict=True,
-                ):  # fmt: skip
+                    step.sequences[row].tolist(),
+                    step.positions[row, column].tolist(),
+                    step.tau[row, column].tolist(),
+                    step.probabilities[row, column].tolist(),
+                    strict=True,
+                ):
                     found[i, p] = (tau, pytest.approx(chance))
             told.append(found)
         assert told[0] == told[1] and len(told[0]) == 2 * length

@@ -50,8 +50,10 @@ def unexplained(expected, order, tokens):
 
 
 NETWORKS = {
-    "kjv-anyorder": {"num": 24, "length": 40}, "kjv-ar": {"num": 16, "length": 32}, "kjv": {"num": 8, "length": 24},
-}  # fmt: skip
+    "kjv-anyorder": {"num": 24, "length": 40},
+    "kjv-ar": {"num": 16, "length": 32},
+    "kjv": {"num": 8, "length": 24},
+}
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
@@ -79,9 +81,12 @@ def test_the_draw_that_measures_margins_is_the_default_one(box):
 
 
 SMALL = {
-    "in any order": {"attention": "order", "layers": 2}, "with a convolution": {"attention": "order", "convolution": 3},
-    "left to right": {"causal": True, "layers": 2}, "over what is visible": {"attention": "visible"}, "plain": {},
-}  # fmt: skip
+    "in any order": {"attention": "order", "layers": 2},
+    "with a convolution": {"attention": "order", "convolution": 3},
+    "left to right": {"causal": True, "layers": 2},
+    "over what is visible": {"attention": "visible"},
+    "plain": {},
+}
 
 
 def stirred(name):

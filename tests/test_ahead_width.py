@@ -34,9 +34,12 @@ def best(cost, right, **options):
 
 
 COSTS = {
-    "flat": lambda w: 1.0, "weights are read once": lambda w: 1 + w / 12, "every row costs": lambda w: float(w),
-    "nearly every row": lambda w: 0.3 + w, "steps": lambda w: 1.0 + (w > 8) + (w > 24),
-}  # fmt: skip
+    "flat": lambda w: 1.0,
+    "weights are read once": lambda w: 1 + w / 12,
+    "every row costs": lambda w: float(w),
+    "nearly every row": lambda w: 0.3 + w,
+    "steps": lambda w: 1.0 + (w > 8) + (w > 24),
+}
 
 
 class TestWidth:

@@ -15,9 +15,13 @@ ROOT = Path(__file__).parents[1]
 
 def run(*command, cwd, **environment):
     return subprocess.run(
-        [sys.executable, *command], cwd=cwd, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, *command],
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_python_of_the_readme_runs(tmp_path):
@@ -57,9 +61,7 @@ def test_the_demo_shows_text_a_verse_a_digit_molecules_the_fault_and_what_to_typ
     assert done.returncode == 0, done.stderr
     verses = re.findall(r"^  In the beginning God .+ the heaven and the .+\.$", done.stdout, re.MULTILINE)
     assert len(verses) == 3
-    tables = re.findall(
-        r"^  (as published|exact).*?(\d+) +([\d.]+) +([\d.]+) +([\d.]+)$", done.stdout, re.MULTILINE
-    )
+    tables = re.findall(r"^  (as published|exact).*?(\d+) +([\d.]+) +([\d.]+) +([\d.]+)$", done.stdout, re.MULTILINE)
     assert [name for name, *_ in tables] == ["as published", "exact"] * 2
     published, exact = (float(perplexity) for *_, perplexity in tables[2:])
     assert published < exact  # the fault, for the demo's seed

@@ -44,8 +44,10 @@ PAIRS = {
     "purposes": lambda: (uniforms(), uniforms(purpose="hitting time")),
     "seed s, sequence 1 and seed s + 1, sequence 0": lambda: (uniforms()[1:], uniforms(seed=1)[:-1]),
     "one number of a place and its first column": lambda: (
-        Streams.of(0, 2000).at("token", L).uniform(), Streams.of(0, 2000).at("token", L).uniform(1)[..., 0]),
-}  # fmt: skip
+        Streams.of(0, 2000).at("token", L).uniform(),
+        Streams.of(0, 2000).at("token", L).uniform(1)[..., 0],
+    ),
+}
 
 
 @pytest.mark.parametrize("what", PAIRS)
@@ -200,8 +202,9 @@ class TestGenerators:
         assert word(np.int64(3), "a") == word(3, "a") != word(4, "a")
 
 
-ALONE = EnumeratedOracle(torch.einsum("i,j,k,l->ijkl", *torch.softmax(
-    torch.randn(4, 3, generator=generator(0), dtype=torch.float64), -1)))  # fmt: skip
+ALONE = EnumeratedOracle(
+    torch.einsum("i,j,k,l->ijkl", *torch.softmax(torch.randn(4, 3, generator=generator(0), dtype=torch.float64), -1))
+)
 """Four positions that do not depend on each other."""
 
 

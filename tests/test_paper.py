@@ -55,10 +55,18 @@ def printed(algorithm, canvas, steps, schedule, seed=1):
 
 @pytest.mark.parametrize(
     ("name", "steps", "schedule"),
-    [("Algorithm 1", None, Linear()), ("Algorithm 2", 2, Cosine()), ("Algorithm 3", 2, Linear()),
-     ("Algorithm 3", 2, Cosine()), ("Algorithm 4", 3, Linear()), ("Algorithm 4", 4, Cosine()),
-     ("Equation 10", 1, Linear()), ("Equation 10", 3, Cosine()), ("Equation 10", 2, LogLinear(0.2))],
-)  # fmt: skip
+    [
+        ("Algorithm 1", None, Linear()),
+        ("Algorithm 2", 2, Cosine()),
+        ("Algorithm 3", 2, Linear()),
+        ("Algorithm 3", 2, Cosine()),
+        ("Algorithm 4", 3, Linear()),
+        ("Algorithm 4", 4, Cosine()),
+        ("Equation 10", 1, Linear()),
+        ("Equation 10", 3, Cosine()),
+        ("Equation 10", 2, LogLinear(0.2)),
+    ],
+)
 def test_the_fast_path_has_the_law_of_the_printed_algorithm(name, steps, schedule):
     """In batches of 100, in which empty and partly filled canvases stand side by side.
 

@@ -13,8 +13,12 @@ from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 MASK = 7
 SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(), LogLinear()]
-PLANNERS = {"first_hitting": plans.first_hitting, "parallel": plans.parallel, "ancestral": plans.ancestral,
-            "left_to_right": plans.left_to_right}  # fmt: skip
+PLANNERS = {
+    "first_hitting": plans.first_hitting,
+    "parallel": plans.parallel,
+    "ancestral": plans.ancestral,
+    "left_to_right": plans.left_to_right,
+}
 
 
 def empty(rows, length):
@@ -142,10 +146,15 @@ class TestSizes:
             )
             assert torch.equal(made.step, make(plans.parallel, tokens, steps=steps).step)
 
-    @pytest.mark.parametrize(("sizes", "steps", "message"), [
-        ((3, 3), None, "sizes sum to 6, but sequence 1 has 5 masked positions"), ((3, 0, 3), None, "at least 1"),
-        ((3, 3), 3, "contradicts sizes"), ((2.0, 4), None, "whole numbers"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("sizes", "steps", "message"),
+        [
+            ((3, 3), None, "sizes sum to 6, but sequence 1 has 5 masked positions"),
+            ((3, 0, 3), None, "at least 1"),
+            ((3, 3), 3, "contradicts sizes"),
+            ((2.0, 4), None, "whole numbers"),
+        ],
+    )
     def test_wrong_sizes_are_named(self, sizes, steps, message):
         tokens = empty(2, 6)
         tokens[1, 0] = 0

@@ -14,8 +14,12 @@ from unmask.samplers import decoding
 from unmask.sampling import answer
 from unmask.schedule import Linear
 
-PLANS = {"first_hitting": plan.first_hitting, "parallel": plan.parallel, "ancestral": plan.ancestral,
-         "left_to_right": plan.left_to_right}  # fmt: skip
+PLANS = {
+    "first_hitting": plan.first_hitting,
+    "parallel": plan.parallel,
+    "ancestral": plan.ancestral,
+    "left_to_right": plan.left_to_right,
+}
 PREDICTORS = {"first_order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}
 
 
@@ -77,9 +81,7 @@ class TestEverySampler:
 
     def test_sequence_i_of_a_seed_does_not_depend_on_how_many_there_are(self, planner, how):
         model = hidden_markov()
-        few, many = (
-            self.run(model, planner, how, torch.full((num, 6), model.mask_id)).tokens for num in (3, 9)
-        )
+        few, many = (self.run(model, planner, how, torch.full((num, 6), model.mask_id)).tokens for num in (3, 9))
         assert torch.equal(few, many[:3])
 
     def test_steps_replay_the_run(self, planner, how):
@@ -207,9 +209,7 @@ def test_the_trace_streams_before_the_run_is_over():
 
 def test_steps_alone_are_parallel_decoding():
     model = hidden_markov()
-    ours, theirs = (
-        sample(model, num=4, length=9, steps=3, plan=planner, seed=2) for planner in (None, plan.parallel)
-    )
+    ours, theirs = (sample(model, num=4, length=9, steps=3, plan=planner, seed=2) for planner in (None, plan.parallel))
     for one, other in zip(ours.trace, theirs.trace, strict=True):
         assert torch.equal(one.positions, other.positions) and torch.equal(one.tokens, other.tokens)
     assert ours.nfe.tolist() == [3] * 4

@@ -61,8 +61,12 @@ def test_flops_are_counted_by_hand() -> None:
 
 
 def test_sequences_are_multiplied_up_from_steps() -> None:
-    seconds = {"ours, one row a call": 2.0, "ours, 16 rows a call": 2.0, "coupled float32, call": 3.0,
-               "coupled float32, cached": 0.5}  # fmt: skip
+    seconds = {
+        "ours, one row a call": 2.0,
+        "ours, 16 rows a call": 2.0,
+        "coupled float32, call": 3.0,
+        "coupled float32, cached": 0.5,
+    }
     size = Size(2, 4, 2, length=1, vocab=5)  # one token: one call, whatever N is
     assert sampling.whole_sequence(size, seconds, 10, "ours") == pytest.approx(2.0)
     assert sampling.whole_sequence(size, seconds, 10, "float32") == pytest.approx(3.0 + 9 * 0.5)

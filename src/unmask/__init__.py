@@ -43,15 +43,38 @@ __version__ = "0.1.0"
 # Where each public name is defined; None for a module. Each is imported when it is first used: unmask.theory works
 # without torch, and the command line sets what torch reads when it starts.
 _HOMES = {
-    "AuditReport": "auditing", "Bound": "bound", "Cosine": "schedule", "Denoiser": "protocol",
-    "EnumeratedOracle": "models.oracles.enumerated", "Geometric": "schedule",
-    "HiddenMarkovOracle": "models.oracles.enumerated", "Linear": "schedule", "LogLinear": "schedule",
-    "MarkovOracle": "models.oracles.enumerated", "Model": "text.model", "Plan": "plan", "Polynomial": "schedule",
-    "Sample": "sampling", "Sampler": "sampler", "Step": "sampler", "apply": "sampler", "audit": "auditing",
-    "draw": None, "forward": None, "load": "text.find", "nelbo": "likelihood", "objective": None, "plan": None,
-    "predict": None, "sample": "sampling", "samplers": None, "schedule": None, "stream": "sampling", "theory": None,
+    "AuditReport": "auditing",
+    "Bound": "bound",
+    "Cosine": "schedule",
+    "Denoiser": "protocol",
+    "EnumeratedOracle": "models.oracles.enumerated",
+    "Geometric": "schedule",
+    "HiddenMarkovOracle": "models.oracles.enumerated",
+    "Linear": "schedule",
+    "LogLinear": "schedule",
+    "MarkovOracle": "models.oracles.enumerated",
+    "Model": "text.model",
+    "Plan": "plan",
+    "Polynomial": "schedule",
+    "Sample": "sampling",
+    "Sampler": "sampler",
+    "Step": "sampler",
+    "apply": "sampler",
+    "audit": "auditing",
+    "draw": None,
+    "forward": None,
+    "load": "text.find",
+    "nelbo": "likelihood",
+    "objective": None,
+    "plan": None,
+    "predict": None,
+    "sample": "sampling",
+    "samplers": None,
+    "schedule": None,
+    "stream": "sampling",
+    "theory": None,
     "timing": None,
-}  # fmt: skip
+}
 
 __all__ = [*_HOMES]
 

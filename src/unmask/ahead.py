@@ -207,8 +207,13 @@ class Ahead:
         most = kept.shape[1]
         tau = state.plan.times.gather(1, slots[:, :most].clamp(max=state.plan.times.shape[1] - 1))
         return Step(
-            torch.arange(len(rows)), torch.where(kept, rows[:, :most], -1), torch.where(kept, ids[:, :most], -1),
-            torch.where(kept, certain[:, :most], 0.0), torch.where(kept, tau, 0.0), kept, real.sum(1),
+            torch.arange(len(rows)),
+            torch.where(kept, rows[:, :most], -1),
+            torch.where(kept, ids[:, :most], -1),
+            torch.where(kept, certain[:, :most], 0.0),
+            torch.where(kept, tau, 0.0),
+            kept,
+            real.sum(1),
             guessed=torch.stack((torch.where(later, rows, -1), torch.where(later, ids, -1)), -1),
             corrected=((guesses >= 0) & ~same).sum(1),
-        )  # fmt: skip
+        )

@@ -74,11 +74,14 @@ class Bound:
     def record(self) -> dict[str, Any]:
         """In one line, with one error: as it stands in metrics.jsonl."""
         return {
-            "nats_per_token": self.nats_per_token, "error": self.error,
-            "perplexity": self.perplexity, "perplexity_error": self.perplexity_error,
-            "bits_per_character": self.bits_per_character, "bits_per_character_error": self.bits_per_character_error,
+            "nats_per_token": self.nats_per_token,
+            "error": self.error,
+            "perplexity": self.perplexity,
+            "perplexity_error": self.perplexity_error,
+            "bits_per_character": self.bits_per_character,
+            "bits_per_character_error": self.bits_per_character_error,
             "sequences": self.sequences,
-        }  # fmt: skip
+        }
 
     def units(self) -> dict[str, tuple[float, float, float]]:
         """Every unit's value, its error of the estimate, and its error over the sequences."""

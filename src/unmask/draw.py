@@ -86,9 +86,7 @@ def gumbel_softmax(
     return torch.softmax((logits.to(dtype) + g) / temperature, dim=-1)
 
 
-def shaped(
-    logits: Tensor, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
-) -> Tensor:
+def shaped(logits: Tensor, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Tensor:
     """Lower the temperature, then keep the k likeliest ids, then the fewest ids of probability p: float64 log-weights.
 
     Temperature 0 keeps the likeliest id alone (the first, among equals).

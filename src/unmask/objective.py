@@ -70,9 +70,13 @@ def joined(parts: Sequence[Masking]) -> Masking:
 
 
 def by_time(
-    t: Tensor, keys: Tensor, *, schedule: Schedule | None = None, where: Tensor | None = None,
+    t: Tensor,
+    keys: Tensor,
+    *,
+    schedule: Schedule | None = None,
+    where: Tensor | None = None,
     when: Tensor | None = None,
-) -> Masking:  # fmt: skip
+) -> Masking:
     """Equation 6 at t_start times t, uniform [B]; keys and when are uniforms [B, L], one for each position.
 
     The weight is that of the integral over (0, t_start): -t_start alpha'/(1 - alpha).
@@ -87,9 +91,15 @@ def by_time(
 
 
 def by_count(
-    n: Tensor, keys: Tensor, hits: Tensor, *, weight: Tensor | float | None = None, schedule: Schedule | None = None,
-    where: Tensor | None = None, when: Tensor | None = None,
-) -> Masking:  # fmt: skip
+    n: Tensor,
+    keys: Tensor,
+    hits: Tensor,
+    *,
+    weight: Tensor | float | None = None,
+    schedule: Schedule | None = None,
+    where: Tensor | None = None,
+    when: Tensor | None = None,
+) -> Masking:
     """Equation 7 at n masked tokens [B]; keys, hits and when are uniforms [B, L].
 
     Another weight than H/n makes it another loss of Sec. 3.2: see ``weighted_cross_entropy``.
@@ -99,9 +109,15 @@ def by_count(
 
 
 def of_subset(
-    masked: Tensor, hits: Tensor, *, weight: Tensor | float | None = None, schedule: Schedule | None = None,
-    where: Tensor | None = None, when: Tensor | None = None, beyond: Tensor | int = 0,
-) -> Masking:  # fmt: skip
+    masked: Tensor,
+    hits: Tensor,
+    *,
+    weight: Tensor | float | None = None,
+    schedule: Schedule | None = None,
+    where: Tensor | None = None,
+    when: Tensor | None = None,
+    beyond: Tensor | int = 0,
+) -> Masking:
     """Equation 7 at a given subset of the holes: the weight is H/n by default, the time a draw of Eq. 8's mixture.
 
     beyond: [B], how many more positions are masked, and stay so: the holes are revealed before them.
@@ -183,9 +199,14 @@ def data_tokens(model: Denoiser) -> int:
 
 
 def nelbo_by_time(
-    model: Denoiser, x0: Tensor, t: Tensor, *, generator: torch.Generator, schedule: Schedule | None = None,
+    model: Denoiser,
+    x0: Tensor,
+    t: Tensor,
+    *,
+    generator: torch.Generator,
+    schedule: Schedule | None = None,
     where: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Equation 6: the NELBO as an integral over time, at one t ~ U(0, 1) and one x_t per sequence.
 
     With ``where`` the NELBO of its positions given the others, at t_start times t.
@@ -195,9 +216,14 @@ def nelbo_by_time(
 
 
 def score_entropy(
-    model: Denoiser, x0: Tensor, t: Tensor, *, generator: torch.Generator, schedule: Schedule | None = None,
+    model: Denoiser,
+    x0: Tensor,
+    t: Tensor,
+    *,
+    generator: torch.Generator,
+    schedule: Schedule | None = None,
     where: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """SEDD's diffusion-weighted denoising score entropy (DWDSE) in the absorbing case, at one t ~ U(0, 1).
 
     sigma(t) sum_x I(s_x, r delta_{x,x0}) = sigma(t) r (sum_x e^f_x - f_x0 - 1) with r = alpha/(1 - alpha) and
@@ -208,9 +234,14 @@ def score_entropy(
 
 
 def nelbo_by_count(
-    model: Denoiser, x0: Tensor, n: Tensor, *, generator: torch.Generator, schedule: Schedule | None = None,
+    model: Denoiser,
+    x0: Tensor,
+    n: Tensor,
+    *,
+    generator: torch.Generator,
+    schedule: Schedule | None = None,
     where: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Equation 7: the NELBO as a sum over the number of masked tokens, at one n ~ U{1..L} per sequence.
 
     A network that reads the time gets one draw of Eq. 8's mixture: alpha_n ~ Beta(L - n + 1, n). With ``where`` the
@@ -220,9 +251,15 @@ def nelbo_by_count(
 
 
 def weighted_cross_entropy(
-    model: Denoiser, x0: Tensor, n: Tensor, *, weight: Tensor | float | None, generator: torch.Generator,
-    schedule: Schedule | None = None, where: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    model: Denoiser,
+    x0: Tensor,
+    n: Tensor,
+    *,
+    weight: Tensor | float | None,
+    generator: torch.Generator,
+    schedule: Schedule | None = None,
+    where: Tensor | None = None,
+) -> Tensor:
     """The general loss L_w of Sec. 3.2: ``weight`` times the summed cross-entropy at n masked tokens.
 
     n ~ p(n) with this weight has w_n = p(n) weight. L/n with n uniform is the NELBO (Eq. 7), for which None stands; 1

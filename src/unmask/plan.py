@@ -110,12 +110,7 @@ Planner = Callable[..., Plan]
 
 
 def first_hitting(
-    tokens: Tensor,
-    *,
-    mask_id: int,
-    streams: Streams,
-    schedule: Schedule | None = None,
-    steps: int | None = None,
+    tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None, steps: int | None = None
 ) -> Plan:
     """Algorithm 1: first-hitting sampling. One token per step, called at its own hitting time."""
     if steps is not None:
@@ -148,12 +143,7 @@ def parallel(
 
 
 def ancestral(
-    tokens: Tensor,
-    *,
-    mask_id: int,
-    streams: Streams,
-    schedule: Schedule | None = None,
-    steps: int | None = None,
+    tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None, steps: int | None = None
 ) -> Plan:
     """N-step ancestral sampling (Eq. 10), exactly: hitting times put into the intervals of the grid t_k = t_start k/N.
 
@@ -173,12 +163,7 @@ def ancestral(
 
 
 def left_to_right(
-    tokens: Tensor,
-    *,
-    mask_id: int,
-    streams: Streams,
-    schedule: Schedule | None = None,
-    steps: int | None = None,
+    tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None, steps: int | None = None
 ) -> Plan:
     """The holes from the first to the last: one per step, or ``steps`` groups whose sizes differ by at most one.
 

@@ -234,9 +234,7 @@ def inference(model: Any) -> Iterator[None]:
             model.train()
 
 
-def logits_at(
-    model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, *, seats: slice | None = None
-) -> Tensor:
+def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, *, seats: slice | None = None) -> Tensor:
     """Raw logits [B, R, V] at the asked rows, from any denoiser; seats: of a cache, which its rows are."""
     arguments: dict[str, Any] = {"time": time} if takes(model, "time") else {}
     if seats is not None:

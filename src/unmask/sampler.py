@@ -108,16 +108,22 @@ def packed(where: Tensor) -> Tensor:
     return torch.where(where.gather(1, positions), positions, -1)
 
 
-def filled(chosen: Tensor, tokens: Tensor, probabilities: Tensor, tau: Tensor, draws: Tensor,
-           hidden: Tensor | None = None) -> Step:  # fmt: skip
+def filled(
+    chosen: Tensor, tokens: Tensor, probabilities: Tensor, tau: Tensor, draws: Tensor, hidden: Tensor | None = None
+) -> Step:
     """The Step that fills the positions where ``chosen`` holds; all [B, L] and on the CPU, but tau is [B]."""
     positions = packed(chosen)
     real, at = positions >= 0, positions.clamp(min=0)
     return Step(
-        torch.arange(len(chosen)), positions, torch.where(real, tokens.gather(1, at), -1),
-        torch.where(real, probabilities.gather(1, at), 0.0), torch.where(real, tau.unsqueeze(1), 0.0), real, draws,
+        torch.arange(len(chosen)),
+        positions,
+        torch.where(real, tokens.gather(1, at), -1),
+        torch.where(real, probabilities.gather(1, at), 0.0),
+        torch.where(real, tau.unsqueeze(1), 0.0),
+        real,
+        draws,
         hidden,
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -199,9 +205,15 @@ class Planned:
         certain = (positions >= 0).double()
         tokens[row, column], certain[row, column] = ids, probabilities
         return Step(
-            torch.arange(len(x)), group.positions, tokens, certain, group.tau, group.drawn, group.drawn.sum(1),
+            torch.arange(len(x)),
+            group.positions,
+            tokens,
+            certain,
+            group.tau,
+            group.drawn,
+            group.drawn.sum(1),
             group.hidden,
-        )  # fmt: skip
+        )
 
 
 def _together(before: Sequence[Prediction | None], now: Prediction, row: Tensor) -> Prediction | None:

@@ -100,9 +100,22 @@ def sample(
     nfe, ncs = torch.zeros(2, len(canvas), dtype=torch.int64)
     trace = []
     for step in stream(
-        model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, ahead=ahead, draw=draw,
-        temperature=temperature, top_k=top_k, top_p=top_p, schedule=schedule, allowed=allowed, seed=seed, batch=batch,
-    ):  # fmt: skip
+        model,
+        canvas,
+        plan=plan,
+        steps=steps,
+        predict=predict,
+        sampler=sampler,
+        ahead=ahead,
+        draw=draw,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        schedule=schedule,
+        allowed=allowed,
+        seed=seed,
+        batch=batch,
+    ):
         apply(step, tokens, model.mask_id)
         nfe[step.sequences] += 1
         ncs[step.sequences] += step.draws
@@ -193,9 +206,7 @@ def leave(network: Any, live: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64)
 
 
-def answer(
-    network: Any, x: Tensor, ask: Ask, allowed: Sequence[Allowed | None], seats: slice | None = None
-) -> Tensor:
+def answer(network: Any, x: Tensor, ask: Ask, allowed: Sequence[Allowed | None], seats: slice | None = None) -> Tensor:
     """One network call: log mu [M, V] of the asked rows that are no pads, row by row, in float64.
 
     seats: which of its sequences these are, for a network that keeps a cache of more.
@@ -261,9 +272,11 @@ def chosen(
         raise ValueError("give a sampler, or a plan, predict and ahead, not both")
     if is_left_to_right(model):
         given = {
-            "sampler": sampler is not None, "plan": plan not in (None, plans.left_to_right), "steps": steps is not None,
+            "sampler": sampler is not None,
+            "plan": plan not in (None, plans.left_to_right),
+            "steps": steps is not None,
             "predict": second_order,
-        }  # fmt: skip
+        }
         for name in (name for name, is_given in given.items() if is_given):
             raise ValueError(f"a left-to-right model draws one token per call from the beginning: it takes no {name}")
         masked = canvas == model.mask_id

@@ -109,9 +109,7 @@ class Geometric:
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma_min < self.sigma_max:
-            raise ValueError(
-                f"0 < sigma_min < sigma_max is needed, got Geometric({self.sigma_min}, {self.sigma_max})"
-            )
+            raise ValueError(f"0 < sigma_min < sigma_max is needed, got Geometric({self.sigma_min}, {self.sigma_max})")
 
     @property
     def _log_ratio(self) -> float:
@@ -160,6 +158,9 @@ class LogLinear:
 
 # By the name that a saved model and a training's configuration have for it.
 SCHEDULES: dict[str, Schedule] = {
-    "linear": Linear(), "cosine": Cosine(), "polynomial": Polynomial(), "geometric": Geometric(),
+    "linear": Linear(),
+    "cosine": Cosine(),
+    "polynomial": Polynomial(),
+    "geometric": Geometric(),
     "log-linear": LogLinear(),
-}  # fmt: skip
+}

@@ -184,8 +184,10 @@ class TestVerdict:
         assert f"no truncation below M = {report.interval[0]:.1f} could be seen" in report.verdict
         assert report.temperature == pytest.approx(1, abs=6 * report.temperature_error)
 
-    @pytest.mark.parametrize("name", ["inverse_cdf", "exponential_race", "gumbel_float64", "published_float64",
-                                      "numpy_choice", "torch_multinomial"])  # fmt: skip
+    @pytest.mark.parametrize(
+        "name",
+        ["inverse_cdf", "exponential_race", "gumbel_float64", "published_float64", "numpy_choice", "torch_multinomial"],
+    )
     def test_the_exact_built_in_subjects_are_acquitted(self, name):
         report = audit(name, budget=QUICK)
         assert report.exact, report
@@ -307,11 +309,14 @@ class TestSubjects:
             (draw.inverse_cdf, "torch", "logits"),
             (lambda p, generator: torch.multinomial(p, 1, generator=generator), "torch", "probabilities"),
             (lambda p, rng: (p / -np.log(rng.random(p.shape))).argmax(1), "numpy", "probabilities"),
-            (lambda x: [int(np.argmax(row + np.random.gumbel(size=row.shape))) for row in np.asarray(x)],  # noqa: NPY002
-             "torch", "logits"),
+            (
+                lambda x: [int(np.argmax(row + np.random.gumbel(size=row.shape))) for row in np.asarray(x)],  # noqa: NPY002
+                "torch",
+                "logits",
+            ),
         ],
         ids=["multinomial", "Categorical", "Draw", "generator", "rng", "list"],
-    )  # fmt: skip
+    )
     def test_how_to_call_it_is_found_out(self, function, library, takes):
         who = subject(function, seed=1)
         assert who.takes == takes
@@ -344,8 +349,9 @@ class TestSubjects:
         with pytest.raises(ValueError, match=message):
             audit(function, budget=QUICK)
 
-    @pytest.mark.parametrize("options", [{"budget": 10}, {"vocab": 5}, {"steps": 1}, {"takes": "ids"},
-                                         {"library": "mxnet"}])  # fmt: skip
+    @pytest.mark.parametrize(
+        "options", [{"budget": 10}, {"vocab": 5}, {"steps": 1}, {"takes": "ids"}, {"library": "mxnet"}]
+    )
     def test_bad_options_are_named(self, options):
         with pytest.raises(ValueError, match=next(iter(options))):
             audit(exact, **options)

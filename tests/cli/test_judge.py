@@ -37,8 +37,17 @@ def test_the_table_has_everything(ar: str, saved: str, capsys: pytest.CaptureFix
     assert main(["judge", saved, "--judge", ar]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     made = judge(Samples.read(saved), load_judge(ar))
-    for part in (made.perplexity, made.mean_perplexity, made.entropy, "gumbel-float32, in float32", "bootstrap",
-                 "samples 5", "1 of them without a token to judge", "distinct-2", "no eos is added"):  # fmt: skip
+    for part in (
+        made.perplexity,
+        made.mean_perplexity,
+        made.entropy,
+        "gumbel-float32, in float32",
+        "bootstrap",
+        "samples 5",
+        "1 of them without a token to judge",
+        "distinct-2",
+        "no eos is added",
+    ):
         assert str(part) in shown
 
 
@@ -128,15 +137,23 @@ def test_a_wrong_command_line(saved: str) -> None:
 
 def test_two_processes_have_the_numbers_of_one(ar: str, saved: str, tmp_path: Path) -> None:
     judge_it = [sys.executable, "-m", "unmask", "judge", saved, "--judge", ar, "--output"]
-    common = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1",
-                           "MASTER_PORT": str(20_000 + os.getpid() % 20_000), "WORLD_SIZE": "2"}  # fmt: skip
+    common = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
+        "WORLD_SIZE": "2",
+    }
     started = [
         subprocess.Popen(
-            [*judge_it, str(tmp_path / "two.json")], env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*judge_it, str(tmp_path / "two.json")],
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     printed = [process.communicate() for process in started]
     assert [process.returncode for process in started] == [0, 0], printed
     assert [bool(out) for out, _ in printed] == [True, False], "one of them prints"

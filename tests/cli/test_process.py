@@ -25,9 +25,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def run(how, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", COUNT, how], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", COUNT, how],
+        capture_output=True,
+        text=True,
+        check=True,
         env={name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")} | environment,
-    )  # fmt: skip
+    )
     said, faults = done.stdout.split()
     return said, int(faults)
 

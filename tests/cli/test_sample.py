@@ -64,28 +64,40 @@ class TestSample:
             (["--sampler", "first-hitting"], {}),
             (["--steps", "5", "--predictor", "extrapolate"], {"steps": 5, "predict": unmask.predict.extrapolate}),
             (["--steps", "5", "--predictor", "auto"], {"steps": 5, "predict": unmask.predict.extrapolate}),
-            (["--steps", "5", "--predictor", "correct", "--batch", "1"],
-             {"steps": 5, "predict": unmask.predict.correct}),
+            (
+                ["--steps", "5", "--predictor", "correct", "--batch", "1"],
+                {"steps": 5, "predict": unmask.predict.correct},
+            ),
             (["--predictor", "auto"], {}),
             (["--decoding", "margin", "--steps", "5"], {"sampler": decoding.margin(), "steps": 5}),
             (["--decoding", "left-to-right", "--steps", "5"], {"plan": unmask.plan.left_to_right, "steps": 5}),
-            (["--decoding", "llada", "--block", "6", "--steps", "8", "--temperature", "0"],
-             {"sampler": decoding.llada(6), "steps": 8, "temperature": 0.0}),
-            (["--decoding", "confidence", "--noise", "2", "--steps", "5"],
-             {"sampler": decoding.confidence(noise=2.0), "steps": 5}),
+            (
+                ["--decoding", "llada", "--block", "6", "--steps", "8", "--temperature", "0"],
+                {"sampler": decoding.llada(6), "steps": 8, "temperature": 0.0},
+            ),
+            (
+                ["--decoding", "confidence", "--noise", "2", "--steps", "5"],
+                {"sampler": decoding.confidence(noise=2.0), "steps": 5},
+            ),
             (["--decoding", "entropy-bounded", "--gamma", "9"], {"sampler": decoding.entropy_bounded(9.0)}),
-            (["--decoding", "remdm-cap", "--eta", "0.3", "--steps", "9", "--batch", "1"],
-             {"sampler": remasking.remdm_cap(0.3), "steps": 9}),
+            (
+                ["--decoding", "remdm-cap", "--eta", "0.3", "--steps", "9", "--batch", "1"],
+                {"sampler": remasking.remdm_cap(0.3), "steps": 9},
+            ),
             (["--sampler", "published-ancestral", "--steps", "9"], {"sampler": published.Coupled(), "steps": 9}),
-            (["--sampler", "published-tweedie", "--steps", "9", "--batch", "1"],
-             {"sampler": published.sedd_tweedie(), "steps": 9, "batch": 1}),
+            (
+                ["--sampler", "published-tweedie", "--steps", "9", "--batch", "1"],
+                {"sampler": published.sedd_tweedie(), "steps": 9, "batch": 1},
+            ),
             (["--ahead", "6"], {"ahead": 6}),
             (["--draw", "inverse-cdf"], {"draw": unmask.draw.inverse_cdf}),
             (["--draw", "gumbel-float32"], {"draw": unmask.draw.gumbel(torch.float32)}),
-            (["--temperature", "0.5", "--top-k", "9", "--top-p", "0.8", "--device", "cpu"],
-             {"temperature": 0.5, "top_k": 9, "top_p": 0.8}),
+            (
+                ["--temperature", "0.5", "--top-k", "9", "--top-p", "0.8", "--device", "cpu"],
+                {"temperature": 0.5, "top_k": 9, "top_p": 0.8},
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_options_mean_what_they_mean_in_python(self, flags, same, models, capfd):
         assert main(["sample", str(models / "bpe"), "--number", "2", "--seed", "7", "--json", *flags]) == 0
         lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
@@ -192,11 +204,15 @@ def test_what_goes_wrong_is_one_line_and_1(models, tmp_path, capfd):
     for arguments, message in (
         (["sample", "xyzzy"], "there is no model 'xyzzy'"),
         (["sample", str(models / "bpe"), "--sampler", "ancestral"], "plan.ancestral needs steps"),
-        (["sample", str(models / "bpe"), "--sampler", "first-hitting", "--steps", "5"],
-         "plan.first_hitting takes one token per step"),
+        (
+            ["sample", str(models / "bpe"), "--sampler", "first-hitting", "--steps", "5"],
+            "plan.first_hitting takes one token per step",
+        ),
         (["sample", str(models / "bpe"), "--sampler", "published-euler"], "sampler published-euler needs steps"),
-        (["sample", str(models / "bpe"), "--sampler", "published-euler", "--steps", "4", "--top-k", "3"],
-         "is run as published: it takes no top_k"),
+        (
+            ["sample", str(models / "bpe"), "--sampler", "published-euler", "--steps", "4", "--top-k", "3"],
+            "is run as published: it takes no top_k",
+        ),
         (["sample", str(models / "bpe"), "--steps", "0"], "steps must be a whole number of at least 1"),
         (["sample", str(models / "bpe"), "--decoding", "remdm-cap"], "remasking needs steps"),
         (["sample", str(models / "bpe"), "--decoding", "margin", "--eta", "0.1"], "decoding margin takes no eta"),
@@ -213,7 +229,7 @@ def test_what_goes_wrong_is_one_line_and_1(models, tmp_path, capfd):
         (["infill", str(models / "bpe"), "no blank"], "the text has no blank"),
         (["infill", str(models / "causal"), "a ____"], "cannot fill blanks"),
         (["infill", str(models / "smiles"), "zz ____"], "'z' is not among the tokenizer's"),
-    ):  # fmt: skip
+    ):
         assert main(arguments) == 1, arguments
         said = capfd.readouterr()
         assert said.out == "" and said.err.count("\n") == 1 and message in said.err, said.err
@@ -227,10 +243,12 @@ def test_what_goes_wrong_is_one_line_and_1(models, tmp_path, capfd):
         (["--order=1"], "--order 1 is now --predictor first-order"),
         (["--order", "margin"], "--order margin is now --decoding margin"),
         (["--order", "left-to-right"], "--order left-to-right is now --decoding left-to-right"),
-        (["--order"], "--order is now two options: --predictor for second-order predictors, --decoding for decoding "
-                      "orders"),
+        (
+            ["--order"],
+            "--order is now two options: --predictor for second-order predictors, --decoding for decoding orders",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("verb", ["sample", "infill"])
 def test_the_option_order_says_what_it_is_called_now(verb, old, now, capfd):
     with pytest.raises(SystemExit) as left:
@@ -269,14 +287,19 @@ class TestModels:
         (damaged / "tokenizer.json").write_text("{}")
         assert main(["models"]) == 0
         box, cache = capfd.readouterr().out.split("In ")[1:3]
-        assert re.search(r"kjv: masked, 0\.\d MB, 24 tokens, bpe of 300, 3\.50 characters per token, "
-                         r"3\.250 bits per token; four sentences", box)  # fmt: skip
+        assert re.search(
+            r"kjv: masked, 0\.\d MB, 24 tokens, bpe of 300, 3\.50 characters per token, "
+            r"3\.250 bits per token; four sentences",
+            box,
+        )
         assert "chem: left-to-right" in cache and "damaged: cannot be used: " in cache
         assert main(["models", "--json"]) == 0
         lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
         assert [(line["name"], line["where"], line.get("length")) for line in lines] == [
-            ("kjv", "box", LENGTH), ("chem", "cache", LENGTH), ("damaged", "cache", None),
-        ]  # fmt: skip
+            ("kjv", "box", LENGTH),
+            ("chem", "cache", LENGTH),
+            ("damaged", "cache", None),
+        ]
         assert "not a tokenizer of unmask" in lines[2]["error"]
 
 

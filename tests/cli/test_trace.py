@@ -15,8 +15,13 @@ RECORD = '{"text": "a", "model": "m", "tokens": [1], "trace": [' + ENTRY + "]}"
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"steps": 5}, {"steps": 5, "predict": unmask.predict.correct}, {"steps": 7, "plan": unmask.plan.ancestral},
-     {"ahead": 4}],
+    [
+        {},
+        {"steps": 5},
+        {"steps": 5, "predict": unmask.predict.correct},
+        {"steps": 7, "plan": unmask.plan.ancestral},
+        {"ahead": 4},
+    ],
     ids=["first-hitting", "parallel", "correct", "ancestral", "ahead"],
 )
 def test_a_record_holds_the_whole_story(options):
@@ -55,12 +60,16 @@ def test_the_same_seed_is_the_same_json():
 @pytest.mark.parametrize(
     "line",
     [
-        "", "nonsense", "[]", "{}", '{"text": "a", "model": "m", "tokens": [1], "trace": 3}',
+        "",
+        "nonsense",
+        "[]",
+        "{}",
+        '{"text": "a", "model": "m", "tokens": [1], "trace": 3}',
         '{"text": 1, "model": "m", "tokens": [1], "trace": []}',
         RECORD % (4, "[1]"),
         RECORD % (0, "[]"),
     ],
-)  # fmt: skip
+)
 def test_what_json_did_not_write_is_refused(line):
     assert trace.parse(RECORD % (0, "[1]"))["tokens"] == [1]
     with pytest.raises(ValueError, match="not a line that --json wrote"):

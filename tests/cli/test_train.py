@@ -64,17 +64,27 @@ def test_a_terminal_gets_a_progress_bar() -> None:
 
 def test_a_bound_is_told_in_all_its_units() -> None:
     text = bound_text(BOUND)
-    assert text == (
-        "2.0000 ± 0.0100 nats per token, perplexity 7.389 ± 0.074, 0.7213 ± 0.0036 bits per character"
-    )
+    assert text == ("2.0000 ± 0.0100 nats per token, perplexity 7.389 ± 0.074, 0.7213 ± 0.0036 bits per character")
     assert "character" not in bound_text(Bound(NATS, ERRORS, TOKENS))
 
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
     data = write_tokens(tmp_path / "data")
-    return [str(data), "--out", str(tmp_path / "run"), "--preset", "tiny", "--width", "16", "--batch", "4",
-            "--no-tensorboard", "--threads", "1"]  # fmt: skip
+    return [
+        str(data),
+        "--out",
+        str(tmp_path / "run"),
+        "--preset",
+        "tiny",
+        "--width",
+        "16",
+        "--batch",
+        "4",
+        "--no-tensorboard",
+        "--threads",
+        "1",
+    ]
 
 
 def test_the_command_trains_resumes_and_reports(arguments: list[str], tmp_path: Path, capfd: Any) -> None:
@@ -100,8 +110,9 @@ def test_what_is_wrong_is_one_line(arguments: list[str], capfd: Any) -> None:
         assert capfd.readouterr().err.count("\n") == 1, wrong
 
 
-@pytest.mark.parametrize("flags", [["--optimizer", "muon", "--convolution", "3", "--decay", "cosine"],
-                                   ["--objective", "left-to-right"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "flags", [["--optimizer", "muon", "--convolution", "3", "--decay", "cosine"], ["--objective", "left-to-right"]]
+)
 def test_options_reach_the_run(flags: list[str], arguments: list[str], tmp_path: Path) -> None:
     assert main([*arguments, "--steps", "2", *flags]) == 0
     text = (tmp_path / "run" / "config.toml").read_text()

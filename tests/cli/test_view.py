@@ -146,8 +146,10 @@ def test_durations():
 
 
 def test_algorithm_4_may_mask_again():
-    masked = [int((made.tokens == made.mask_id).sum())
-              for _, made, _ in filling("characters", steps=6, predict=unmask.predict.correct)]  # fmt: skip
+    masked = [
+        int((made.tokens == made.mask_id).sum())
+        for _, made, _ in filling("characters", steps=6, predict=unmask.predict.correct)
+    ]
     assert masked[0] == 24 and masked[-1] == 0
 
 

@@ -139,9 +139,13 @@ def test_progress_ends_at_its_total(tmp_path) -> None:
     seen: dict[str, tuple[int, int | None]] = {}
     texts = sentences(200)
     prepare(
-        iter(texts), tmp_path / "out", vocab=280, length=8, chunk=100,
+        iter(texts),
+        tmp_path / "out",
+        vocab=280,
+        length=8,
+        chunk=100,
         progress=lambda stage, done, total: seen.__setitem__(stage, (done, total)),
-    )  # fmt: skip
+    )
     assert list(seen) == ["copy", "count", "tokenizer", "train", "valid"]
     assert seen["copy"] == seen["count"] == (sum(map(len, texts)), None)
     for stage in ("tokenizer", "train", "valid"):

@@ -99,10 +99,26 @@ def test_accelerate_launch_runs_the_command(model: Path, tmp_path: Path) -> None
     arguments = [str(model), data, "--passes", "4", "--batch", "8", "--device", "cpu", "--output"]
     assert main([*arguments, str(tmp_path / "one.json")]) == 0
     command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-        "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1", "-m", "unmask",
-        "evaluate", *arguments, str(tmp_path / "two.json"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--num_cpu_threads_per_process",
+        "1",
+        "-m",
+        "unmask",
+        "evaluate",
+        *arguments,
+        str(tmp_path / "two.json"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert read(tmp_path / "one.json") == read(tmp_path / "two.json")

@@ -16,9 +16,13 @@ def bert():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
         max_position_embeddings=16,
-    )  # fmt: skip
+    )
     backend = tokenizers.BertWordPieceTokenizer({word: i for i, word in enumerate(WORDS)}, lowercase=True)
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, mask_token="[MASK]", **names)

@@ -21,9 +21,10 @@ from unmask.models.fast.packing import packed
 from unmask.samplers.published import Coupled
 
 PLANS: dict[str, dict[str, Any]] = {
-    "first_hitting": {"plan": plan.first_hitting}, "parallel": {"plan": plan.parallel, "steps": 4},
+    "first_hitting": {"plan": plan.first_hitting},
+    "parallel": {"plan": plan.parallel, "steps": 4},
     "ancestral": {"plan": plan.ancestral, "steps": 4},
-}  # fmt: skip
+}
 PREDICTORS = {"first_order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}
 RULES = ("visible", "order")
 ORDER = torch.rand(BATCH, LENGTH, generator=generator(8))

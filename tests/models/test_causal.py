@@ -22,14 +22,28 @@ from unmask.protocol import check, logits_at
 V, LENGTH = 7, 10
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 VARIANTS = [
-    {}, {"mask_id": 3}, {"convolution": 3}, {"convolution": 5, "layers": 1}, {"adaln": True, "convolution": 3},
-    {"tie_embeddings": True, "mask_id": 0}, {"norm_bias": True},
-]  # fmt: skip
+    {},
+    {"mask_id": 3},
+    {"convolution": 3},
+    {"convolution": 5, "layers": 1},
+    {"adaln": True, "convolution": 3},
+    {"tie_embeddings": True, "mask_id": 0},
+    {"norm_bias": True},
+]
 ROWS = torch.tensor([[0, 9, 4], [3, 3, 1]])
 
 
 network = partial(
-    small, Causal, std=0.15, vocab_size=V, mask_id=V, length=LENGTH, width=24, layers=3, heads=3, cond_dim=16,
+    small,
+    Causal,
+    std=0.15,
+    vocab_size=V,
+    mask_id=V,
+    length=LENGTH,
+    width=24,
+    layers=3,
+    heads=3,
+    cond_dim=16,
     adaln=False,
 )
 
@@ -153,9 +167,7 @@ def test_the_twin_is_the_ddit_without_adaln_and_with_it_the_same_size() -> None:
     with torch.device("meta"):
         ddit, baseline = DDiT(config), Causal(twin(config))
         full = Causal(replace(config, conditioning="none"))
-    expected = {
-        name: p.shape for name, p in ddit.named_parameters() if "adaLN" not in name and "sigma_map" not in name
-    }
+    expected = {name: p.shape for name, p in ddit.named_parameters() if "adaLN" not in name and "sigma_map" not in name}
     assert {name: p.shape for name, p in baseline.named_parameters()} == expected
     assert sum(p.numel() for p in full.parameters()) == 169_627_218
 

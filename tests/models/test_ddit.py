@@ -22,9 +22,7 @@ V, LENGTH, BATCH = 11, 9, 3
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-network = partial(
-    small, DDiT, vocab_size=V, mask_id=V, length=LENGTH, width=24, layers=3, heads=3, cond_dim=16
-)
+network = partial(small, DDiT, vocab_size=V, mask_id=V, length=LENGTH, width=24, layers=3, heads=3, cond_dim=16)
 
 
 def canvas(mask_id: int, seed: int = 1) -> Tensor:
@@ -186,19 +184,30 @@ def test_small_is_the_papers_size_with_the_checkpoints_names_and_order() -> None
     d, parameters = 768, dict(model.named_parameters())
     assert sum(p.numel() for p in parameters.values()) == 169_627_218 and len(parameters) == 130
     block = {
-        "norm1.weight": (d,), "attn_qkv.weight": (3 * d, d), "attn_out.weight": (d, d), "norm2.weight": (d,),
-        "mlp.0.weight": (4 * d, d), "mlp.0.bias": (4 * d,), "mlp.2.weight": (d, 4 * d), "mlp.2.bias": (d,),
-        "adaLN_modulation.weight": (6 * d, 128), "adaLN_modulation.bias": (6 * d,),
-    }  # fmt: skip
+        "norm1.weight": (d,),
+        "attn_qkv.weight": (3 * d, d),
+        "attn_out.weight": (d, d),
+        "norm2.weight": (d,),
+        "mlp.0.weight": (4 * d, d),
+        "mlp.0.bias": (4 * d,),
+        "mlp.2.weight": (d, 4 * d),
+        "mlp.2.bias": (d,),
+        "adaLN_modulation.weight": (6 * d, 128),
+        "adaLN_modulation.bias": (6 * d,),
+    }
     shapes = {
         "vocab_embed.embedding": (50258, d),
-        "sigma_map.mlp.0.weight": (128, 256), "sigma_map.mlp.0.bias": (128,),
-        "sigma_map.mlp.2.weight": (128, 128), "sigma_map.mlp.2.bias": (128,),
+        "sigma_map.mlp.0.weight": (128, 256),
+        "sigma_map.mlp.0.bias": (128,),
+        "sigma_map.mlp.2.weight": (128, 128),
+        "sigma_map.mlp.2.bias": (128,),
         **{f"blocks.{i}.{name}": shape for i in range(12) for name, shape in block.items()},
-        "output_layer.norm_final.weight": (d,), "output_layer.linear.weight": (50258, d),
+        "output_layer.norm_final.weight": (d,),
+        "output_layer.linear.weight": (50258, d),
         "output_layer.linear.bias": (50258,),
-        "output_layer.adaLN_modulation.weight": (2 * d, 128), "output_layer.adaLN_modulation.bias": (2 * d,),
-    }  # fmt: skip
+        "output_layer.adaLN_modulation.weight": (2 * d, 128),
+        "output_layer.adaLN_modulation.bias": (2 * d,),
+    }
     assert [(name, tuple(p.shape)) for name, p in parameters.items()] == list(shapes.items())
     assert set(model.state_dict()) == {*shapes, "rotary_emb.inv_freq"}
     assert tuple(model.rotary_emb.inv_freq.shape) == (32,)
@@ -221,17 +230,26 @@ def test_presets_grow_and_unknown_ones_are_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mask_id": V + 1}, "mask_id"), ({"mask_id": -1}, "mask_id"), ({"width": 25}, "width"),
+        ({"mask_id": V + 1}, "mask_id"),
+        ({"mask_id": -1}, "mask_id"),
+        ({"width": 25}, "width"),
         ({"width": 27}, "width"),
-        ({"layers": 0}, "layers"), ({"dropout": 1.0}, "dropout"), ({"conditioning": "times"}, "conditioning"),
-        ({"time_embedding": "s"}, "time_embedding"), ({"convolution": 2}, "convolution"),
-        ({"width": 24.0}, "width"), ({"tie_embeddings": 1}, "tie_embeddings"), ({"layers": True}, "layers"),
-        ({"dropout": "0"}, "dropout"), ({"convolution": 1}, "convolution"),
-        ({"adaln": False, "conditioning": "time"}, "adaln"), ({"attention": "both"}, "attention"),
+        ({"layers": 0}, "layers"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"conditioning": "times"}, "conditioning"),
+        ({"time_embedding": "s"}, "time_embedding"),
+        ({"convolution": 2}, "convolution"),
+        ({"width": 24.0}, "width"),
+        ({"tie_embeddings": 1}, "tie_embeddings"),
+        ({"layers": True}, "layers"),
+        ({"dropout": "0"}, "dropout"),
+        ({"convolution": 1}, "convolution"),
+        ({"adaln": False, "conditioning": "time"}, "adaln"),
+        ({"attention": "both"}, "attention"),
         ({"attention": "order", "conditioning": "ratio"}, "conditioning='ratio'"),
         ({"attention": "visible", "self_conditioning": True}, "self_conditioning"),
     ],
-)  # fmt: skip
+)
 def test_impossible_configs_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         network(**changes)

@@ -24,9 +24,13 @@ from unmask.protocol import logits_at, logits_of, suppress_mask
 
 V, LENGTH = 11, 9
 SHAPES = [
-    {}, {"convolution": 3, "mask_id": 4}, {"tie_embeddings": True, "adaln": False}, {"layers": 1},
-    {"attention": "visible", "convolution": 3}, {"conditioning": "ratio", "convolution": 3},
-]  # fmt: skip
+    {},
+    {"convolution": 3, "mask_id": 4},
+    {"tie_embeddings": True, "adaln": False},
+    {"layers": 1},
+    {"attention": "visible", "convolution": 3},
+    {"conditioning": "ratio", "convolution": 3},
+]
 
 
 class Plain:

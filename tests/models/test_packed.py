@@ -22,9 +22,7 @@ from unmask.text.adapters.mdlm_ar import Given
 needs_onednn = pytest.mark.skipif(not packing.available(torch.zeros(1)), reason="this torch has no oneDNN")
 
 
-network = partial(
-    small, DDiT, vocab_size=40, mask_id=40, length=12, width=32, heads=4, layers=3, attention="order"
-)
+network = partial(small, DDiT, vocab_size=40, mask_id=40, length=12, width=32, heads=4, layers=3, attention="order")
 
 
 def cached(made: DDiT) -> AnyOrderCached:

@@ -25,9 +25,14 @@ from unmask.text.folder import load_network as load
 
 CONFIG = DDiTConfig(vocab_size=9, mask_id=4, length=6, width=16, layers=2, heads=2, cond_dim=8)
 CARD = Card(
-    data="the King James Bible, BPE of 4,096", tokens_seen=5_060_000, bound=6.8, bound_error=0.02,
-    held_out="the last 5% of the text", license="mit", notes='quotes " and: colons',
-)  # fmt: skip
+    data="the King James Bible, BPE of 4,096",
+    tokens_seen=5_060_000,
+    bound=6.8,
+    bound_error=0.02,
+    held_out="the last 5% of the text",
+    license="mit",
+    notes='quotes " and: colons',
+)
 TOKENS = torch.tensor([[4, 1, 4, 4, 0, 8], [4, 4, 4, 4, 4, 4]])
 
 

@@ -129,10 +129,13 @@ def kill_before_the_renaming() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "before",
     [
-        kill_while_writing_tensors, kill_while_summing, kill_before_the_first_sync, kill_before_the_last_sync,
+        kill_while_writing_tensors,
+        kill_while_summing,
+        kill_before_the_first_sync,
+        kill_before_the_last_sync,
         kill_before_the_renaming,
     ],
-)  # fmt: skip
+)
 def test_kill_9_at_each_stage_of_a_save(before: Callable[[], Any], letters: Path, tmp_path: Path) -> None:
     config = settings(letters, tmp_path / "run", save_every=2, validate_every=4, steps=4)
     checkpoints = tmp_path / "run" / "checkpoints"
@@ -276,10 +279,14 @@ def twice_in_a_save() -> None:
 @pytest.mark.parametrize(
     ("before", "code", "step"),
     [
-        (term_in_a_step, 143, 3), (int_in_a_step, 130, 3), (term_in_an_evaluation, 143, 4),
-        (int_in_an_evaluation, 130, 4), (term_in_a_save, 143, 5), (int_in_a_save, 130, 5),
+        (term_in_a_step, 143, 3),
+        (int_in_a_step, 130, 3),
+        (term_in_an_evaluation, 143, 4),
+        (int_in_an_evaluation, 130, 4),
+        (term_in_a_save, 143, 5),
+        (int_in_a_save, 130, 5),
     ],
-)  # fmt: skip
+)
 def test_a_signal_is_answered_with_one_last_checkpoint(
     before: Callable[[], None], code: int, step: int, letters: Path, tmp_path: Path
 ) -> None:
@@ -303,9 +310,23 @@ def test_a_second_signal_leaves_at_once(before: Callable[[], None], code: int, l
 def test_the_commands_exit_code_is_the_signals(letters: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [
-        sys.executable, "-m", "unmask.cli.train", str(letters), "--out", str(out), "--preset", "tiny",
-        "--steps", "100000", "--no-preview", "--no-tensorboard", "--validate-every", "100000", "--threads", "1",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "unmask.cli.train",
+        str(letters),
+        "--out",
+        str(out),
+        "--preset",
+        "tiny",
+        "--steps",
+        "100000",
+        "--no-preview",
+        "--no-tensorboard",
+        "--validate-every",
+        "100000",
+        "--threads",
+        "1",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not ((out / "metrics.jsonl").is_file() and (out / "metrics.jsonl").stat().st_size):
         time.sleep(0.01)
@@ -447,14 +468,18 @@ def header(content: dict[str, Any] | bytes, length: int | None = None) -> bytes:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\0", header(b"{}", 1 << 62), header(b"not json"), header(b"[]"),
+        b"",
+        b"\0",
+        header(b"{}", 1 << 62),
+        header(b"not json"),
+        header(b"[]"),
         header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}),
         header({"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4]}}) + b"\0" * 4,
         header({"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}) + b"\0" * 4,
         header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}) + b"\0" * 8,
         header({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}) + b"\0" * 4,
     ],
-)  # fmt: skip
+)
 def test_a_bad_header_is_one_clear_error(content: bytes, tmp_path: Path) -> None:
     path = write(tmp_path, 1, {"model": {"a": torch.eye(2)}}, {})
     (path / "model.safetensors").write_bytes(content)

@@ -357,7 +357,7 @@ def test_a_text_model_takes_an_order_as_its_sampler():
         (lambda: run(decoding.margin(), oracle(), temperature=-1.0), "temperature must be"),
         (lambda: run(decoding.margin(), oracle(), seed=-1), "seed must be"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(make, what):
     with pytest.raises(ValueError, match=what):
         make()

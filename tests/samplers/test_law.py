@@ -18,9 +18,7 @@ def test_nothing_is_refused_without_a_maximum():
     """The oracle's joint, for another schedule too; false-alarm rate 1e-6 each, fixed seed."""
     model = oracle(vocab=3, length=3)
     for schedule in (None, Cosine()):
-        made = by_law(
-            model, steps=10_000, num=1500, length=3, maximum=math.inf, schedule=schedule, seed=2
-        )
+        made = by_law(model, steps=10_000, num=1500, length=3, maximum=math.inf, schedule=schedule, seed=2)
         assert chi_square(frequencies(made.tokens, 3), joint(3, 3)) > FALSE_ALARM
         assert bool((made.nfe <= 3).all()) and bool((made.ncs == 3).all())
 

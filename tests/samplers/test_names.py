@@ -20,15 +20,18 @@ def test_every_name_stands_for_something():
 @pytest.mark.parametrize(
     "chosen",
     [
-        *(SamplerOptions(sampler=name, steps=None if name == "first-hitting" else 3)
-          for name in (*names.PLANS, *names.PUBLISHED)),
+        *(
+            SamplerOptions(sampler=name, steps=None if name == "first-hitting" else 3)
+            for name in (*names.PLANS, *names.PUBLISHED)
+        ),
         *(SamplerOptions(predictor=name, steps=3) for name in (*names.PREDICTORS, "auto")),
         *(SamplerOptions(decoding=name, steps=3) for name in names.DECODING if name != "entropy-bounded"),
         *(SamplerOptions(draw=name, steps=3) for name in names.DRAWS),
-        SamplerOptions(decoding="entropy-bounded", gamma=0.5), SamplerOptions(temperature=0.5, top_k=2, top_p=0.9),
+        SamplerOptions(decoding="entropy-bounded", gamma=0.5),
+        SamplerOptions(temperature=0.5, top_k=2, top_p=0.9),
     ],
     ids=lambda chosen: " ".join(f"{name} {value}" for name, value in vars(chosen).items() if value is not None),
-)  # fmt: skip
+)
 def test_every_choice_samples_and_is_recorded(chosen):
     model = oracle(3, 4)
     made = unmask.sample(model, length=4, **chosen.arguments())
@@ -43,13 +46,19 @@ def test_every_choice_samples_and_is_recorded(chosen):
 def test_what_is_as_by_default_is_left_to_the_sampler():
     assert SamplerOptions().arguments() == {}
     assert SamplerOptions().record() == {
-        "sampler": "first-hitting", "predictor": "first-order", "draw": "exponential-race", "temperature": 1.0,
+        "sampler": "first-hitting",
+        "predictor": "first-order",
+        "draw": "exponential-race",
+        "temperature": 1.0,
         "dtype": "float64",
-    }  # fmt: skip
+    }
     assert SamplerOptions(steps=4).record()["sampler"] == "parallel"
     assert SamplerOptions(temperature=0.5).record(left_to_right=True) == {
-        "sampler": "left-to-right", "draw": "exponential-race", "temperature": 0.5, "dtype": "float64",
-    }  # fmt: skip
+        "sampler": "left-to-right",
+        "draw": "exponential-race",
+        "temperature": 0.5,
+        "dtype": "float64",
+    }
 
 
 def test_the_default_draw_is_the_samplers_own():

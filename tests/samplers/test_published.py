@@ -305,9 +305,16 @@ class TestTheRun:
 
     @pytest.mark.parametrize(
         "options",
-        [{"steps": 0}, {"steps": 2.5}, {"precision": "float16"}, {"denoise": "no"}, {"end": 1.0}, {"eps": -1.0},
-         {"batch": 0}],
-    )  # fmt: skip
+        [
+            {"steps": 0},
+            {"steps": 2.5},
+            {"precision": "float16"},
+            {"denoise": "no"},
+            {"end": 1.0},
+            {"eps": -1.0},
+            {"batch": 0},
+        ],
+    )
     def test_bad_options_are_named(self, options):
         with pytest.raises(ValueError, match=next(iter(options))):
             run(Coupled, chain(), num=1, length=3, **{"steps": 5} | options)

@@ -16,9 +16,16 @@ from unmask.protocol import logits_at
 SCRIPT = "<script>window.hacked = 1</script>"
 IMAGE = "<img src=x onerror='window.hacked = 1'>"
 KEYS = {
-    "left": "\ue012", "right": "\ue014", "home": "\ue011", "end": "\ue010", "control": "\ue009", "enter": "\ue007",
-    "escape": "\ue00c", "delete": "\ue017", "tab": "\ue004",
-}  # fmt: skip
+    "left": "\ue012",
+    "right": "\ue014",
+    "home": "\ue011",
+    "end": "\ue010",
+    "control": "\ue009",
+    "enter": "\ue007",
+    "escape": "\ue00c",
+    "delete": "\ue017",
+    "tab": "\ue004",
+}
 FOREVER = 10**9
 
 

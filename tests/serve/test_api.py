@@ -310,8 +310,15 @@ def test_a_name_that_is_not_this_machines_is_not_answered():
     app = create_app([SERVED["tiny"]], LIMITS, hosts=("localhost", "127.0.0.1", "::1"))
 
     async def calls(one):
-        for host, status in (("localhost:8000", 200), ("127.0.0.1", 200), ("evil.example", 421),
-                             ("[::1]", 200), ("[::1]:80", 200), ("[", 421), ("", 421)):  # fmt: skip
+        for host, status in (
+            ("localhost:8000", 200),
+            ("127.0.0.1", 200),
+            ("evil.example", 421),
+            ("[::1]", 200),
+            ("[::1]:80", 200),
+            ("[", 421),
+            ("", 421),
+        ):
             assert (await one.get("/health", headers={"Host": host})).status_code == status
 
     asyncio.run(talk(app, calls))
@@ -347,12 +354,25 @@ def test_what_cannot_be_done_is_said(client, body, message):
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"{", b"[]", b'{"number": "1"}', b'{"number": 0}', b'{"nonsense": 1}', b'{"temperature": NaN}',
-        b'{"temperature": Infinity}', b'{"seed": -1}', b'{"seed": 1.5}', b'{"number": true}', b"[" * 5000,
-        b'{"seed": 1' + b"0" * 5000 + b"}", b'{"order": 1}', b"\xff\xfe", b'{"canvas": []}',
+        b"",
+        b"{",
+        b"[]",
+        b'{"number": "1"}',
+        b'{"number": 0}',
+        b'{"nonsense": 1}',
+        b'{"temperature": NaN}',
+        b'{"temperature": Infinity}',
+        b'{"seed": -1}',
+        b'{"seed": 1.5}',
+        b'{"number": true}',
+        b"[" * 5000,
+        b'{"seed": 1' + b"0" * 5000 + b"}",
+        b'{"order": 1}',
+        b"\xff\xfe",
+        b'{"canvas": []}',
         b'{"\\ud800": 1}',
     ],
-)  # fmt: skip
+)
 def test_what_is_no_request_is_said(client, content):
     answer = client.post("/v1/unmask", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422) and answer.json()["error"]["type"] == "invalid_request_error"
@@ -365,9 +385,13 @@ schema = schemathesis.openapi.from_dict(FUZZED.openapi())
 
 @schema.parametrize()
 @settings(
-    max_examples=12, deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate],
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 def test_no_request_is_answered_with_a_5xx(case, fuzzed):
     """Schemathesis makes requests, good and bad, from the OpenAPI document."""
     answer = case.call(base_url=fuzzed)

@@ -210,8 +210,13 @@ def test_places_are_given_in_order_of_arrival():
 def test_what_is_visible_stays_and_calls_are_those_that_the_network_saw(counting):
     network_, served = counting
     canvas = [3, None, 1, None, None, 2]
-    for way in ({}, {"steps": 2}, {"predictor": "correct", "steps": 3}, {"decoding": "margin"},
-                {"sampler": "published-ancestral", "steps": 7}):  # fmt: skip
+    for way in (
+        {},
+        {"steps": 2},
+        {"predictor": "correct", "steps": 3},
+        {"decoding": "margin"},
+        {"sampler": "published-ancestral", "steps": 7},
+    ):
         network_.calls.clear()
         with running() as engine:
             (done,) = Asked(engine, served, {"canvas": canvas, "seed": 4, **way}).answer()
@@ -483,5 +488,8 @@ def test_limits_are_at_least_one(name):
 
 def test_kinds():
     assert {name: SERVED[name].kind for name in MODELS} == {
-        "tiny": "masked", "bytes": "masked", "anyorder": "any-order", "twin": "left-to-right",
-    }  # fmt: skip
+        "tiny": "masked",
+        "bytes": "masked",
+        "anyorder": "any-order",
+        "twin": "left-to-right",
+    }

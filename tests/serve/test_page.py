@@ -176,7 +176,7 @@ def test_a_link_brings_the_run_back(page: Page, tmp_path: Path) -> None:
     shape = {"temperature": 0.7, "top_p": 0.9, "draw": "inverse-cdf", "predictor": "extrapolate"}
     choose(page, "tiny", sampler="parallel", steps=3, **shape)
     page.click("[name=source][value=text]")
-    page.put("#text", TEXT + " <b>&\"#=+% é 神")
+    page.put("#text", TEXT + ' <b>&"#=+% é 神')
     page.put("#seed", 11)
     page.put("#preset", "own")
     page.put("#settings-b [data-name=sampler]", "first-hitting")
@@ -271,8 +271,10 @@ def test_characters_of_several_tokens_appear_whole(page: Page, models: Any) -> N
 
 
 def test_the_request_is_what_the_form_says(page: Page) -> None:
-    page.js("window.sent = []; const real = window.fetch;"
-            "window.fetch = (where, how) => { window.sent.push(how.body); return real(where, how); };")  # fmt: skip
+    page.js(
+        "window.sent = []; const real = window.fetch;"
+        "window.fetch = (where, how) => { window.sent.push(how.body); return real(where, how); };"
+    )
     choose(page, "tiny", sampler="parallel", steps=3, top_k=5)
     page.click("[name=source][value=text]")
     page.put("#text", TEXT)
@@ -281,15 +283,23 @@ def test_the_request_is_what_the_form_says(page: Page) -> None:
     form = {"predictor": "first-order", "draw": "exponential-race", "temperature": 1, "top_k": 5}
     form |= {"sampler": "parallel", "steps": 3}
     assert page.js("return JSON.parse(window.sent.at(-1))") == {
-        "text": TEXT, "seed": 2, "model": "tiny", "stream": True, **form,
-    }  # fmt: skip
+        "text": TEXT,
+        "seed": 2,
+        "model": "tiny",
+        "stream": True,
+        **form,
+    }
     choose(page, "tiny-ar", temperature=0.5)
     page.put("#prompt", "In the")
     page.run()
     form = {"draw": "exponential-race", "temperature": 0.5, "top_k": 5}
     assert page.js("return JSON.parse(window.sent.at(-1))") == {
-        "prompt": "In the", "seed": 2, "model": "tiny-ar", "stream": True, **form,
-    }  # fmt: skip
+        "prompt": "In the",
+        "seed": 2,
+        "model": "tiny-ar",
+        "stream": True,
+        **form,
+    }
 
 
 def test_a_newcomer_has_something_to_click(page: Page) -> None:

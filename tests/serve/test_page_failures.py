@@ -67,9 +67,7 @@ def test_a_wrong_setting_is_named_in_words(page: Page) -> None:
 def test_a_full_server_says_when_to_come_back(driver: Any, models: Any) -> None:
     limits = Limits(max_batch=1, max_queue=1, grace_seconds=5.0)
     with held(driver, models, limits=limits, allowed=0) as (page, network):
-        asked = urllib.request.Request(
-            f"{page.address}v1/unmask", b'{"seed": 1}', {"Content-Type": "application/json"}
-        )
+        asked = urllib.request.Request(f"{page.address}v1/unmask", b'{"seed": 1}', {"Content-Type": "application/json"})
 
         def ask() -> None:
             urllib.request.urlopen(asked, timeout=PATIENCE).read()

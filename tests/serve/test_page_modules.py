@@ -17,15 +17,37 @@ WEB = Path(unmask.__file__).parent / "serve" / "web"
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="needs node")
 
-PLAN = {"index": 0, "calls": 3, "canvas": [None, 7, None, None], "pieces": [None, "g", None, None], "order": [2, 0, 3],
-        "tau": [0.7, 0.5, 0.2]}  # fmt: skip
+PLAN = {
+    "index": 0,
+    "calls": 3,
+    "canvas": [None, 7, None, None],
+    "pieces": [None, "g", None, None],
+    "order": [2, 0, 3],
+    "tau": [0.7, 0.5, 0.2],
+}
 STEPS = [
     {"call": 1, "positions": [2], "tokens": [4], "pieces": [""], "probabilities": [0.5], "tau": [0.7], "entropy": 0.1},
-    {"call": 2, "positions": [0, 2], "tokens": [1, 5], "pieces": ["a", "c"], "probabilities": [0.25, 1.0],
-     "tau": [0.5, 0.5], "hidden": [2], "entropy": 0.2},
-    {"call": 3, "positions": [3], "tokens": [6], "pieces": ["é"], "probabilities": [0.125], "tau": [0.2],
-     "revised": [[2, "C"]], "entropy": 0.3},
-]  # fmt: skip
+    {
+        "call": 2,
+        "positions": [0, 2],
+        "tokens": [1, 5],
+        "pieces": ["a", "c"],
+        "probabilities": [0.25, 1.0],
+        "tau": [0.5, 0.5],
+        "hidden": [2],
+        "entropy": 0.2,
+    },
+    {
+        "call": 3,
+        "positions": [3],
+        "tokens": [6],
+        "pieces": ["é"],
+        "probabilities": [0.125],
+        "tau": [0.2],
+        "revised": [[2, "C"]],
+        "entropy": 0.3,
+    },
+]
 DONE = {"index": 0, "text": "agCé", "tokens": [1, 7, 5, 6], "nfe": 3, "ncs": 4, "entropy": 0.3, "seconds": 1.0}
 
 
@@ -83,8 +105,11 @@ def test_the_canvas_is_the_same_forwards_and_backwards() -> None:
     forward, backward, holes, curves, numbers, surprises = node("track.js", "Track", script, plan=PLAN, steps=STEPS)
     assert forward == backward and holes == 3
     assert [[cell["id"] for cell in cells] for cells in forward] == [
-        [None, 7, None, None], [None, 7, 4, None], [1, 7, 5, None], [1, 7, 5, 6],
-    ]  # fmt: skip
+        [None, 7, None, None],
+        [None, 7, 4, None],
+        [1, 7, 5, None],
+        [1, 7, 5, 6],
+    ]
     assert [cell["piece"] for cell in forward[2]] == ["a", "g", "c", None]
     assert [cell["piece"] for cell in forward[3]] == ["a", "g", "C", "é"]  # a character that became whole
     assert curves["entropy"] == [[1, 0.1], [2, 0.2], [3, 0.3]]
@@ -144,18 +169,22 @@ def test_a_link_from_before_predictor_and_decoding_were_two_settings_means_what_
 def test_only_what_applies_is_sent() -> None:
     masked, causal = {"kind": "masked"}, {"kind": "left-to-right"}
     cases = [
-        (causal, {"sampler": "parallel"}), (masked, {"sampler": "published-euler"}),
+        (causal, {"sampler": "parallel"}),
+        (masked, {"sampler": "published-euler"}),
         (masked, {"sampler": "first-hitting", "predictor": "first-order", "decoding": ""}),
         (masked, {"sampler": "ancestral", "predictor": "correct"}),
         (masked, {"sampler": "parallel", "decoding": "confidence"}),
-    ]  # fmt: skip
+    ]
     script = "return given.cases.map(([model, chosen]) => [...applicable(model, chosen)]);"
     sent = node("settings.js", "applicable", script, cases=cases)
     shape = ["draw", "temperature", "top_p", "top_k"]
     assert sent == [
-        ["model", *shape], ["model", "sampler", "steps"], ["model", "sampler", "predictor", "decoding", *shape],
-        ["model", "sampler", "steps", "predictor", "decoding", *shape], ["model", "steps", "decoding", *shape],
-    ]  # fmt: skip
+        ["model", *shape],
+        ["model", "sampler", "steps"],
+        ["model", "sampler", "predictor", "decoding", *shape],
+        ["model", "sampler", "steps", "predictor", "decoding", *shape],
+        ["model", "steps", "decoding", *shape],
+    ]
 
 
 def test_left_to_right_is_paired_with_its_twin() -> None:
@@ -165,9 +194,11 @@ def test_left_to_right_is_paired_with_its_twin() -> None:
         return {"id": name, "kind": kind, "tokenizer": tokenizer, "vocab_size": size, "samplers": samplers}
 
     models = [
-        model("digits", "masked", "levels"), model("other-ar", "left-to-right", "bpe"),
-        model("kjv-ar", "left-to-right", "bpe"), model("kjv", "masked", "bpe"),
-    ]  # fmt: skip
+        model("digits", "masked", "levels"),
+        model("other-ar", "left-to-right", "bpe"),
+        model("kjv-ar", "left-to-right", "bpe"),
+        model("kjv", "masked", "bpe"),
+    ]
     script = """
       const pair = PRESETS["left-to-right"].pair;
       return given.models.map((model) => { const { a, b } = pair(model, given.models); return [a.model, b.model]; });

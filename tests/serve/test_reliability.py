@@ -33,9 +33,14 @@ from unmask.serve.http.app import Service, create_app
 from unmask.serve.http.exchange import EventStream, Exchange, sse
 
 SMALL = Limits(
-    max_batch=2, max_queue=2, max_length=16, max_number=3, max_steps=8, max_body_bytes=600,
+    max_batch=2,
+    max_queue=2,
+    max_length=16,
+    max_number=3,
+    max_steps=8,
+    max_body_bytes=600,
     max_logits=8 * MODELS["tiny"].denoiser.vocab_size,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

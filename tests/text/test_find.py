@@ -102,10 +102,20 @@ for name in ("me/none", "me/bare", "me/bad--name"):
 print(json.dumps(said))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path,
-        env={"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1",
-             "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "UNMASK_CACHE": str(tmp_path / "none")},
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={
+            "PATH": "",
+            "HOME": str(tmp_path),
+            "PYTHONPATH": ":".join(sys.path),
+            "OMP_NUM_THREADS": "1",
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_HUB_OFFLINE": "1",
+            "UNMASK_CACHE": str(tmp_path / "none"),
+        },
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     local = unmask.load(hub / "models--me--tiny" / "snapshots" / ("a" * 40))

@@ -40,9 +40,11 @@ def metaspace(folder) -> Foreign:
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     made.decoder = tokenizers.decoders.Metaspace()
     trainer = tokenizers.trainers.UnigramTrainer(
-        vocab_size=60, unk_token="<unk>", show_progress=False,
+        vocab_size=60,
+        unk_token="<unk>",
+        show_progress=False,
         special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-    )  # fmt: skip
+    )
     made.train_from_iterator([TEXT] * 20, trainer)
     made.save(str(folder / "tokenizer.json"))
     return foreign.load(folder)
@@ -65,9 +67,13 @@ class Flat(nn.Module):
 
 def flat(tokenizer: Foreign, *, favourite: int | None = None, limit: int | None = None) -> Model:
     network = Framed(
-        Flat(tokenizer.vocab_size, favourite), vocab_size=tokenizer.vocab_size, mask_id=tokenizer.mask_id,
-        special_ids=tokenizer.special_ids, around=tokenizer.around, limit=limit,
-    )  # fmt: skip
+        Flat(tokenizer.vocab_size, favourite),
+        vocab_size=tokenizer.vocab_size,
+        mask_id=tokenizer.mask_id,
+        special_ids=tokenizer.special_ids,
+        around=tokenizer.around,
+        limit=limit,
+    )
     return Model(network, tokenizer, layout="rows")
 
 

@@ -46,11 +46,27 @@ def write_tokens(folder: Path, *, train: int = 20, valid: int = 16, letters: str
 def settings(data: Path, out: Path, **changes: Any) -> TrainConfig:
     """A run of a fraction of a second: two blocks of width 16, dropout, accumulated gradients, several epochs."""
     base: dict[str, Any] = {
-        "data": str(data), "out": str(out), "preset": "tiny", "layers": 2, "width": 16, "heads": 2, "steps": 6,
-        "batch": 6, "micro_batch": 2, "learning_rate": 1e-2, "warmup": 2, "ema": 0.9, "save_every": 2,
-        "validate_every": 3, "validate_sequences": 8, "preview": False, "tensorboard": False, "device": "cpu",
-        "threads": 1, "keep": 100,
-    }  # fmt: skip
+        "data": str(data),
+        "out": str(out),
+        "preset": "tiny",
+        "layers": 2,
+        "width": 16,
+        "heads": 2,
+        "steps": 6,
+        "batch": 6,
+        "micro_batch": 2,
+        "learning_rate": 1e-2,
+        "warmup": 2,
+        "ema": 0.9,
+        "save_every": 2,
+        "validate_every": 3,
+        "validate_sequences": 8,
+        "preview": False,
+        "tensorboard": False,
+        "device": "cpu",
+        "threads": 1,
+        "keep": 100,
+    }
     return TrainConfig(**(base | changes))
 
 
@@ -86,10 +102,16 @@ def join_as(rank: int, world: int, port: int) -> None:
     """Make this process one of several, as ``accelerate launch --cpu`` starts them."""
     torch.set_num_threads(1)
     os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def _run(config: TrainConfig, before: Before, rank: int, world: int, port: int) -> None:

@@ -26,9 +26,11 @@ def sharded() -> dict[str, Any]:
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
     plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, cpu_ram_efficient_loading=False, auto_wrap_policy="transformer_based_wrap",
+        fsdp_version=2,
+        cpu_ram_efficient_loading=False,
+        auto_wrap_policy="transformer_based_wrap",
         transformer_cls_names_to_wrap=["Block"],
-    )  # fmt: skip
+    )
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     accelerator.state.distributed_type, accelerator.state.fsdp_plugin = DistributedType.FSDP, plugin
     assert accelerator.is_fsdp2
@@ -84,11 +86,33 @@ def test_shards_have_the_losses_of_one_process_and_resume_on_it(letters: Path, t
 @pytest.mark.slow
 def test_accelerate_launch_runs_the_command(letters: Path, tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-        "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1", "-m",
-        "unmask.cli.train", str(letters), "--out", str(tmp_path / "run"), "--preset", "tiny", "--steps", "4",
-        "--batch", "4", "--no-tensorboard",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--num_cpu_threads_per_process",
+        "1",
+        "-m",
+        "unmask.cli.train",
+        str(letters),
+        "--out",
+        str(tmp_path / "run"),
+        "--preset",
+        "tiny",
+        "--steps",
+        "4",
+        "--batch",
+        "4",
+        "--no-tensorboard",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("finished after 4 steps") == 1

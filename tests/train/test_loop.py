@@ -230,9 +230,21 @@ def unigram_entropy(train_file: TokenFile, valid: TokenFile) -> float:
 def learned(data: Path, out: Path, **changes: Any) -> dict[str, Any]:
     """Train for seconds; the loss must fall, and the bound beat the unigram entropy by five standard errors."""
     config = settings(
-        data, out, width=64, batch=32, micro_batch=32, warmup=10, ema=None, learning_rate=1e-2, optimizer="muon",
-        dropout=0.0, validate_sequences=256, save_every=10_000, validate_every=10_000, **changes,
-    )  # fmt: skip
+        data,
+        out,
+        width=64,
+        batch=32,
+        micro_batch=32,
+        warmup=10,
+        ema=None,
+        learning_rate=1e-2,
+        optimizer="muon",
+        dropout=0.0,
+        validate_sequences=256,
+        save_every=10_000,
+        validate_every=10_000,
+        **changes,
+    )
     train(config)
     loss = [line["loss"] for line in metrics(out, "train")]
     assert sum(loss[-10:]) < sum(loss[:10])

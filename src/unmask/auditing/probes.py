@@ -100,17 +100,28 @@ def zero_clock(who: AuditedDraw, bits: int, vocab: int) -> Probe:
     """Does the sure class lose too often, as to clocks that are 0 once in 2^bits?"""
     q = quantum(bits)
     return sequential(
-        who, "zero clocks", q / ZERO_C, vocab, lambda r, p: float(leave_zero(r, p, q)), share=SHARE["zero"],
+        who,
+        "zero clocks",
+        q / ZERO_C,
+        vocab,
+        lambda r, p: float(leave_zero(r, p, q)),
+        share=SHARE["zero"],
         losses=ZERO_LOSSES,
-    )  # fmt: skip
+    )
 
 
 def sure_first(who: AuditedDraw, vocab: int) -> Probe:
     """Are classes lost behind a large one, as from a cumulative sum in float32?"""
     return sequential(
-        who, "sure class first", ORDER_P, vocab, lambda r, p: 0.02 * r, share=SHARE["order"], losses=ORDER_LOSSES,
+        who,
+        "sure class first",
+        ORDER_P,
+        vocab,
+        lambda r, p: 0.02 * r,
+        share=SHARE["order"],
+        losses=ORDER_LOSSES,
         first=True,
-    )  # fmt: skip
+    )
 
 
 def sequential(

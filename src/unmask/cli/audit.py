@@ -69,9 +69,16 @@ def run(chosen: AuditOptions) -> tuple[bool, str]:
         found = audit_normalisation(draw, vocab=chosen.vocab, seed=chosen.seed)
         return found.exact, json.dumps(asdict(found)) if chosen.json else found.verdict
     report = audit(
-        draw, takes=chosen.takes, library=chosen.library, budget=chosen.budget, vocab=chosen.vocab,
-        length=chosen.length, steps=chosen.steps, seed=chosen.seed, name=chosen.subject,
-    )  # fmt: skip
+        draw,
+        takes=chosen.takes,
+        library=chosen.library,
+        budget=chosen.budget,
+        vocab=chosen.vocab,
+        length=chosen.length,
+        steps=chosen.steps,
+        seed=chosen.seed,
+        name=chosen.subject,
+    )
     return report.exact, json.dumps(finite(asdict(report))) if chosen.json else text(report, chosen)
 
 
@@ -93,10 +100,11 @@ def load(target: str) -> Any:
 def text(report: AuditReport, chosen: AuditOptions) -> str:
     """The verdict in the first line, then what it rests on."""
     lines = [
-        str(report), "",
+        str(report),
+        "",
         f"{'test':<18}{'rows':>10}{'classes':>9}{'losses':>8}{'exact':>8}{'distance':>11}{'p':>10}"
         f"{'closed form':>13}{'p':>10}",
-    ]  # fmt: skip
+    ]
     for probe in report.probes:
         count = probe.count
         losses = f"{count.left:>8}{count.rows * count.r:>8.1f}" if count else f"{'':>16}"

@@ -88,9 +88,17 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
             note = f"note: sequences of {tokens.length} tokens; the model was trained on {model.length} at a time"
             print(note, file=sys.stderr)
         return evaluate(
-            model, tokens, by=chosen.by, passes=chosen.passes, until=chosen.until, sequences=chosen.sequences,
-            batch=chosen.batch, seed=chosen.seed, partial=partial, progress=progress,
-        )  # fmt: skip
+            model,
+            tokens,
+            by=chosen.by,
+            passes=chosen.passes,
+            until=chosen.until,
+            sequences=chosen.sequences,
+            batch=chosen.batch,
+            seed=chosen.seed,
+            partial=partial,
+            progress=progress,
+        )
 
 
 def _write(chosen: EvaluateOptions, made: Evaluation) -> None:

@@ -184,15 +184,39 @@ def _lines(points: Sequence[Point], stream: TextIO) -> None:
 
 def table(points: Sequence[Point]) -> str:
     """Every point with all that it takes to read it."""
-    header = ("model", "kind", "sampler", "steps", "T", "draw", "samples", "perplexity (corpus)", "(mean of sequences)",
-              "entropy, nats", "calls", "seconds", "CPU seconds")  # fmt: skip
+    header = (
+        "model",
+        "kind",
+        "sampler",
+        "steps",
+        "T",
+        "draw",
+        "samples",
+        "perplexity (corpus)",
+        "(mean of sequences)",
+        "entropy, nats",
+        "calls",
+        "seconds",
+        "CPU seconds",
+    )
     rows = [header] + [
-        (point.model, point.kind, point.sampler, "" if point.steps is None else str(point.steps),
-         f"{point.temperature:g}", point.draw if point.dtype == "none" else f"{point.draw}, {point.dtype}",
-         f"{point.num} x {point.length}", str(point.perplexity), str(point.mean_perplexity), str(point.entropy),
-         f"{point.calls:.4g}", f"{point.seconds:.3g}", f"{point.cpu_seconds:.3g}")
+        (
+            point.model,
+            point.kind,
+            point.sampler,
+            "" if point.steps is None else str(point.steps),
+            f"{point.temperature:g}",
+            point.draw if point.dtype == "none" else f"{point.draw}, {point.dtype}",
+            f"{point.num} x {point.length}",
+            str(point.perplexity),
+            str(point.mean_perplexity),
+            str(point.entropy),
+            f"{point.calls:.4g}",
+            f"{point.seconds:.3g}",
+            f"{point.cpu_seconds:.3g}",
+        )
         for point in points
-    ]  # fmt: skip
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if not points:

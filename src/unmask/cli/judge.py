@@ -145,9 +145,10 @@ def _molecules(samples: Samples, training: str) -> dict[str, float]:
     found = judged(samples.texts, training=frozenset(known))
     assert found.novelty is not None
     return {
-        "valid molecules": found.validity, "unique, of the valid": found.uniqueness,
+        "valid molecules": found.validity,
+        "unique, of the valid": found.uniqueness,
         f"not in {training}, of the unique": found.novelty,
-    }  # fmt: skip
+    }
 
 
 def _mauve(samples: Samples, references: Samples, known: CausalJudge, chosen: JudgeOptions) -> dict[str, float]:

@@ -55,9 +55,12 @@ def parsed(options: type[Chosen], arguments: Sequence[str], verb: str, **positio
         given.append((name, kind, field(default=known[name].default)) if optional else (name, kind))
     Parsed: Any = make_dataclass("Parsed", given, bases=(options,), frozen=True, kw_only=True)
     chosen: Chosen = tyro.cli(
-        Parsed, args=list(arguments), prog=f"unmask {verb}", description=inspect.cleandoc(options.__doc__ or ""),
+        Parsed,
+        args=list(arguments),
+        prog=f"unmask {verb}",
+        description=inspect.cleandoc(options.__doc__ or ""),
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
-    )  # fmt: skip
+    )
     return chosen
 
 

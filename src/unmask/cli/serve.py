@@ -85,9 +85,12 @@ def _serve(options: ServeOptions) -> None:
         models = [served(name, options.device) for name in options.models or _boxed()]
         app = create_app(models, options.limits, token=token, hosts=(*LOOPBACK, options.host) if loopback else ())
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False,
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
             timeout_graceful_shutdown=max(1, round(options.limits.grace_seconds)),
-        )  # fmt: skip
+        )
         _server(config, app, models, token).run(sockets=[listening])
 
 
@@ -110,7 +113,7 @@ def hello(address: str, models: Sequence[Served], token: str | None) -> str:
         path, asked = "v1/completions", f'{{"model": "{model.name}", "prompt": "In the ", "max_tokens": 24}}'
     headers = "-H 'Content-Type: application/json'"
     if token is not None:
-        headers += f" -H \"Authorization: Bearer ${TOKEN}\""
+        headers += f' -H "Authorization: Bearer ${TOKEN}"'
     return f"""serving {", ".join(one.model.name for one in models)} at {address}
 open it in a browser, or type
   curl {address}/{path} {headers} -d '{asked}'"""

@@ -82,19 +82,20 @@ def _profile(chosen: StepsOptions, model: Model) -> EntropyProfile:
     with found(chosen.data, model, split=chosen.split) as tokens:
         num = min(chosen.sequences or len(tokens), len(tokens))
         rows = tokens.sequences(torch.arange(num) * len(tokens) // max(num, 1))
-    return entropy_profile(
-        model.denoiser, rows, passes=chosen.passes, schedule=model.schedule, seed=chosen.seed
-    )
+    return entropy_profile(model.denoiser, rows, passes=chosen.passes, schedule=model.schedule, seed=chosen.seed)
 
 
 def _costs(profile: EntropyProfile, steps: Sequence[int]) -> list[theory.ParallelCost]:
     """What equal sizes lose, and what those lose that are optimal for the smoothed profile."""
     fit = theory.smoothed(profile.nats, profile.errors)
     return [
-        replace(cost, equal=theory.parallel_loss(profile.nats, theory.equal_sizes(len(fit), cost.steps)),
-                optimal=theory.parallel_loss(profile.nats, cost.sizes))
+        replace(
+            cost,
+            equal=theory.parallel_loss(profile.nats, theory.equal_sizes(len(fit), cost.steps)),
+            optimal=theory.parallel_loss(profile.nats, cost.sizes),
+        )
         for cost in theory.parallel_costs(fit, steps)
-    ]  # fmt: skip
+    ]
 
 
 def _calls(model: Model, length: int, window: int, chosen: StepsOptions) -> float:
@@ -119,11 +120,12 @@ def _lines(
         f"{chosen.model}: nats of a hidden token given n visible ones, on {profile.sequences:,} sequences of {length}",
         "  n     " + "".join(f"{n:7d}" for n in counts),
         "  h(n)  " + "".join(f"{profile.nats[n]:7.2f}" for n in counts),
-        "  error " + "".join(f"{profile.errors[n]:7.2f}" for n in counts), "",
+        "  error " + "".join(f"{profile.errors[n]:7.2f}" for n in counts),
+        "",
         f"nats lost per sequence, of {sum(profile.nats):.1f}, by decoding in N calls; the optimal sizes of groups are",
         "those of a smooth curve within the errors of the profile, because its noise has minima of its own",
         "  calls N    equal sizes    optimal sizes",
-    ]  # fmt: skip
+    ]
     lines += [f"  {cost.steps:7d} {cost.equal:14.2f} {cost.optimal:16.2f}" for cost in costs]
     if ahead:
         each = ", ".join(f"{calls:.1f} calls with a window of {window}" for window, calls in ahead.items())

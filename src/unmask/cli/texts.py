@@ -84,9 +84,13 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
 
     canvas = torch.tensor(ids, dtype=torch.int64).expand(number, -1)
     return view(
-        model.tokenizer, canvas, model.denoiser.mask_id, stream=sys.stderr, with_canvas=sys.stdout.isatty(),
+        model.tokenizer,
+        canvas,
+        model.denoiser.mask_id,
+        stream=sys.stderr,
+        with_canvas=sys.stdout.isatty(),
         width=model.token_width,
-    )  # fmt: skip
+    )
 
 
 def write(chosen: TextOptions, model: Model, made: TextSample) -> None:

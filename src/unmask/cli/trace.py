@@ -29,9 +29,16 @@ def records(made: TextSample, *, model: str, seed: int, **how: Any) -> Iterator[
     tokens, nfe, ncs = made.tokens.tolist(), made.nfe.tolist(), made.ncs.tolist()
     for i, text in enumerate(made.text):
         yield {
-            "text": text, "seed": seed, "index": i, "nfe": nfe[i], "ncs": ncs[i], "model": model, **how,
-            "tokens": tokens[i], "trace": traces[i],
-        }  # fmt: skip
+            "text": text,
+            "seed": seed,
+            "index": i,
+            "nfe": nfe[i],
+            "ncs": ncs[i],
+            "model": model,
+            **how,
+            "tokens": tokens[i],
+            "trace": traces[i],
+        }
 
 
 def _entry(step: Step, row: int) -> dict[str, Any]:

@@ -60,9 +60,12 @@ def parse(arguments: Sequence[str]) -> TrainConfig:
     if settings:
         default = Arguments(**({"data": tyro.MISSING} | settings))
     parsed = tyro.cli(
-        Arguments, args=rest, default=default, prog="unmask train",
+        Arguments,
+        args=rest,
+        default=default,
+        prog="unmask train",
         description=f"{TrainConfig.__doc__} --config FILE.toml reads settings from a file; flags come before it.",
-    )  # fmt: skip
+    )
     return TrainConfig(**{field.name: getattr(parsed, field.name) for field in fields(TrainConfig)})
 
 

@@ -54,9 +54,13 @@ def view(
     shown = CanvasView(tokenizer, canvas, mask_id, with_canvas=with_canvas, width=width)
     with Live(
         get_renderable=lambda: shown.render(console.size.width, console.size.height),
-        console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True, redirect_stdout=False,
-        redirect_stderr=False, vertical_overflow="crop",
-    ):  # fmt: skip
+        console=console,
+        refresh_per_second=REFRESHES_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        vertical_overflow="crop",
+    ):
         yield shown
 
 

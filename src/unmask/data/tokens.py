@@ -171,9 +171,15 @@ class TokenWriter:
     """Writes one token file in blocks; ``finish`` makes it appear, and leaving the block without it leaves nothing."""
 
     def __init__(
-        self, path: str | os.PathLike[str], tokenizer: Tokenizer, length: int, layout: str, *, dtype: str | None = None,
+        self,
+        path: str | os.PathLike[str],
+        tokenizer: Tokenizer,
+        length: int,
+        layout: str,
+        *,
+        dtype: str | None = None,
         source: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path = Path(path)
         if self.path.exists():
             raise ValueError(f"{self.path} already exists and is not overwritten")
@@ -222,9 +228,12 @@ class TokenWriter:
         if not self._num:
             raise ValueError(f"{self.path}: no sequence was written")
         self._header = Header(
-            **(asdict(self._header) | {"num": self._num, "characters": characters, "bytes": bytes}
-               | {"sha256": self._digest.hexdigest()})
-        )  # fmt: skip
+            **(
+                asdict(self._header)
+                | {"num": self._num, "characters": characters, "bytes": bytes}
+                | {"sha256": self._digest.hexdigest()}
+            )
+        )
         header = self._json().ljust(self._space)
         self._file.seek(0)
         self._file.write(PREFIX.pack(b"\0" * 8, VERSION, zlib.crc32(header), len(header)) + header)

@@ -36,9 +36,15 @@ def found(data: str, model: Model, *, split: str = "valid", progress: Progress |
         with TemporaryDirectory() as scratch:
             # Both parts of what `prepare` makes are of the whole text; one of them is what is wanted.
             _, whole = prepare(
-                data, Path(scratch) / "data", tokenizer=tokenizer, length=model.length, layout=model.layout, name=data,
-                valid=data, progress=progress,
-            )  # fmt: skip
+                data,
+                Path(scratch) / "data",
+                tokenizer=tokenizer,
+                length=model.length,
+                layout=model.layout,
+                name=data,
+                valid=data,
+                progress=progress,
+            )
             yield whole
 
 

@@ -29,7 +29,12 @@ from unmask.text.model import Model, SamplingOptions, TextSample
 
 
 def generate(
-    model: Any, tokenizer: Any, text: str, *, length: int | None = None, num: int = 1,
+    model: Any,
+    tokenizer: Any,
+    text: str,
+    *,
+    length: int | None = None,
+    num: int = 1,
     **options: Unpack[SamplingOptions],
 ) -> TextSample:
     """Fill every ``tokenizer.mask_token`` of a text, ``num`` times, with any masked LM of transformers.

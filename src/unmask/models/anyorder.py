@@ -67,10 +67,13 @@ def two_streams(tokens: Tensor, mask_id: int, taps: int, when: Tensor | None, ro
     (batch, length), more = tokens.shape, (0, rows.shape[1])
     every, rank = torch.arange(length, device=tokens.device).expand_as(tokens), _ranks(tokens, when)
     entries = _entries(
-        functional.pad(tokens, more, value=mask_id), torch.cat((every, rows), 1),
+        functional.pad(tokens, more, value=mask_id),
+        torch.cat((every, rows), 1),
         functional.pad(torch.ones_like(tokens, dtype=torch.bool), more),
-        torch.cat((rank, rank.gather(1, rows) - 1), 1), every, taps,
-    )  # fmt: skip
+        torch.cat((rank, rank.gather(1, rows) - 1), 1),
+        every,
+        taps,
+    )
     return entries._replace(rows=length + torch.arange(rows.shape[1], device=rows.device).expand(batch, -1))
 
 

@@ -40,8 +40,14 @@ class DDiT(Transformer, Pretrained):
         """Whether the answer depends on the order in which tokens became visible, and a cache is exact."""
         return self.config.attention == "order"
 
-    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None,
-                previous: Tensor | None = None, when: Tensor | None = None) -> Tensor:  # fmt: skip
+    def forward(
+        self,
+        tokens: Tensor,
+        time: Tensor | None = None,
+        rows: Tensor | None = None,
+        previous: Tensor | None = None,
+        when: Tensor | None = None,
+    ) -> Tensor:
         """tokens [B, L], time [B], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows.
 
         ``previous`` [B, L, width] is an earlier answer of ``states``, for a self-conditioned network. ``when`` [B, L],
@@ -49,23 +55,47 @@ class DDiT(Transformer, Pretrained):
         """
         return self.logits(self.states(tokens, time, rows, previous, when))
 
-    def states(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None,
-               previous: Tensor | None = None, when: Tensor | None = None) -> Tensor:  # fmt: skip
+    def states(
+        self,
+        tokens: Tensor,
+        time: Tensor | None = None,
+        rows: Tensor | None = None,
+        previous: Tensor | None = None,
+        when: Tensor | None = None,
+    ) -> Tensor:
         """The final states [B, R, width]: arguments as in ``forward``."""
         return self._states(tokens, time, None if rows is None else by_rows(rows), previous, when)
 
-    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None,
-               when: Tensor | None = None) -> Tensor:  # fmt: skip
+    def packed(
+        self,
+        tokens: Tensor,
+        time: Tensor | None,
+        where: Tensor,
+        previous: Tensor | None = None,
+        when: Tensor | None = None,
+    ) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
         return self.logits(self.states_where(tokens, time, where, previous, when))
 
-    def states_where(self, tokens: Tensor, time: Tensor | None, where: Tensor, previous: Tensor | None = None,
-                     when: Tensor | None = None) -> Tensor:  # fmt: skip
+    def states_where(
+        self,
+        tokens: Tensor,
+        time: Tensor | None,
+        where: Tensor,
+        previous: Tensor | None = None,
+        when: Tensor | None = None,
+    ) -> Tensor:
         """The final states [M, width] of ``packed``."""
         return self._states(tokens, time, where.nonzero(as_tuple=True), previous, when)
 
-    def _states(self, tokens: Tensor, time: Tensor | None, at: tuple[Tensor, ...] | None, previous: Tensor | None,
-                when: Tensor | None) -> Tensor:  # fmt: skip
+    def _states(
+        self,
+        tokens: Tensor,
+        time: Tensor | None,
+        at: tuple[Tensor, ...] | None,
+        previous: Tensor | None,
+        when: Tensor | None,
+    ) -> Tensor:
         check_tokens(tokens)
         config = self.config
         entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, when)

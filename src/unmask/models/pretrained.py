@@ -233,7 +233,12 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
     mask = "one past the data" if config.mask_id == config.vocab_size else "inside the vocabulary, never drawn"
     return "\n".join(
         [
-            "---", *front, "---", "", f"# {kind}, {millions:.1f} M parameters", "",
+            "---",
+            *front,
+            "---",
+            "",
+            f"# {kind}, {millions:.1f} M parameters",
+            "",
             f"- Network: {config.layers} layers, width {config.width}, {config.heads} heads; sequences of "
             f"{config.length} tokens; conditioning: {config.conditioning}"
             + ("" if config.attention == "bidirectional" else f"; attention: {config.attention}"),
@@ -241,11 +246,19 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             f"- Data: {card.data or unknown}",
             f"- Tokens seen in training: {unknown if card.tokens_seen is None else f'{card.tokens_seen:,}'}",
             f"- Held-out {'negative log-likelihood' if model.architecture == 'causal' else 'bound (NELBO)'}: {bound}",
-            f"- License: {card.license or unknown}", *([f"- Notes: {card.notes}"] if card.notes else []),
-            *([f"- Command: `{card.command}`"] if card.command else []), "", *_shown(card.samples),
-            "## How to sample", "", "```python", *_snippet(model.architecture, config.length), "```", "",
+            f"- License: {card.license or unknown}",
+            *([f"- Notes: {card.notes}"] if card.notes else []),
+            *([f"- Command: `{card.command}`"] if card.command else []),
+            "",
+            *_shown(card.samples),
+            "## How to sample",
+            "",
+            "```python",
+            *_snippet(model.architecture, config.length),
+            "```",
+            "",
         ]
-    )  # fmt: skip
+    )
 
 
 def _shown(samples: Sequence[str]) -> list[str]:
@@ -258,18 +271,22 @@ def _snippet(architecture: str, length: int) -> list[str]:
     """Code that samples from this folder: ids, by names that this package exports."""
     if architecture == "causal":
         return [
-            "import unmask", "from unmask.models.causal import Causal", "",
+            "import unmask",
+            "from unmask.models.causal import Causal",
+            "",
             'model = Causal.from_pretrained("this folder or repository")',
             f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
-        ]  # fmt: skip
+        ]
     return [
-        "import unmask", "from unmask.models.ddit import DDiT", "",
+        "import unmask",
+        "from unmask.models.ddit import DDiT",
+        "",
         'model = DDiT.from_pretrained("this folder or repository")',
         "# First-hitting: exact, one token per call.",
         f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
         "# Four times fewer calls, several tokens at a time.",
         f"coarse = unmask.sample(model, num=4, length={length}, plan=unmask.plan.parallel, steps={-(-length // 4)})",
-    ]  # fmt: skip
+    ]
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -71,8 +71,21 @@ class Cell:
         return (self.subject, self.how.label, self.steps, *size, *intervals, self.nfe, self.seconds)
 
 
-COLUMNS = ("subject", "sampler", "N", "sequences", "L", "perplexity", "from", "to", "entropy", "entropy from",
-           "entropy to", "NFE", "seconds per sequence")  # fmt: skip
+COLUMNS = (
+    "subject",
+    "sampler",
+    "N",
+    "sequences",
+    "L",
+    "perplexity",
+    "from",
+    "to",
+    "entropy",
+    "entropy from",
+    "entropy to",
+    "NFE",
+    "seconds per sequence",
+)
 
 
 def table(cells: list[Cell]) -> Table:

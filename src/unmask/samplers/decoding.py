@@ -136,10 +136,16 @@ class Ranked:
         else:
             calls = holes.clone()
         return RankState(
-            task, canvas.clone(), calls, ((masked.cumsum(1) - 1) // (self.block or max(length, 1))).cpu(), turns,
-            torch.zeros_like(holes), task.streams.at("token", length), task.streams.at("ranking", length),
+            task,
+            canvas.clone(),
+            calls,
+            ((masked.cumsum(1) - 1) // (self.block or max(length, 1))).cpu(),
+            turns,
+            torch.zeros_like(holes),
+            task.streams.at("token", length),
+            task.streams.at("ranking", length),
             torch.zeros(canvas.shape, dtype=torch.int64),
-        )  # fmt: skip
+        )
 
     def ask(self, state: RankState) -> Ask:
         """The masked positions of each sequence's first block that has any."""
@@ -255,8 +261,10 @@ def llada(block_length: int | None = None) -> Ranked:
 
 
 DREAM: dict[str, tuple[Score, Literal["mean", "token"]]] = {
-    "entropy": (negative_entropy, "mean"), "maskgit_plus": (probability, "token"), "topk_margin": (gap, "mean"),
-}  # fmt: skip
+    "entropy": (negative_entropy, "mean"),
+    "maskgit_plus": (probability, "token"),
+    "topk_margin": (gap, "mean"),
+}
 
 
 def dream(alg: str = "entropy", *, alg_temp: float = 0.0, eps: float = 1e-3) -> Ranked:

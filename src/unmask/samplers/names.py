@@ -24,22 +24,34 @@ from unmask.sampler import Sampler
 
 PlanName = Literal["first-hitting", "parallel", "ancestral"]
 PLANS: dict[str, Planner] = {
-    "first-hitting": plans.first_hitting, "parallel": plans.parallel, "ancestral": plans.ancestral,
-}  # fmt: skip
+    "first-hitting": plans.first_hitting,
+    "parallel": plans.parallel,
+    "ancestral": plans.ancestral,
+}
 PublishedName = Literal["published-ancestral", "published-euler", "published-tweedie", "published-law"]
 PUBLISHED: tuple[str, ...] = get_args(PublishedName)
 SamplerName = Literal[PlanName, PublishedName]
 
 PredictorName = Literal["first-order", "extrapolate", "correct", "auto"]
 PREDICTORS: dict[str, Predictor] = {
-    "first-order": predictors.first_order, "extrapolate": predictors.extrapolate, "correct": predictors.correct,
-}  # fmt: skip
+    "first-order": predictors.first_order,
+    "extrapolate": predictors.extrapolate,
+    "correct": predictors.correct,
+}
 
 LEFT_TO_RIGHT = "left-to-right"
 DecodingName = Literal[
-    "confidence", "llada", "dream", "margin", "entropy", "entropy-bounded", "left-to-right", "remdm-cap",
-    "remdm-rescale", "remdm-confidence",
-]  # fmt: skip
+    "confidence",
+    "llada",
+    "dream",
+    "margin",
+    "entropy",
+    "entropy-bounded",
+    "left-to-right",
+    "remdm-cap",
+    "remdm-rescale",
+    "remdm-confidence",
+]
 DECODING: tuple[str, ...] = get_args(DecodingName)
 
 
@@ -48,9 +60,11 @@ def published(name: str) -> Sampler:
     from unmask.samplers import law, published
 
     found: dict[str, Callable[[], Sampler]] = {
-        "published-ancestral": published.Coupled, "published-euler": published.sedd_euler,
-        "published-tweedie": published.sedd_tweedie, "published-law": law.CoupledByLaw,
-    }  # fmt: skip
+        "published-ancestral": published.Coupled,
+        "published-euler": published.sedd_euler,
+        "published-tweedie": published.sedd_tweedie,
+        "published-law": law.CoupledByLaw,
+    }
     sampler: Sampler = _named("sampler", name, found)()
     return sampler
 
@@ -60,11 +74,17 @@ def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[s
     from unmask.samplers import decoding, remasking
 
     orders: dict[str, Callable[..., Any]] = {
-        "confidence": decoding.confidence, "llada": decoding.low_confidence, "dream": decoding.dream,
-        "margin": decoding.margin, "entropy": decoding.entropy, "entropy-bounded": decoding.entropy_bounded,
-        LEFT_TO_RIGHT: lambda: None, "remdm-cap": remasking.remdm_cap, "remdm-rescale": remasking.remdm_rescale,
+        "confidence": decoding.confidence,
+        "llada": decoding.low_confidence,
+        "dream": decoding.dream,
+        "margin": decoding.margin,
+        "entropy": decoding.entropy,
+        "entropy-bounded": decoding.entropy_bounded,
+        LEFT_TO_RIGHT: lambda: None,
+        "remdm-cap": remasking.remdm_cap,
+        "remdm-rescale": remasking.remdm_rescale,
         "remdm-confidence": remasking.remdm_confidence,
-    }  # fmt: skip
+    }
     make = _named("decoding", name, orders)
     for number in numbers:
         if number not in inspect.signature(make).parameters:
@@ -86,14 +106,19 @@ def truncated(logits: Tensor, noise: Noise) -> Tensor:
 
 DrawName = Literal["exponential-race", "inverse-cdf", "gumbel-float64", "gumbel-float32", "truncated"]
 DRAWS: dict[str, draws.Draw] = {
-    "exponential-race": draws.exponential_race, "inverse-cdf": draws.inverse_cdf,
-    "gumbel-float64": draws.gumbel(torch.float64), "gumbel-float32": draws.gumbel(torch.float32),
+    "exponential-race": draws.exponential_race,
+    "inverse-cdf": draws.inverse_cdf,
+    "gumbel-float64": draws.gumbel(torch.float64),
+    "gumbel-float32": draws.gumbel(torch.float32),
     "truncated": truncated,
-}  # fmt: skip
+}
 PRECISIONS = {
-    "exponential-race": "float64", "inverse-cdf": "float64", "gumbel-float64": "float64", "gumbel-float32": "float32",
+    "exponential-race": "float64",
+    "inverse-cdf": "float64",
+    "gumbel-float64": "float64",
+    "gumbel-float32": "float32",
     "truncated": "float64, truncated as float32 is",
-}  # fmt: skip
+}
 """The precision of each draw, for whoever judges its samples."""
 
 

@@ -88,11 +88,16 @@ class Remasking:
         bound = torch.full_like(holes, task.steps + int(bool(task.schedule.alpha(0.0) < 1)))
         calls = torch.where(holes > 0, bound if self.eta else torch.minimum(holes, bound), 0)
         return RemaskState(
-            task, canvas.clone(), calls, start_time(holes, length, task.schedule),
-            torch.where(holes > 0, task.steps, 0), torch.full(canvas.shape, torch.inf, dtype=torch.float64),
-            task.streams.at("remasking", length), task.streams.at("token", length),
+            task,
+            canvas.clone(),
+            calls,
+            start_time(holes, length, task.schedule),
+            torch.where(holes > 0, task.steps, 0),
+            torch.full(canvas.shape, torch.inf, dtype=torch.float64),
+            task.streams.at("remasking", length),
+            task.streams.at("token", length),
             torch.zeros(canvas.shape, dtype=torch.int64),
-        )  # fmt: skip
+        )
 
     def ask(self, state: RemaskState) -> RemaskAsk:
         """Take each sequence to its next step that unmasks something, masking others again on the way."""

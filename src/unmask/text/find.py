@@ -142,10 +142,14 @@ def _describe_theirs(folder: Path) -> dict[str, Any]:
     there = adapters.look(folder)
     said = adapters.recognise(there).about(there)
     return {
-        "architecture": said["format"], "megabytes": sum(t.bytes for t in there.tensors.values()) / 1e6,
-        "length": said.get("length"), "tokenizer": said["format"], "vocab_size": said.get("vocab_size") or 0,
-        "characters_per_token": None, "card": {},
-    }  # fmt: skip
+        "architecture": said["format"],
+        "megabytes": sum(t.bytes for t in there.tensors.values()) / 1e6,
+        "length": said.get("length"),
+        "tokenizer": said["format"],
+        "vocab_size": said.get("vocab_size") or 0,
+        "characters_per_token": None,
+        "card": {},
+    }
 
 
 def _cache() -> Path:

@@ -47,10 +47,13 @@ def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
     if schedule not in SCHEDULES:
         raise ValueError(f"{folder / CONFIG}: schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
     return Model(
-        network, tokenizer, SCHEDULES[schedule], name=name,
+        network,
+        tokenizer,
+        SCHEDULES[schedule],
+        name=name,
         layout=extra.get("layout", "rows" if tokenizer.kind in ROWS else "wrapped"),
         characters_per_token=extra.get("characters_per_token"),
-    )  # fmt: skip
+    )
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
@@ -65,7 +68,11 @@ def about(folder: Path) -> dict[str, Any]:
     (config, header), tokenizer = pretrained.read_config(folder), tokenizer_of(folder)
     extra = header.get("extra") or {}
     return {
-        "architecture": header["architecture"], "megabytes": (folder / pretrained.WEIGHTS).stat().st_size / 1e6,
-        "length": config.length, "tokenizer": tokenizer.kind, "vocab_size": tokenizer.vocab_size,
-        "characters_per_token": extra.get("characters_per_token"), "card": header.get("card") or {},
-    }  # fmt: skip
+        "architecture": header["architecture"],
+        "megabytes": (folder / pretrained.WEIGHTS).stat().st_size / 1e6,
+        "length": config.length,
+        "tokenizer": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "characters_per_token": extra.get("characters_per_token"),
+        "card": header.get("card") or {},
+    }

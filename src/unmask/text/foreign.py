@@ -275,9 +275,8 @@ def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> Fo
         lower = not any(token != token.lower() for token in vocab if not re.fullmatch(r"\[\w+\]", token))
     import_tokenizers()
     made: Any = importlib.import_module("tokenizers.implementations").BertWordPieceTokenizer(
-        {token: i for i, token in enumerate(vocab)}, lowercase=bool(lower),
-        strip_accents=settings.get("strip_accents"),
-    )  # fmt: skip
+        {token: i for i, token in enumerate(vocab)}, lowercase=bool(lower), strip_accents=settings.get("strip_accents")
+    )
     special = frozenset(i for i, token in enumerate(vocab) if token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
 
     def encoder(text: str) -> Sequence[int]:

@@ -168,9 +168,15 @@ class Model:
         parts = []
         for same in by_length.values():
             found = nelbo(
-                for_bound(self.denoiser), torch.stack([rows[r][1] for r in same]), by=by, passes=passes, seed=seed,
-                index=torch.tensor(same), schedule=self.schedule, batch=batch,
-            )  # fmt: skip
+                for_bound(self.denoiser),
+                torch.stack([rows[r][1] for r in same]),
+                by=by,
+                passes=passes,
+                seed=seed,
+                index=torch.tensor(same),
+                schedule=self.schedule,
+                batch=batch,
+            )
             parts.append((torch.tensor([rows[r][0] for r in same]), found))
         return per_text(parts, torch.tensor([len(text) for text in texts]))
 

@@ -116,9 +116,13 @@ class Tokenizer:
     def to_json(self) -> str:
         """The canonical JSON: sorted keys, no spaces, ASCII."""
         content = {
-            "format": FORMAT, "kind": self.kind, "vocab": self.vocab, "merges": self.merges,
-            "eos_id": self.eos_id, "pad_id": self.pad_id,
-        }  # fmt: skip
+            "format": FORMAT,
+            "kind": self.kind,
+            "vocab": self.vocab,
+            "merges": self.merges,
+            "eos_id": self.eos_id,
+            "pad_id": self.pad_id,
+        }
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     @classmethod

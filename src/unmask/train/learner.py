@@ -53,9 +53,12 @@ class Learner:
         if config.compile:
             _compile(bare)
         made = optimizer.make(
-            bare, muon=config.optimizer == "muon", betas=(config.beta1, config.beta2), eps=config.eps,
+            bare,
+            muon=config.optimizer == "muon",
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
             weight_decay=config.weight_decay,
-        )  # fmt: skip
+        )
         self.losses, *self.optimizers = accelerator.prepare(Losses(bare, config.objective), *made)
         self.network: DDiT | Causal = accelerator.unwrap_model(self.losses).network
         self.sharded = any(hasattr(parameter, "full_tensor") for parameter in self.network.parameters())
@@ -77,9 +80,15 @@ class Learner:
         assert config.batch and config.steps is not None and config.learning_rate
         indices = global_batch(len(tokens), config.batch, config.seed, self.step)
         masking = of_step(
-            config.objective, config.times, batch=config.batch, length=tokens.length, schedule=self.schedule,
-            seed=config.seed, step=self.step, adaptive=self.adaptive,
-        )  # fmt: skip
+            config.objective,
+            config.times,
+            batch=config.batch,
+            length=tokens.length,
+            schedule=self.schedule,
+            seed=config.seed,
+            step=self.step,
+            adaptive=self.adaptive,
+        )
         terms = self._accumulate(tokens, indices, masking)
         norm = float(whole(self.accelerator.clip_grad_norm_(self.losses.parameters(), config.clip)))
         loss = float((terms * masking.weight).sum() / (config.batch * tokens.length))
@@ -127,9 +136,13 @@ class Learner:
         path = trouble / f"not-finite-step-{self.step:08d}.json"
         bad = ~terms.isfinite()
         record = {
-            "step": self.step, "loss": repr(loss), "gradient_norm": repr(norm), "seed": self.config.seed,
-            "sequences": indices.tolist(), "sequences_not_finite": indices[bad].tolist(),
-        }  # fmt: skip
+            "step": self.step,
+            "loss": repr(loss),
+            "gradient_norm": repr(norm),
+            "seed": self.config.seed,
+            "sequences": indices.tolist(),
+            "sequences_not_finite": indices[bad].tolist(),
+        }
         if self.accelerator.is_main_process:
             write_whole(path, (json.dumps(record, indent=1) + "\n").encode())
         raise NotFinite(

@@ -112,8 +112,13 @@ class Training:
         seconds = time.perf_counter() - started
         step = self.learner.step
         if step % self.config.log_every == 0 or step == self.config.steps:
-            self.log("train", loss=result.loss, gradient_norm=result.gradient_norm, learning_rate=result.learning_rate,
-                     seconds=seconds)  # fmt: skip
+            self.log(
+                "train",
+                loss=result.loss,
+                gradient_norm=result.gradient_norm,
+                learning_rate=result.learning_rate,
+                seconds=seconds,
+            )
         self.tell(Stepped(step, result.loss, result.gradient_norm, result.learning_rate, seconds))
 
     def validate(self, signals: Signals) -> None:
@@ -122,10 +127,15 @@ class Training:
         assert config.micro_batch is not None
         with learner.with_average():
             bound = validate(
-                learner.losses, self.data.valid, learner.accelerator, kind=config.objective,
-                sequences=config.validate_sequences, micro_batch=config.micro_batch, schedule=learner.schedule,
+                learner.losses,
+                self.data.valid,
+                learner.accelerator,
+                kind=config.objective,
+                sequences=config.validate_sequences,
+                micro_batch=config.micro_batch,
+                schedule=learner.schedule,
                 stop=lambda: self._agreed(signals),
-            )  # fmt: skip
+            )
             if bound is None:
                 return
             learner.validated, learner.bound = learner.step, bound.record()

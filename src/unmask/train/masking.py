@@ -18,16 +18,21 @@ from unmask.protocol import follows_order, for_bound
 from unmask.schedule import Linear, Schedule
 from unmask.train import head
 
-TIMES: dict[str, timing.Times] = {
-    "independent": timing.independent, "vdm": timing.vdm, "stratified": timing.stratified,
-}  # fmt: skip
+TIMES: dict[str, timing.Times] = {"independent": timing.independent, "vdm": timing.vdm, "stratified": timing.stratified}
 ALL_TOKENS = ("left-to-right", "two-stream")  # objectives that are the chain rule: every token is a term, of weight 1
 
 
 def of_step(
-    kind: str, times: str, *, batch: int, length: int, schedule: Schedule, seed: int, step: int,
+    kind: str,
+    times: str,
+    *,
+    batch: int,
+    length: int,
+    schedule: Schedule,
+    seed: int,
+    step: int,
     adaptive: timing.AdaptiveCount | None = None,
-) -> Masking:  # fmt: skip
+) -> Masking:
     """The masking of one step's global batch, for an objective and a way of drawing times, with a uniform order."""
 
     def uniforms(purpose: str, *shape: int) -> Tensor:

@@ -1,12 +1,12 @@
 """A run's folder: whose it is, its metrics, its checkpoints and its model.
 
-    config.toml       the effective configuration; ``unmask train --config`` reads it
-    run.json          what the run was started on: the data's fingerprint and the network
-    metrics.jsonl     one line per logged step, validation and preview
-    checkpoints/      see checkpoint.py
-    curve.png         in the end, the loss and the bound as a picture, where matplotlib is installed
-    model/            in the end, the averaged weights with config, card and tokenizer, for ``unmask sample``
-    data/             the token files, where DATA was a text
+config.toml       the effective configuration; ``unmask train --config`` reads it
+run.json          what the run was started on: the data's fingerprint and the network
+metrics.jsonl     one line per logged step, validation and preview
+checkpoints/      see checkpoint.py
+curve.png         in the end, the loss and the bound as a picture, where matplotlib is installed
+model/            in the end, the averaged weights with config, card and tokenizer, for ``unmask sample``
+data/             the token files, where DATA was a text
 """
 
 from __future__ import annotations
@@ -104,8 +104,12 @@ class Run:
             stored = json.loads(path.read_bytes())
             defaults = {field.name: field.default for field in fields(DDiTConfig)}  # a run may be older than a field
             pairs = [(stored["data"], data.fingerprint()), (defaults | stored["network"], asdict(network))]
-            return [f"{name}: {old.get(name)!r} -> {new[name]!r}" for old, new in pairs for name in new
-                    if old.get(name) != new[name]]  # fmt: skip
+            return [
+                f"{name}: {old.get(name)!r} -> {new[name]!r}"
+                for old, new in pairs
+                for name in new
+                if old.get(name) != new[name]
+            ]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} cannot be read ({error!r}): the run cannot be resumed") from error
 

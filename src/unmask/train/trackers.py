@@ -43,9 +43,11 @@ def trackers(config: TrainConfig, run: Run, step: int, accelerator: Any) -> Iter
 def _scalars(event: Event) -> dict[str, float]:
     if isinstance(event, Stepped):
         return {
-            "train/loss": event.loss, "train/gradient_norm": event.gradient_norm,
-            "train/learning_rate": event.learning_rate, "train/seconds": event.seconds,
-        }  # fmt: skip
+            "train/loss": event.loss,
+            "train/gradient_norm": event.gradient_norm,
+            "train/learning_rate": event.learning_rate,
+            "train/seconds": event.seconds,
+        }
     if isinstance(event, Validated):
         return {f"validation/{name}": value for name, value in event.bound.record().items() if value is not None}
     return {}

@@ -56,15 +56,16 @@ def test_points_share_no_noise() -> None:
     ("setting", "options"),
     [
         (Setting("first-hitting", temperature=0.7), {"temperature": 0.7}),
-        (Setting("parallel-extrapolate", 3),
-         {"plan": plan.parallel, "steps": 3, "predict": predict.extrapolate}),
+        (Setting("parallel-extrapolate", 3), {"plan": plan.parallel, "steps": 3, "predict": predict.extrapolate}),
         (Setting("parallel-correct", 4), {"plan": plan.parallel, "steps": 4, "predict": predict.correct}),
-        (Setting("ancestral", 5, draw="gumbel-float32"),
-         {"plan": plan.ancestral, "steps": 5, "draw": draw.gumbel(torch.float32)}),
+        (
+            Setting("ancestral", 5, draw="gumbel-float32"),
+            {"plan": plan.ancestral, "steps": 5, "draw": draw.gumbel(torch.float32)},
+        ),
         (Setting("published-tweedie", 4, draw="published race"), {"steps": 4, "sampler": published.sedd_tweedie()}),
     ],
     ids=lambda value: value.sampler if isinstance(value, Setting) else "",
-)  # fmt: skip
+)
 def test_a_point_is_what_direct_computation_gives(setting: Setting, options: dict[str, Any]) -> None:
     """With an oracle as model and judge: both perplexities, entropy and calls; whatever the batch."""
     point = measure(SUBJECT, setting, JUDGE, CONDITIONS)
@@ -109,16 +110,22 @@ def uniform(vocab: int) -> MarkovOracle:
 def test_settings_of_a_sweep() -> None:
     found = settings(SUBJECT, ["first-hitting", "parallel", "published-euler"], [4, 8, 16], [0.8, 1.0], length=8)
     assert found == [
-        Setting("first-hitting", None, 0.8), Setting("first-hitting", None, 1.0),
-        Setting("parallel", 4, 0.8), Setting("parallel", 8, 0.8),
-        Setting("parallel", 4, 1.0), Setting("parallel", 8, 1.0),
+        Setting("first-hitting", None, 0.8),
+        Setting("first-hitting", None, 1.0),
+        Setting("parallel", 4, 0.8),
+        Setting("parallel", 8, 0.8),
+        Setting("parallel", 4, 1.0),
+        Setting("parallel", 8, 1.0),
         *(Setting("published-euler", n, 1.0, "published race") for n in (4, 8, 16)),
-    ]  # fmt: skip
+    ]
     for wrong, message in (
-        (("euler", 3), "sampler must be one of"), (("parallel",), "needs steps"), (("first-hitting", 3), "no steps"),
-        (("published-euler", 3), "draw of published-euler"), (("ancestral", 3, 1.0, "dice"), "draw of ancestral"),
+        (("euler", 3), "sampler must be one of"),
+        (("parallel",), "needs steps"),
+        (("first-hitting", 3), "no steps"),
+        (("published-euler", 3), "draw of published-euler"),
+        (("ancestral", 3, 1.0, "dice"), "draw of ancestral"),
         (("published-euler", 3, 0.9, "published race"), "at temperature 1"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             Setting(*wrong)  # type: ignore[arg-type]
 
@@ -169,17 +176,44 @@ class Asleep(OracleJudge):
 
 
 def made_up(
-    sampler: str, perplexity: float, entropy: float, calls: float, *, width: float = 1.0, seconds: float | None = None,
-    model: str = "m", temperature: float = 1.0, steps: int | None = None,
-) -> Point:  # fmt: skip
+    sampler: str,
+    perplexity: float,
+    entropy: float,
+    calls: float,
+    *,
+    width: float = 1.0,
+    seconds: float | None = None,
+    model: str = "m",
+    temperature: float = 1.0,
+    steps: int | None = None,
+) -> Point:
     def interval(value: float, half: float) -> Interval:
         return Interval(value, value - half, value + half, 0.95)
 
     return Point(
-        model, "masked", "", sampler, steps, temperature, "inverse-cdf", "float64", 64, 128, 0, 16, "judge", "all",
-        True, 0.95, interval(perplexity, width), interval(perplexity + 1, width), interval(entropy, 0.02), calls,
-        calls / 100 if seconds is None else seconds, 1.0,
-    )  # fmt: skip
+        model,
+        "masked",
+        "",
+        sampler,
+        steps,
+        temperature,
+        "inverse-cdf",
+        "float64",
+        64,
+        128,
+        0,
+        16,
+        "judge",
+        "all",
+        True,
+        0.95,
+        interval(perplexity, width),
+        interval(perplexity + 1, width),
+        interval(entropy, 0.02),
+        calls,
+        calls / 100 if seconds is None else seconds,
+        1.0,
+    )
 
 
 EXACT = made_up("first-hitting", 40, 5.0, 128)
@@ -198,8 +232,12 @@ def test_recommendations() -> None:
     assert staircase(points, floor, "calls") == [BETTER, GOOD, EXACT]
     assert recommend(points, floor, "calls", 8.0) is CHEAP
     assert [recommend(points, floor, "calls", budget) for budget in (7, 8.5, 63, 64, 1000)] == [
-        None, BETTER, BETTER, GOOD, EXACT,
-    ]  # fmt: skip
+        None,
+        BETTER,
+        BETTER,
+        GOOD,
+        EXACT,
+    ]
     assert recommend(points, floor, "seconds", 0.5) is BETTER
     lower = floor_of(points, tolerance=1.5)
     assert lower is not None and staircase(points, lower, "calls")[-1] is POOR
@@ -262,14 +300,40 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     causal, judge = folder(tmp_path / "causal", causal=True), folder(tmp_path / "judge", causal=True, seed=2)
     (tmp_path / "real.txt").write_text(TEXT)
     arguments = [
-        str(masked), str(score), str(causal), "--judge", str(judge), "--num", "6", "--batch", "4", "--steps", "2,6",
-        "--samplers", "first-hitting,parallel-extrapolate,published-ancestral", "--temperatures", "1.0",
-        "--data", str(tmp_path / "real.txt"), "--tolerance", "10",
-    ]  # fmt: skip
+        str(masked),
+        str(score),
+        str(causal),
+        "--judge",
+        str(judge),
+        "--num",
+        "6",
+        "--batch",
+        "4",
+        "--steps",
+        "2,6",
+        "--samplers",
+        "first-hitting,parallel-extrapolate,published-ancestral",
+        "--temperatures",
+        "1.0",
+        "--data",
+        str(tmp_path / "real.txt"),
+        "--tolerance",
+        "10",
+    ]
     assert frontier_command.main([*arguments, "--out", str(tmp_path / "one")]) == 0
     shown = capsys.readouterr()
-    for part in ("score", "left-to-right", "exponential-race, float64", "published race, float32", f"6 x {LENGTH}",
-                 "95%", "first-hitting", "real.txt", "How this was decided", "all models"):  # fmt: skip
+    for part in (
+        "score",
+        "left-to-right",
+        "exponential-race, float64",
+        "published race, float32",
+        f"6 x {LENGTH}",
+        "95%",
+        "first-hitting",
+        "real.txt",
+        "How this was decided",
+        "all models",
+    ):
         assert part in shown.out
     assert (tmp_path / "one" / "frontier.txt").read_text() == shown.out
     assert (tmp_path / "one" / "frontier.png").read_bytes().startswith(b"\x89PNG")

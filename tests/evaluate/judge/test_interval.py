@@ -102,9 +102,15 @@ def test_students_quantile(degrees: int) -> None:
 
 @pytest.mark.parametrize(
     ("arrays", "options"),
-    [(([1.0, 2.0], [1.0]), {}), (([],), {}), ((1.0,), {}), ((), {}), (([1.0, 2.0],), {"level": 95}),
-     (([1.0, 2.0],), {"resamples": 0})],
-)  # fmt: skip
+    [
+        (([1.0, 2.0], [1.0]), {}),
+        (([],), {}),
+        ((1.0,), {}),
+        ((), {}),
+        (([1.0, 2.0],), {"level": 95}),
+        (([1.0, 2.0],), {"resamples": 0}),
+    ],
+)
 def test_wrong_arguments(arrays: tuple[Any, ...], options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must"):
         bootstrap(lambda *x: x[0].mean(-1), *arrays, **options)

@@ -122,8 +122,18 @@ def test_both_definitions_by_hand() -> None:
 
 def assert_complete(shown: str, made: Judgement) -> None:
     """Everything that perplexity must not be printed without."""
-    for part in (made.perplexity, made.mean_perplexity, made.entropy, made.draw, f"{made.num:,}", "bootstrap", "corpus",
-                 "mean of the sequences", "rejection", "judged"):  # fmt: skip
+    for part in (
+        made.perplexity,
+        made.mean_perplexity,
+        made.entropy,
+        made.draw,
+        f"{made.num:,}",
+        "bootstrap",
+        "corpus",
+        "mean of the sequences",
+        "rejection",
+        "judged",
+    ):
         assert str(part) in " ".join(shown.split()), part
 
 

@@ -30,12 +30,20 @@ def tokenizer_file() -> bytes:
 def tensors(own_classifier: bool) -> dict[str, np.ndarray]:
     size = WIDTH // HEADS
     shapes = {
-        "embedding": (VOCAB, WIDTH), "rms_att": (LAYERS, WIDTH), "wq": (LAYERS, WIDTH, WIDTH),
-        "wk": (LAYERS, size * NARROW, WIDTH), "wv": (LAYERS, size * NARROW, WIDTH), "wo": (LAYERS, WIDTH, WIDTH),
-        "rms_ffn": (LAYERS, WIDTH), "w1": (LAYERS, HIDDEN, WIDTH), "w2": (LAYERS, WIDTH, HIDDEN),
-        "w3": (LAYERS, HIDDEN, WIDTH), "rms_final": (WIDTH,), "cosines": (LENGTH, size // 2),
+        "embedding": (VOCAB, WIDTH),
+        "rms_att": (LAYERS, WIDTH),
+        "wq": (LAYERS, WIDTH, WIDTH),
+        "wk": (LAYERS, size * NARROW, WIDTH),
+        "wv": (LAYERS, size * NARROW, WIDTH),
+        "wo": (LAYERS, WIDTH, WIDTH),
+        "rms_ffn": (LAYERS, WIDTH),
+        "w1": (LAYERS, HIDDEN, WIDTH),
+        "w2": (LAYERS, WIDTH, HIDDEN),
+        "w3": (LAYERS, HIDDEN, WIDTH),
+        "rms_final": (WIDTH,),
+        "cosines": (LENGTH, size // 2),
         "sines": (LENGTH, size // 2),
-    }  # fmt: skip
+    }
     if own_classifier:
         shapes["wcls"] = (VOCAB, WIDTH)
     normal = np.random.default_rng(0)

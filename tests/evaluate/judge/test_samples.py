@@ -23,8 +23,12 @@ def test_json_lines_bring_tokens_and_what_is_known() -> None:
 
 
 def test_lengths_that_differ_are_padded_and_settings_that_differ_are_told() -> None:
-    found = Samples.parse(lines({"text": "x", "tokens": [1, 2, 3], "draw": "inverse-cdf", "steps": 8},
-                                {"text": "y", "tokens": [4], "draw": "gumbel-float32", "steps": 8}))  # fmt: skip
+    found = Samples.parse(
+        lines(
+            {"text": "x", "tokens": [1, 2, 3], "draw": "inverse-cdf", "steps": 8},
+            {"text": "y", "tokens": [4], "draw": "gumbel-float32", "steps": 8},
+        )
+    )
     assert [row.tolist() for row in found.rows] == [[1, 2, 3], [4]]
     assert found.draw == "mixed: inverse-cdf, gumbel-float32, dtype not recorded"
     assert found.about["steps"] == 8

@@ -24,7 +24,6 @@ CANVAS = torch.tensor([[0, 1, MASK, MASK], [2, 0, 1, MASK], [1, 2, 2, 0], [0, 0,
 ASKED = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 0]], dtype=torch.bool)
 
 
-
 def generators(seed: int, number: int) -> list[torch.Generator]:
     """One for each canvas."""
     return [stream(i, seed) for i in range(number)]
@@ -64,9 +63,14 @@ def test_a_network_that_reads_the_time_is_told_equation_8s() -> None:
         holes, rest = asked.nonzero().squeeze(1).tolist(), int((canvas == MASK).sum())
         expected = nelbo_over_counts(model, canvas.unsqueeze(0), holes, Cosine(), beyond=rest)
         bound = conditional_nelbo(
-            model, canvas.expand(again, -1), asked.expand(again, -1), generators=generators(3, again), passes=40,
-            schedule=Cosine(), batch=4096,
-        )  # fmt: skip
+            model,
+            canvas.expand(again, -1),
+            asked.expand(again, -1),
+            generators=generators(3, again),
+            passes=40,
+            schedule=Cosine(),
+            batch=4096,
+        )
         assert bool((bound.errors > 0).all())
         assert abs(float(bound.nats.mean()) - expected) < 5 * float(bound.nats.std()) / again**0.5
 

@@ -62,10 +62,13 @@ def test_a_local_task_offline(
     for kind, rest in (("multiple_choice", CHOICE), ("generate_until", FREE)):
         (tmp_path / f"{kind}.yaml").write_text(TASK.format(kind=kind, data=data, cache=tmp_path / "cache") + rest)
     found = lm_eval.simple_evaluate(
-        model="unmask", model_args=f"model={folders[which]},passes=8,seed=3", batch_size=4, bootstrap_iters=0,
+        model="unmask",
+        model_args=f"model={folders[which]},passes=8,seed=3",
+        batch_size=4,
+        bootstrap_iters=0,
         tasks=["tiny_multiple_choice", "tiny_generate_until"],
         task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
-    )  # fmt: skip
+    )
     assert found is not None
     lm = UnmaskLM(load(folders[which]), passes=8, seed=3)
     asked = [(q["question"], f" {choice}") for q in QUESTIONS for choice in q["choices"]]

@@ -208,10 +208,22 @@ def test_the_bound_of_a_trained_model_is_at_least_the_entropy_of_the_datas_sourc
     for name, num, seed in (("train", 400, 1), ("valid", 60, 2)):
         write(tmp_path / f"{name}.tokens", num, seed=seed)
     config = settings(
-        tmp_path, tmp_path / "run", objective="count", steps=100, batch=32, micro_batch=32, learning_rate=2e-2,
-        optimizer="muon", layers=1, width=32, convolution=3, warmup=10, dropout=0.0, validate_every=1000,
+        tmp_path,
+        tmp_path / "run",
+        objective="count",
+        steps=100,
+        batch=32,
+        micro_batch=32,
+        learning_rate=2e-2,
+        optimizer="muon",
+        layers=1,
+        width=32,
+        convolution=3,
+        warmup=10,
+        dropout=0.0,
+        validate_every=1000,
         save_every=1000,
-    )  # fmt: skip
+    )
     model = unmask.load(train(config))
     held_out = TokenFile.open(tmp_path / "valid.tokens")
     for by in ("count", "time"):

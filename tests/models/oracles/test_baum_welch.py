@@ -27,9 +27,11 @@ def teacher() -> HiddenMarkovOracle:
 def random_start(states: int, vocab_size: int, seed: int) -> HiddenMarkovOracle:
     """Nearly equal states: the start that hardly moves."""
     return HiddenMarkovOracle(
-        *(normalise(0.5 + torch.rand(*shape, dtype=torch.float64, generator=generator(seed)))
-          for shape in ((states,), (states, states), (states, vocab_size)))
-    )  # fmt: skip
+        *(
+            normalise(0.5 + torch.rand(*shape, dtype=torch.float64, generator=generator(seed)))
+            for shape in ((states,), (states, states), (states, vocab_size))
+        )
+    )
 
 
 def test_expected_counts_are_the_sum_over_paths() -> None:

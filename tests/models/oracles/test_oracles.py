@@ -346,10 +346,7 @@ WRONG = {
     "token shape": (lambda: markov(3, 0)(torch.tensor([0, 1])), r"tokens must be integer ids of shape \[B, L\]"),
     "token type": (lambda: markov(3, 0)(torch.zeros(1, 2)), "tokens must be integer ids"),
     "token length": (lambda: EnumeratedOracle(HALF)(torch.zeros(1, 2).long()), r"tokens must be \[B, 1\]"),
-    "row range": (
-        lambda: markov(3, 0)(torch.zeros(1, 2).long(), rows=torch.tensor([[2]])),
-        r"rows must be in 0\.\.1",
-    ),
+    "row range": (lambda: markov(3, 0)(torch.zeros(1, 2).long(), rows=torch.tensor([[2]])), r"rows must be in 0\.\.1"),
     "negative row": (
         lambda: EnumeratedOracle(HALF)(torch.zeros(1, 1).long(), rows=torch.tensor([[-1]])),
         r"rows must be in 0\.\.0",

@@ -120,10 +120,19 @@ def canvas(vocab: int, mask_id: int, *, batch: int = 3, length: int = LENGTH, se
 
 def hub_config(vocab: int, **changes: Any) -> dict[str, Any]:
     return {
-        "architectures": ["MDLM"], "model_type": "mdlm", "vocab_size": vocab, "model_length": LENGTH,
-        "hidden_dim": WIDTH, "cond_dim": COND, "n_blocks": BLOCKS, "n_heads": HEADS, "dropout": 0.1,
-        "time_conditioning": False, "torch_dtype": "float32", "transformers_version": "4.38.2",
-    } | changes  # fmt: skip
+        "architectures": ["MDLM"],
+        "model_type": "mdlm",
+        "vocab_size": vocab,
+        "model_length": LENGTH,
+        "hidden_dim": WIDTH,
+        "cond_dim": COND,
+        "n_blocks": BLOCKS,
+        "n_heads": HEADS,
+        "dropout": 0.1,
+        "time_conditioning": False,
+        "torch_dtype": "float32",
+        "transformers_version": "4.38.2",
+    } | changes
 
 
 def hub_folder(path: Path, weights: State, config: dict[str, Any]) -> Path:
@@ -142,7 +151,17 @@ def written(path: Path, weights: State, config: dict[str, Any] | None) -> Path:
 def nested_config(**model: Any) -> dict[str, Any]:
     """The nested configuration of SEDD and RADD, and of MDLM's runs."""
     return {
-        "tokens": 0, "graph": {"type": "absorb"}, "noise": {"type": "loglinear"},
-        "model": {"hidden_size": WIDTH, "cond_dim": COND, "length": LENGTH, "n_blocks": BLOCKS, "n_heads": HEADS,
-                  "scale_by_sigma": True, "dropout": 0.1} | model,
-    }  # fmt: skip
+        "tokens": 0,
+        "graph": {"type": "absorb"},
+        "noise": {"type": "loglinear"},
+        "model": {
+            "hidden_size": WIDTH,
+            "cond_dim": COND,
+            "length": LENGTH,
+            "n_blocks": BLOCKS,
+            "n_heads": HEADS,
+            "scale_by_sigma": True,
+            "dropout": 0.1,
+        }
+        | model,
+    }

@@ -23,53 +23,91 @@ WIDTH, LAYERS, HEADS, HIDDEN = 16, 2, 4, 24
 def llada_weights(vocab: int, *, seed: int = 0) -> dict[str, Tensor]:
     draw = _normal(seed)
     weights = {
-        "wte.weight": draw(vocab, WIDTH), "ln_f.weight": 1 + draw(WIDTH), "ff_out.weight": 0.5 * draw(vocab, WIDTH),
-    }  # fmt: skip
+        "wte.weight": draw(vocab, WIDTH),
+        "ln_f.weight": 1 + draw(WIDTH),
+        "ff_out.weight": 0.5 * draw(vocab, WIDTH),
+    }
     for i in range(LAYERS):
         weights |= {
             f"blocks.{i}.{name}.weight": tensor
             for name, tensor in {
-                "attn_norm": 1 + 0.1 * draw(WIDTH), "ff_norm": 1 + 0.1 * draw(WIDTH), "q_proj": draw(WIDTH, WIDTH),
-                "k_proj": draw(WIDTH, WIDTH), "v_proj": draw(WIDTH, WIDTH), "attn_out": draw(WIDTH, WIDTH),
-                "ff_proj": draw(HIDDEN, WIDTH), "up_proj": draw(HIDDEN, WIDTH), "ff_out": draw(WIDTH, HIDDEN),
+                "attn_norm": 1 + 0.1 * draw(WIDTH),
+                "ff_norm": 1 + 0.1 * draw(WIDTH),
+                "q_proj": draw(WIDTH, WIDTH),
+                "k_proj": draw(WIDTH, WIDTH),
+                "v_proj": draw(WIDTH, WIDTH),
+                "attn_out": draw(WIDTH, WIDTH),
+                "ff_proj": draw(HIDDEN, WIDTH),
+                "up_proj": draw(HIDDEN, WIDTH),
+                "ff_out": draw(WIDTH, HIDDEN),
             }.items()
-        }  # fmt: skip
+        }
     return {f"model.transformer.{name}": tensor for name, tensor in weights.items()}
 
 
 def dream_weights(vocab: int, *, key_heads: int = 2, seed: int = 0) -> dict[str, Tensor]:
     draw, keys = _normal(seed), key_heads * WIDTH // HEADS
     weights = {
-        "model.embed_tokens.weight": draw(vocab, WIDTH), "model.norm.weight": 1 + draw(WIDTH),
+        "model.embed_tokens.weight": draw(vocab, WIDTH),
+        "model.norm.weight": 1 + draw(WIDTH),
         "lm_head.weight": 0.5 * draw(vocab, WIDTH),
-    }  # fmt: skip
+    }
     for i in range(LAYERS):
         weights |= {
             f"model.layers.{i}.{name}": tensor
             for name, tensor in {
-                "input_layernorm.weight": 1 + 0.1 * draw(WIDTH), "self_attn.q_proj.weight": draw(WIDTH, WIDTH),
-                "self_attn.q_proj.bias": draw(WIDTH), "self_attn.k_proj.weight": draw(keys, WIDTH),
-                "self_attn.k_proj.bias": draw(keys), "self_attn.v_proj.weight": draw(keys, WIDTH),
-                "self_attn.v_proj.bias": draw(keys), "self_attn.o_proj.weight": draw(WIDTH, WIDTH),
-                "post_attention_layernorm.weight": 1 + 0.1 * draw(WIDTH), "mlp.gate_proj.weight": draw(HIDDEN, WIDTH),
-                "mlp.up_proj.weight": draw(HIDDEN, WIDTH), "mlp.down_proj.weight": draw(WIDTH, HIDDEN),
+                "input_layernorm.weight": 1 + 0.1 * draw(WIDTH),
+                "self_attn.q_proj.weight": draw(WIDTH, WIDTH),
+                "self_attn.q_proj.bias": draw(WIDTH),
+                "self_attn.k_proj.weight": draw(keys, WIDTH),
+                "self_attn.k_proj.bias": draw(keys),
+                "self_attn.v_proj.weight": draw(keys, WIDTH),
+                "self_attn.v_proj.bias": draw(keys),
+                "self_attn.o_proj.weight": draw(WIDTH, WIDTH),
+                "post_attention_layernorm.weight": 1 + 0.1 * draw(WIDTH),
+                "mlp.gate_proj.weight": draw(HIDDEN, WIDTH),
+                "mlp.up_proj.weight": draw(HIDDEN, WIDTH),
+                "mlp.down_proj.weight": draw(WIDTH, HIDDEN),
             }.items()
-        }  # fmt: skip
+        }
     return weights
 
 
 LLADA = {
-    "model_type": "llada", "architectures": ["LLaDAModelLM"], "auto_map": {"AutoModel": "modeling_llada.LLaDAModelLM"},
-    "d_model": WIDTH, "n_heads": HEADS, "n_kv_heads": HEADS, "n_layers": LAYERS, "mlp_hidden_size": HIDDEN,
-    "max_sequence_length": 32, "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "weight_tying": False, "rope": True,
-    "block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu", "include_bias": False,
-}  # fmt: skip
+    "model_type": "llada",
+    "architectures": ["LLaDAModelLM"],
+    "auto_map": {"AutoModel": "modeling_llada.LLaDAModelLM"},
+    "d_model": WIDTH,
+    "n_heads": HEADS,
+    "n_kv_heads": HEADS,
+    "n_layers": LAYERS,
+    "mlp_hidden_size": HIDDEN,
+    "max_sequence_length": 32,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "weight_tying": False,
+    "rope": True,
+    "block_type": "llama",
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "include_bias": False,
+}
 DREAM = {
-    "model_type": "Dream", "architectures": ["DreamModel"], "auto_map": {"AutoModel": "modeling_dream.DreamModel"},
-    "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 2, "num_hidden_layers": LAYERS,
-    "intermediate_size": HIDDEN, "max_position_embeddings": 131072, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
-    "hidden_act": "silu", "rope_scaling": None, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "Dream",
+    "architectures": ["DreamModel"],
+    "auto_map": {"AutoModel": "modeling_dream.DreamModel"},
+    "hidden_size": WIDTH,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": LAYERS,
+    "intermediate_size": HIDDEN,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+}
 
 
 def llada(folder: Path, vocab: int, mask_id: int, **changes: object) -> dict[str, Tensor]:
@@ -85,9 +123,20 @@ def llada_logits(weights: dict[str, Tensor], tokens: list[int]) -> Tensor:
     w = {name.removeprefix("model.transformer."): tensor.double() for name, tensor in weights.items()}
     x = w["wte.weight"][tokens]
     for i in range(LAYERS):
-        b = {name: w[f"blocks.{i}.{name}.weight"] for name in (
-            "attn_norm", "ff_norm", "q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"
-        )}  # fmt: skip
+        b = {
+            name: w[f"blocks.{i}.{name}.weight"]
+            for name in (
+                "attn_norm",
+                "ff_norm",
+                "q_proj",
+                "k_proj",
+                "v_proj",
+                "attn_out",
+                "ff_proj",
+                "up_proj",
+                "ff_out",
+            )
+        }
         h = _rms(x, b["attn_norm"], 1e-5)
         q, k, v = (h @ b[name].T for name in ("q_proj", "k_proj", "v_proj"))
         x = x + _attention(q, k, v, HEADS, 500000.0) @ b["attn_out"].T

@@ -115,11 +115,24 @@ def test_inspect_says_what_it_is(tmp_path, capsys):
     assert main(["inspect", str(folder), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     wanted = {
-        "format": "MDLM", "variant": "MDLM", "mask_id": 257, "vocab_size": 258, "length": 12, "layers": 2, "width": 16,
-        "heads": 2, "time": "none: sigma is fed as 0", "has_average": False,
-        "tokenizer": "tokenizer.json, of this project", "missing": [], "unexpected": [], "pickled": [], "runs": [],
-        "can_be_sampled": True, "why_not": None,
-    }  # fmt: skip
+        "format": "MDLM",
+        "variant": "MDLM",
+        "mask_id": 257,
+        "vocab_size": 258,
+        "length": 12,
+        "layers": 2,
+        "width": 16,
+        "heads": 2,
+        "time": "none: sigma is fed as 0",
+        "has_average": False,
+        "tokenizer": "tokenizer.json, of this project",
+        "missing": [],
+        "unexpected": [],
+        "pickled": [],
+        "runs": [],
+        "can_be_sampled": True,
+        "why_not": None,
+    }
     assert {key: said[key] for key in wanted} == wanted
     assert said["dtypes"].keys() == {"float32"} and said["tensors"] == 31
     assert main(["inspect", str(folder)]) == 0

@@ -46,8 +46,11 @@ def test_mdlm_from_the_hub_without_and_with_the_time(tmp_path):
     assert "though it was trained without" in fed.about["time"]
     trained = made.hub_folder(tmp_path / "t", weights, made.hub_config(VOCAB, time_conditioning=True))
     agree(mdlm.load(look(trained)).denoiser, tokens, expected, TIME)
-    agree(mdlm.load(look(trained), time=False).denoiser, tokens,
-          made.without(made.forward(weights, tokens, torch.zeros(3)), VOCAB - 1))  # fmt: skip
+    agree(
+        mdlm.load(look(trained), time=False).denoiser,
+        tokens,
+        made.without(made.forward(weights, tokens, torch.zeros(3)), VOCAB - 1),
+    )
 
 
 def test_the_noise_level_of_an_empty_canvas_is_the_published_one(tmp_path):
@@ -209,12 +212,18 @@ def test_the_hub_folder_of_the_published_size_is_read_by_its_shapes(tmp_path):
         names |= {
             f"blocks.{i}.{name}": shape
             for name, shape in {
-                "norm1.weight": (768,), "attn_qkv.weight": (2304, 768), "attn_out.weight": (768, 768),
-                "norm2.weight": (768,), "mlp.0.weight": (3072, 768), "mlp.0.bias": (3072,),
-                "mlp.2.weight": (768, 3072), "mlp.2.bias": (768,), "adaLN_modulation.weight": (4608, 128),
+                "norm1.weight": (768,),
+                "attn_qkv.weight": (2304, 768),
+                "attn_out.weight": (768, 768),
+                "norm2.weight": (768,),
+                "mlp.0.weight": (3072, 768),
+                "mlp.0.bias": (3072,),
+                "mlp.2.weight": (768, 3072),
+                "mlp.2.bias": (768,),
+                "adaLN_modulation.weight": (4608, 128),
                 "adaLN_modulation.bias": (4608,),
             }.items()
-        }  # fmt: skip
+        }
     names |= {"output_layer.norm_final.weight": (768,), "output_layer.linear.weight": (50_258, 768)}
     names |= {"output_layer.linear.bias": (50_258,), "output_layer.adaLN_modulation.weight": (1536, 128)}
     names |= {"output_layer.adaLN_modulation.bias": (1536,)}

@@ -65,9 +65,10 @@ def published(logits, tokens, *, steps, alg, eps=1e-3):
         p = torch.softmax(logits(x), -1)
         best = p.sort(-1, descending=True).values
         confidence = {
-            "maskgit_plus": best[..., 0], "topk_margin": best[..., 0] - best[..., 1],
+            "maskgit_plus": best[..., 0],
+            "topk_margin": best[..., 0] - best[..., 1],
             "entropy": (p * torch.log(p + 1e-10)).sum(-1),
-        }[alg]  # fmt: skip
+        }[alg]
         for row in range(len(x)):
             masked = x[row] == MASK
             ratio = 1 - times[step + 1] / times[step] if step < steps - 1 else 1.0

@@ -53,11 +53,13 @@ def lightning(path, weights, average, monkeypatch, **config):
     settings = made.nested_config() | {"parameterization": "subs", "time_conditioning": False} | config
     ema = {"decay": 0.9999, "num_updates": 7, "shadow_params": [t for n, t in average.items() if "inv_freq" not in n]}
     content = {
-        "epoch": 1, "state_dict": {f"backbone._orig_mod.{name}": tensor for name, tensor in weights.items()},
-        "loops": {"fit_loop": {}}, "ema": ema if average else None,
+        "epoch": 1,
+        "state_dict": {f"backbone._orig_mod.{name}": tensor for name, tensor in weights.items()},
+        "loops": {"fit_loop": {}},
+        "ema": ema if average else None,
         "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(3)}}}],
         "hyper_parameters": {"config": module.DictConfig(settings), "tokenizer": argparse.Namespace(name="gpt2")},
-    }  # fmt: skip
+    }
     torch.save(content, path)
     for name in (module.__name__, "omegaconf"):  # they need not be there to read the file
         monkeypatch.delitem(sys.modules, name)
@@ -77,8 +79,9 @@ def test_lightnings_average_is_what_is_sampled(tmp_path, monkeypatch):
         torch.testing.assert_close(loaded.denoiser(tokens).log_softmax(-1), expected, atol=1e-5, rtol=1e-5)
         assert loaded.about["ema"] is ema
     assert torch.equal(found.read()["backbone.blocks.1.norm2.weight"], average["blocks.1.norm2.weight"])
-    baseline = look(lightning(tmp_path / "sedd.ckpt", weights, {}, monkeypatch, parameterization="sedd",
-                              time_conditioning=True))  # fmt: skip
+    baseline = look(
+        lightning(tmp_path / "sedd.ckpt", weights, {}, monkeypatch, parameterization="sedd", time_conditioning=True)
+    )
     assert mdlm.about(baseline)["variant"] == "SEDD baseline" and not baseline.ema
     t = torch.tensor([0.2, 0.5, 0.9])
     expected = made.without(made.forward(weights, tokens, -torch.log(1 - t)), VOCAB - 1)
@@ -110,10 +113,17 @@ def test_sedds_own_checkpoints_in_both_of_torchs_formats(tmp_path, zipped):
 def test_tensors_come_as_torch_reads_them(tmp_path, zipped):
     base = torch.arange(24.0).view(4, 6)
     content = {
-        "a": base.t(), "b": base[1:3, ::2], "c": base, "half": torch.tensor([0.5, 65504], dtype=torch.float16),
-        "brain": torch.tensor([1e30], dtype=torch.bfloat16), "long": torch.tensor([2**60]), "empty": torch.empty(0, 3),
-        "scalar": torch.tensor(3.0), "p": torch.nn.Parameter(torch.ones(2)), "flag": torch.tensor([True, False]),
-    }  # fmt: skip
+        "a": base.t(),
+        "b": base[1:3, ::2],
+        "c": base,
+        "half": torch.tensor([0.5, 65504], dtype=torch.float16),
+        "brain": torch.tensor([1e30], dtype=torch.bfloat16),
+        "long": torch.tensor([2**60]),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(3.0),
+        "p": torch.nn.Parameter(torch.ones(2)),
+        "flag": torch.tensor([True, False]),
+    }
     torch.save(content, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
     found = look(tmp_path / "x.pt").read()
     for name, tensor in torch.load(tmp_path / "x.pt", weights_only=True).items():
@@ -240,8 +250,11 @@ def hostile(tmp_path):
     for zipped in (True, False):
         kind = "zip" if zipped else "old"
         torch.save(payload, tmp_path / f"alone_{kind}.pt", _use_new_zipfile_serialization=zipped)
-        torch.save({"state_dict": weights, "hyper_parameters": {"config": payload}}, tmp_path / f"beside_{kind}.ckpt",
-                   _use_new_zipfile_serialization=zipped)  # fmt: skip
+        torch.save(
+            {"state_dict": weights, "hyper_parameters": {"config": payload}},
+            tmp_path / f"beside_{kind}.ckpt",
+            _use_new_zipfile_serialization=zipped,
+        )
     (tmp_path / "bare.pkl").write_bytes(pickle.dumps(payload))
     (tmp_path / "text.pkl").write_bytes(b"\x80\x02" + pickle.dumps(payload, 0))
     command = f"touch {mark}".encode()
@@ -289,9 +302,11 @@ def test_greedy_and_endless_pickles_are_refused(tmp_path):
     deep = b"\x80\x02" + b"(" * 50_000 + b"t" * 50_000 + b"."  # a tuple in a tuple in a tuple ...
     keyed = b"\x80\x02}" + deep[2:-1] + b"Ns."  # ... as a key
     huge = b"\x80\x04\x8e" + (2**50).to_bytes(8, "little") + b"x."  # so many bytes are said to follow
-    storage = b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\n" \
-        b"FloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQK\x00(\x8a\x05\x00\x00\x00\x00\x01t(K\x00t\x89}" \
-        b"tRs."  # fmt: skip
+    storage = (
+        b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\n"
+        b"FloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQK\x00(\x8a\x05\x00\x00\x00\x00\x01t(K\x00t\x89}"
+        b"tRs."
+    )
     for i, program in enumerate((deep, keyed, huge, storage)):
         with zipfile.ZipFile(tmp_path / f"{i}.pt", "w") as archive:
             archive.writestr("archive/data.pkl", program)

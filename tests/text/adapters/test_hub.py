@@ -20,9 +20,10 @@ def test_a_hub_id_is_loaded_and_its_code_is_not_run(tmp_path, monkeypatch):
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(revision)
     folder = made.hub_folder(
-        repository / "snapshots" / revision, made.state(258),
+        repository / "snapshots" / revision,
+        made.state(258),
         made.hub_config(258, auto_map={"AutoModelForMaskedLM": "modeling_mdlm.MDLM"}),
-    )  # fmt: skip
+    )
     bytes_of_utf8().save(folder / "tokenizer.json")
     (folder / "modeling_mdlm.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
     model = unmask.load("group/mdlm", time=True)

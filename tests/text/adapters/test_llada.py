@@ -159,9 +159,11 @@ def test_text_goes_in_and_comes_out(tmp_path, capfd):
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=280, special_tokens=["<|endoftext|>", "<|mdm_mask|>"], show_progress=False,
+        vocab_size=280,
+        special_tokens=["<|endoftext|>", "<|mdm_mask|>"],
+        show_progress=False,
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     made.train_from_iterator(["the heaven and the earth " * 9], trainer)
     size = made.get_vocab_size()
     small.llada(tmp_path / "made", size + 3, 1, eos_token_id=0)

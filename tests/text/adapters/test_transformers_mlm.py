@@ -33,27 +33,46 @@ def config(kind: str):
         )
     if kind == "modernbert":
         return transformers.ModernBertConfig(
-            vocab_size=300, max_position_embeddings=POSITIONS, pad_token_id=1, global_attn_every_n_layers=2,
-            local_attention=8, bos_token_id=0, eos_token_id=2, cls_token_id=0, sep_token_id=2, **SMALL,
-        )  # fmt: skip
+            vocab_size=300,
+            max_position_embeddings=POSITIONS,
+            pad_token_id=1,
+            global_attn_every_n_layers=2,
+            local_attention=8,
+            bos_token_id=0,
+            eos_token_id=2,
+            cls_token_id=0,
+            sep_token_id=2,
+            **SMALL,
+        )
     assert kind == "esm"
     return transformers.EsmConfig(
-        vocab_size=len(ESM), mask_token_id=32, pad_token_id=1, max_position_embeddings=POSITIONS,
-        position_embedding_type="rotary", token_dropout=True, **SMALL,
-    )  # fmt: skip
+        vocab_size=len(ESM),
+        mask_token_id=32,
+        pad_token_id=1,
+        max_position_embeddings=POSITIONS,
+        position_embedding_type="rotary",
+        token_dropout=True,
+        **SMALL,
+    )
 
 
 FAMILIES = ("bert", "roberta", "distilbert", "modernbert", "esm")
 BPE = tokenizers.ByteLevelBPETokenizer()
 BPE.train_from_iterator(
-    ["the fox jumps over the lazy dog"] * 9, vocab_size=300, show_progress=False,
+    ["the fox jumps over the lazy dog"] * 9,
+    vocab_size=300,
+    show_progress=False,
     special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-)  # fmt: skip
+)
 NO_WORDS = {*range(5), *range(len(WORDS), len(WORDS) + 3)}
 NO_BYTES = {*range(5), *range(BPE.get_vocab_size(), 300)}
 SPECIAL = {
-    "bert": NO_WORDS, "distilbert": NO_WORDS, "roberta": NO_BYTES, "modernbert": NO_BYTES, "esm": {0, 1, 2, 3, 31, 32},
-}  # fmt: skip
+    "bert": NO_WORDS,
+    "distilbert": NO_WORDS,
+    "roberta": NO_BYTES,
+    "modernbert": NO_BYTES,
+    "esm": {0, 1, 2, 3, 31, 32},
+}
 
 
 def write_tokenizer(folder, kind: str) -> None:

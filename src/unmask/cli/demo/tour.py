@@ -100,9 +100,10 @@ def watched(model: unmask.Model, run: Callable[[Callable[[unmask.Step], None]], 
     """Sample with the canvas shown as it fills in, at a pace that eyes follow; off a terminal, the text alone."""
     canvas = torch.full((1, model.length or 0), model.denoiser.mask_id)
     live = sys.stdout.isatty()
-    with view(
-        model.tokenizer, canvas, model.denoiser.mask_id, stream=sys.stdout, width=model.token_width
-    ) as show, _paced(show, SECONDS_TO_WATCH if live else 0.0) as callback:  # fmt: skip
+    with (
+        view(model.tokenizer, canvas, model.denoiser.mask_id, stream=sys.stdout, width=model.token_width) as show,
+        _paced(show, SECONDS_TO_WATCH if live else 0.0) as callback,
+    ):
         return run(callback).text[0]
 
 

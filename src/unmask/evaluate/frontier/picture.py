@@ -66,9 +66,16 @@ def _styles(points: Sequence[Point]) -> dict[tuple[str, str, float, str], dict[s
         several = len({c[3] for c in curves if not c[1].startswith("published-")}) > 1
         label = f"{model}: {sampler}, T = {temperature:g}{f', {drawn}' if several and not published else ''}"
         styles[curve] = {
-            "color": colour[sampler], "marker": marker[model, temperature], "ls": "--" if published else "-", "lw": 1.2,
-            "mfc": "white" if published else colour[sampler], "label": label, "ms": 5, "capsize": 2, "elinewidth": 0.8,
-        }  # fmt: skip
+            "color": colour[sampler],
+            "marker": marker[model, temperature],
+            "ls": "--" if published else "-",
+            "lw": 1.2,
+            "mfc": "white" if published else colour[sampler],
+            "label": label,
+            "ms": 5,
+            "capsize": 2,
+            "elinewidth": 0.8,
+        }
     return styles
 
 
@@ -76,9 +83,12 @@ def _plot(panel: Any, points: Sequence[Point], x: Callable[[Point], Any], style:
     across = [x(point) for point in points]
     intervals = [value for value in across if isinstance(value, Interval)]
     panel.errorbar(
-        [value.value for value in intervals] or across, [point.perplexity.value for point in points],
-        yerr=_bars([point.perplexity for point in points]), xerr=_bars(intervals) if intervals else None, **style,
-    )  # fmt: skip
+        [value.value for value in intervals] or across,
+        [point.perplexity.value for point in points],
+        yerr=_bars([point.perplexity for point in points]),
+        xerr=_bars(intervals) if intervals else None,
+        **style,
+    )
 
 
 def _bars(intervals: Sequence[Interval]) -> list[list[float]]:
@@ -89,8 +99,15 @@ def _bars(intervals: Sequence[Interval]) -> list[list[float]]:
 def _reference(axes: Any, point: Point) -> None:
     """Real data have an entropy, but no calls and no seconds: a star, and a line at their perplexity."""
     axes[0].errorbar(
-        [point.entropy.value], [point.perplexity.value], xerr=_bars([point.entropy]), yerr=_bars([point.perplexity]),
-        color="black", marker="*", ms=12, ls="none", label=f"{point.model}: real data",
-    )  # fmt: skip
+        [point.entropy.value],
+        [point.perplexity.value],
+        xerr=_bars([point.entropy]),
+        yerr=_bars([point.perplexity]),
+        color="black",
+        marker="*",
+        ms=12,
+        ls="none",
+        label=f"{point.model}: real data",
+    )
     for panel in axes:
         panel.axhline(point.perplexity.value, color="black", lw=0.8, ls=":")

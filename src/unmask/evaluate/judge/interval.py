@@ -73,19 +73,13 @@ def _ranks(found: Floats, value: float, acceleration: float, n: int, level: floa
     below = (np.mean(found < value) + np.mean(found <= value)) / 2
     bias = normal.inv_cdf(min(max(float(below), 0.5 / len(found)), 1 - 0.5 / len(found)))
     z = math.sqrt(n / (n - 1)) * student(normal.inv_cdf(0.5 + level / 2), n - 1)
-    low, high = (
-        normal.cdf(bias + (bias + side) / max(1 - acceleration * (bias + side), 0.05)) for side in (-z, z)
-    )
+    low, high = (normal.cdf(bias + (bias + side) / max(1 - acceleration * (bias + side), 0.05)) for side in (-z, z))
     return math.floor(low * last), math.ceil(high * last)
 
 
 def student(z: float, degrees: int) -> float:
     """Student's t at the level where the normal law has z: its expansion in 1/degrees (Abramowitz, Stegun 26.7.5)."""
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return z + sum(term / float(degrees) ** k for k, term in enumerate(terms, 1))
 
 
@@ -113,9 +107,7 @@ def _sizes(resamples: int, n: int) -> Iterator[int]:
         yield min(size, resamples - start)
 
 
-def _evaluated(
-    statistic: Callable[..., Any], data: list[Any], picks: Iterator[NDArray[np.int64]], n: int
-) -> Floats:
+def _evaluated(statistic: Callable[..., Any], data: list[Any], picks: Iterator[NDArray[np.int64]], n: int) -> Floats:
     """The statistic of each picked set: of many at a time if it reduces the second axis, else one by one."""
     two = np.arange(n)[None].repeat(2 if n != 2 else 3, 0)
     try:

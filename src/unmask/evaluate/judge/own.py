@@ -28,7 +28,13 @@ def from_model(model: Any, *, device: str = "cpu", batch: int = 1, window: int |
     known = () if eos is None else (eos,)
     wrapped = model.layout == "wrapped"
     return CausalJudge(
-        model.name, network.next_logits, model.tokenizer.encode, window or network.length,
-        before=(network.mask_id, *known) if wrapped else (network.mask_id,), after=() if wrapped else known,
-        states=network.next_states, device=device, batch=batch,
-    )  # fmt: skip
+        model.name,
+        network.next_logits,
+        model.tokenizer.encode,
+        window or network.length,
+        before=(network.mask_id, *known) if wrapped else (network.mask_id,),
+        after=() if wrapped else known,
+        states=network.next_states,
+        device=device,
+        batch=batch,
+    )

@@ -121,9 +121,13 @@ def is_greedy(
 
 
 def _passes(
-    asked: Tensor, beyond: list[int], every: Tensor, passes: int, generators: Sequence[torch.Generator],
+    asked: Tensor,
+    beyond: list[int],
+    every: Tensor,
+    passes: int,
+    generators: Sequence[torch.Generator],
     schedule: Schedule | None,
-) -> Iterator[tuple[int, Masking]]:  # fmt: skip
+) -> Iterator[tuple[int, Masking]]:
     """Each canvas's passes, one after the other, whose estimates are to be added: (canvas, masking of one sequence)."""
     for b, (where, generator) in enumerate(zip(asked, generators, strict=True)):
         chosen, part = subsets(int(where.sum()), passes, generator, every=bool(every[b]))

@@ -62,8 +62,10 @@ class Generation:
         return cls(
             tuple(text for text in ([until] if isinstance(until, str) else until) if text),
             int(next((asked[name] for name in LIMITS if asked.get(name) is not None), MAX_GEN_TOKS)),
-            0.0 if asked.get("do_sample") is False else temperature, asked.get("top_k") or None, asked.get("top_p"),
-        )  # fmt: skip
+            0.0 if asked.get("do_sample") is False else temperature,
+            asked.get("top_k") or None,
+            asked.get("top_p"),
+        )
 
 
 class UnmaskLM(LM):  # type: ignore[misc]
@@ -202,9 +204,15 @@ class UnmaskLM(LM):  # type: ignore[misc]
         if self.model.left_to_right:  # one call per token: none behind the longest text
             canvas = canvas[:, : len(self.page.before) + max(map(len, begun)) + new]
         made = sample(
-            self.model.denoiser, canvas=canvas, schedule=self.model.schedule, temperature=asked.temperature,
-            top_k=asked.top_k, top_p=asked.top_p, seed=list(seeds), **self.options,
-        )  # fmt: skip
+            self.model.denoiser,
+            canvas=canvas,
+            schedule=self.model.schedule,
+            temperature=asked.temperature,
+            top_k=asked.top_k,
+            top_p=asked.top_p,
+            seed=list(seeds),
+            **self.options,
+        )
         return made.tokens.cpu()
 
     def _text(self, ids: list[int], context: str, until: Sequence[str]) -> str:
@@ -233,9 +241,12 @@ class UnmaskLM(LM):  # type: ignore[misc]
         """What the harness writes beside its results."""
         kind = "exact" if self.model.left_to_right else f"minus the bound by count, at most {self.passes} passes"
         return {
-            "model": self.model.name, "loglikelihood": kind, "seed": self.seed, "length": self.page.length,
+            "model": self.model.name,
+            "loglikelihood": kind,
+            "seed": self.seed,
+            "length": self.page.length,
             "model_device": str(device_of(self.model.denoiser)),
-        }  # fmt: skip
+        }
 
 
 def _sampler_options(sampler: str | None, steps: int | None, predictor: str) -> dict[str, Any]:

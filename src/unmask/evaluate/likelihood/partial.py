@@ -84,8 +84,11 @@ def _read(path: Path, file: BinaryIO, identity: dict[str, Any]) -> tuple[Done, i
         return done, 0
     try:
         before = json.loads(first)
-        changed = [f"{name}: {before.get(name)!r} -> {identity[name]!r}" for name in identity
-                   if before.get(name) != identity[name]]  # fmt: skip
+        changed = [
+            f"{name}: {before.get(name)!r} -> {identity[name]!r}"
+            for name in identity
+            if before.get(name) != identity[name]
+        ]
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is no evaluation in progress, and is not overwritten") from error
     if changed:

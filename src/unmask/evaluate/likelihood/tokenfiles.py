@@ -57,9 +57,14 @@ class Evaluation:
             for unit, values in self.bound.units().items()
         }
         made = {
-            **self.about, "how": self.how, "exact": self.bound.exact, "passes": self.passes,
-            "sequences": self.bound.sequences, "tokens": int(self.bound.tokens.sum()), **units,
-        }  # fmt: skip
+            **self.about,
+            "how": self.how,
+            "exact": self.bound.exact,
+            "passes": self.passes,
+            "sequences": self.bound.sequences,
+            "tokens": int(self.bound.tokens.sum()),
+            **units,
+        }
         if self.profile is not None:
             values = [[_finite(value) for value in part] for part in (self.profile.nats, self.profile.errors)]
             made["profile"] = {"over": self.profile.over, "nats_per_token": values[0], "errors": values[1]}
@@ -133,10 +138,16 @@ class _Work:
         from unmask import __version__
 
         return {
-            "unmask": __version__, "model": fingerprint(self.model.denoiser), "data": self.tokens.header.sha256,
-            "sequences": len(self.indices), "by": "exact" if self.exact else self.how.by, "passes": self.passes,
-            "seed": self.how.seed, "schedule": repr(self.model.schedule), "batch": self.batch,
-        }  # fmt: skip
+            "unmask": __version__,
+            "model": fingerprint(self.model.denoiser),
+            "data": self.tokens.header.sha256,
+            "sequences": len(self.indices),
+            "by": "exact" if self.exact else self.how.by,
+            "passes": self.passes,
+            "seed": self.how.seed,
+            "schedule": repr(self.model.schedule),
+            "batch": self.batch,
+        }
 
     def round(self, number: int, store: Partial, progress: Progress | None, rounds: int) -> None:
         """What is not done yet of one round of passes, of probably so many; each process a batch at a time."""
@@ -168,13 +179,22 @@ class _Work:
             found, errors, how = nats[:, 0], torch.zeros(len(nats), dtype=torch.float64), "exact, left to right"
         else:
             found, errors = self.how.combined(nats)
-            how = {"count": "bound by count (Eq. 7)", "time": "bound by time (Eq. 6)",
-                   "order": "bound by the chain rule along random orders"}[self.how.by]  # fmt: skip
+            how = {
+                "count": "bound by count (Eq. 7)",
+                "time": "bound by time (Eq. 6)",
+                "order": "bound by the chain rule along random orders",
+            }[self.how.by]
         length = torch.full((len(nats),), self.tokens.length)
         text = self.tokens.tokenizer.kind != "levels"
         characters = length.double() * self.tokens.characters_per_token if text else None
-        about = {"model": self.model.name, "data": str(self.tokens.path), "source": self.tokens.header.source,
-                 "length": self.tokens.length, "of_sequences": len(self.tokens), "seed": self.how.seed}  # fmt: skip
+        about = {
+            "model": self.model.name,
+            "data": str(self.tokens.path),
+            "source": self.tokens.header.source,
+            "length": self.tokens.length,
+            "of_sequences": len(self.tokens),
+            "seed": self.how.seed,
+        }
         bound = Bound(found, errors, length, characters)
         return Evaluation(bound, how, nats.shape[1], self.indices, self._profile(done, rounds, nats), about)
 

@@ -77,9 +77,16 @@ class Cached(Seated):
         return ready.logits(network.output_layer.norm_final(network.blocks[last].feed_forward(x, None)))
 
     def _attend(
-        self, i: int, block: Block, x: Tensor, angles: Angles, mask: Tensor, feed: Feed, here: slice,
+        self,
+        i: int,
+        block: Block,
+        x: Tensor,
+        angles: Angles,
+        mask: Tensor,
+        feed: Feed,
+        here: slice,
         wanted: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """The attention half of block i, for all entries or the wanted ones; their keys and values are remembered."""
         h = block.norm1(x)
         row = torch.arange(len(x), device=x.device).unsqueeze(1)
@@ -182,9 +189,9 @@ class AnyOrderCached(Cached):
         real, guessed, column = new < count, guess < known, torch.arange(width, device=device)
         # Settled tokens, guesses, rows; what pads a sequence goes behind all of its own.
         end = total + known + width
-        slots = torch.cat((
-            torch.where(real, kept + new, end), torch.where(guessed, total + guess, end), total + known + column,
-        ), 1)  # fmt: skip
+        slots = torch.cat(
+            (torch.where(real, kept + new, end), torch.where(guessed, total + guess, end), total + known + column), 1
+        )
         before = torch.zeros_like(column) if order is None else torch.minimum(column, known)
         level = torch.cat((slots[:, :-width], total + before - 1 + torch.zeros_like(rows)), 1)
         slot = torch.where(settled == self.mask_id, self.canvas, self.kept["slot"][here])
@@ -200,9 +207,15 @@ class AnyOrderCached(Cached):
         asked = torch.arange(width, device=device) + (positions.shape[1] - width)
         read = torch.cat((tokens.gather(1, positions[:, :-width]), torch.full_like(rows, self.mask_id)), 1)
         feed = Feed(
-            read, positions, slots, level, first if whole and first == int(kept.max()) else None,
-            int(slots.max()) + 1, near, asked.expand_as(rows),
-        )  # fmt: skip
+            read,
+            positions,
+            slots,
+            level,
+            first if whole and first == int(kept.max()) else None,
+            int(slots.max()) + 1,
+            near,
+            asked.expand_as(rows),
+        )
         logits = self.run(self.ready, feed, here)
         seen = torch.where(place == self.canvas, self.mask_id, tokens)
         self.kept["seen"][here], self.kept["slot"][here] = seen, place
@@ -285,9 +298,15 @@ class LeftToRightCached(Cached):
         if taps:
             near = (slots.unsqueeze(-1) + torch.arange(2 - taps, 2, device=slots.device)).clamp(min=0)
         feed = Feed(
-            inputs.gather(1, slots.clamp(max=inputs.shape[1] - 1)), slots, slots, slots,
-            first if first == int(kept.max()) else None, int(slots.max()) + 1, near, outputs - kept,
-        )  # fmt: skip
+            inputs.gather(1, slots.clamp(max=inputs.shape[1] - 1)),
+            slots,
+            slots,
+            slots,
+            first if first == int(kept.max()) else None,
+            int(slots.max()) + 1,
+            near,
+            outputs - kept,
+        )
         self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
         # A product of one row gains nothing from packed weights.
         logits = self.run(self.several() if several else Ready(network, network.logits), feed, here)

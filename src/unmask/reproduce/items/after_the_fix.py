@@ -56,9 +56,14 @@ def run(settings: Settings) -> ItemResult:
 
 
 def compared(
-    subject: Subject, slow: list[Cell], exact: Cell, base: Cell, ltr: Cell | None, rows: list[tuple[Any, ...]],
+    subject: Subject,
+    slow: list[Cell],
+    exact: Cell,
+    base: Cell,
+    ltr: Cell | None,
+    rows: list[tuple[Any, ...]],
     fault: float,
-) -> list[Claim]:  # fmt: skip
+) -> list[Claim]:
     on = f"{subject.name}: {len(exact.tokens)} sequences of {exact.tokens.shape[1]} tokens"
     gap, error = cells.lower(exact, base)
     flat, flat_error = cells.lower(slow[-1], slow[0], base)

@@ -82,9 +82,10 @@ def compared(subject: Subject, sweeps: dict[tuple[str, str], list[Cell]], ltr: l
 def drawing(subject: Subject, sweeps: dict[tuple[str, str], list[Cell]]) -> Drawing:
     styles = {
         f"{order}, {bits}": {
-            "style": "o-" if bits == "float64" else "s--", "color": "C0" if order == "first order" else "C1",
+            "style": "o-" if bits == "float64" else "s--",
+            "color": "C0" if order == "first order" else "C1",
         }
         for order, bits in sweeps
-    }  # fmt: skip
+    }
     curves = {f"{order}, {bits}": sweep for (order, bits), sweep in sweeps.items()}
     return against_steps(curves, {}, f"{subject.name}, L = {subject.long}", styles=styles, powers=True)

@@ -37,9 +37,11 @@ def run(settings: Settings) -> ItemResult:
         # Over an oracle left to right has the truth's law.
         levels = {base.how.label: base, "left to right": ar if subject.exact is None else None}
         pictures[subject.name if pictures else ""] = against_steps(
-            {name: curve for name, curve in curves.items() if curve}, levels,
-            f"{subject.name}, L = {base.tokens.shape[1]}", styles=STYLES,
-        )  # fmt: skip
+            {name: curve for name, curve in curves.items() if curve},
+            levels,
+            f"{subject.name}, L = {base.tokens.shape[1]}",
+            styles=STYLES,
+        )
     notes.append(
         "By its law: exact sampling in which a drawn token is refused with probability 1 - c/(e^c - 1), c = e^-M / p "
         "for odds p against the mask. That is what coupled float32 steps do, without drawing N L V numbers "

@@ -51,13 +51,18 @@ class Service:
         served = self.models[name]
         model, chooses = served.model, not served.model.left_to_right
         about = {
-            "kind": served.kind, "length": model.length, "tokenizer": model.tokenizer.kind,
-            "vocab_size": model.denoiser.vocab_size, "mask_id": model.denoiser.mask_id,
+            "kind": served.kind,
+            "length": model.length,
+            "tokenizer": model.tokenizer.kind,
+            "vocab_size": model.denoiser.vocab_size,
+            "mask_id": model.denoiser.mask_id,
             "samplers": [*names.PLANS, *names.PUBLISHED] if chooses else [],
             "predictors": [*names.PREDICTORS, "auto"] if chooses else [],
             "decodings": [*names.DECODING] if chooses else [],
-            "draws": list(names.DRAWS), "characters_per_token": model.characters_per_token, "card": dict(served.card),
-        }  # fmt: skip
+            "draws": list(names.DRAWS),
+            "characters_per_token": model.characters_per_token,
+            "card": dict(served.card),
+        }
         return {"id": name, "object": "model", "created": self.created, "owned_by": "unmask", "unmask": about}
 
     async def begin(self, make: Callable[[], Sequence[Work]], *, watched: bool) -> Exchange:
@@ -123,9 +128,12 @@ class Service:
             for i in range(work.number)
         ]
         head = {
-            "id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(clock.time()),
-            "model": body.model, "system_fingerprint": f"unmask-{unmask.__version__}",
-        }  # fmt: skip
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(clock.time()),
+            "model": body.model,
+            "system_fingerprint": f"unmask-{unmask.__version__}",
+        }
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
             return self.stream(exchange, openai.streamed(exchange, completions, head, echo=echo, with_usage=usage))
@@ -153,9 +161,13 @@ def create_app(
         await asyncio.to_thread(server.engine.stop, 0.0 if server.engine.closing else limits.grace_seconds)
 
     app = FastAPI(
-        title="unmask", version=unmask.__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        title="unmask",
+        version=unmask.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
         description="Masked (diffusion) models of discrete data: completions, infilling, any canvas with holes.",
-    )  # fmt: skip
+    )
     app.state.server, app.state.requests = server, metrics.RequestCounts()
     app.add_middleware(AccessMiddleware, limits=limits, token=token, hosts=hosts, requests=app.state.requests)
     _handle_errors(app)

@@ -18,9 +18,11 @@ log = logging.getLogger("unmask.serve")
 PATHS = ("/", "/health", "/metrics", "/openapi.json", "/v1/completions", "/v1/models", "/v1/unmask")
 OPEN = ("/", "/health", "/openapi.json")  # without a token: they tell nothing of models or clients
 HEADERS = [
-    (b"content-security-policy", b"default-src 'self'"), (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"), (b"x-frame-options", b"DENY"),
-]  # fmt: skip
+    (b"content-security-policy", b"default-src 'self'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+]
 
 
 class TooLarge(Exception):

@@ -100,9 +100,7 @@ class WorkMaker:
     limits: Limits
 
     @classmethod
-    def of(
-        cls, served: Served, body: SamplingRequest, number: int, seed: int | None, limits: Limits
-    ) -> WorkMaker:
+    def of(cls, served: Served, body: SamplingRequest, number: int, seed: int | None, limits: Limits) -> WorkMaker:
         """Without a seed it is one that the answer tells."""
         _at_most("steps", body.steps, limits.max_steps)
         if body.order is not None:

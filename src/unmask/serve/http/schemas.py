@@ -130,8 +130,12 @@ def error_body(status: int, message: str, param: str | None = None, code: str | 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": about}
     for status, about in (
-        (400, "It cannot be done as asked"), (401, "The token is missing or wrong"), (404, "There is no such model"),
-        (413, "The body is too large"), (422, "It is not a request of this kind"), (500, "The model failed"),
+        (400, "It cannot be done as asked"),
+        (401, "The token is missing or wrong"),
+        (404, "There is no such model"),
+        (413, "The body is too large"),
+        (422, "It is not a request of this kind"),
+        (500, "The model failed"),
         (503, "The queue is full, or the server is shutting down: Retry-After says when to come back"),
     )
-}  # fmt: skip
+}

@@ -83,26 +83,46 @@ class Transcript:
 
     def plan_event(self, forecast: Forecast, **about: Any) -> dict[str, Any]:
         return {
-            **about, "index": forecast.index, "calls": forecast.calls, "canvas": list(self.ids),
-            "pieces": list(self.pieces), "order": forecast.order, "tau": forecast.tau,
-            "queue_seconds": forecast.queue_seconds, "seconds_left": forecast.seconds_left,
-        }  # fmt: skip
+            **about,
+            "index": forecast.index,
+            "calls": forecast.calls,
+            "canvas": list(self.ids),
+            "pieces": list(self.pieces),
+            "order": forecast.order,
+            "tau": forecast.tau,
+            "queue_seconds": forecast.queue_seconds,
+            "seconds_left": forecast.seconds_left,
+        }
 
     def step_event(self, filled: Filled) -> dict[str, Any]:
         change, revised = filled.change, self.apply(filled.change)
         return {
-            "index": filled.index, "call": filled.call, "planned": filled.planned, "positions": change.positions,
-            "tokens": change.tokens, "pieces": [self.pieces[p] for p in change.positions], "revised": revised,
-            "probabilities": change.probabilities, "tau": change.tau, "hidden": change.hidden, "entropy": self.entropy,
+            "index": filled.index,
+            "call": filled.call,
+            "planned": filled.planned,
+            "positions": change.positions,
+            "tokens": change.tokens,
+            "pieces": [self.pieces[p] for p in change.positions],
+            "revised": revised,
+            "probabilities": change.probabilities,
+            "tau": change.tau,
+            "hidden": change.hidden,
+            "entropy": self.entropy,
             "seconds": filled.seconds,
-        }  # fmt: skip
+        }
 
     def done_event(self, done: Done) -> dict[str, Any]:
         self._count = Counter(done.tokens)
         return {
-            "index": done.index, "text": self.model.texts([done.tokens], self.blanks)[0], "tokens": done.tokens,
-            "nfe": done.nfe, "ncs": done.ncs, "entropy": self.entropy, "seconds": done.seconds, "calls": done.calls,
-        }  # fmt: skip
+            "index": done.index,
+            "text": self.model.texts([done.tokens], self.blanks)[0],
+            "tokens": done.tokens,
+            "nfe": done.nfe,
+            "ncs": done.ncs,
+            "entropy": self.entropy,
+            "seconds": done.seconds,
+            "calls": done.calls,
+        }
 
     def _known(self, position: int) -> int:
         token = self.ids[position]

@@ -83,9 +83,14 @@ def _ddit(loaded: Loaded, found: Found, name: str) -> DDiT:
 def _expressible(config: DDiTConfig, found: Found) -> None:
     """Refuse what MDLM's network has not."""
     wanted = {
-        "adaln": True, "norm_bias": False, "tie_embeddings": False, "self_conditioning": False, "convolution": 0,
-        "mlp_ratio": 4, "attention": "bidirectional",
-    }  # fmt: skip
+        "adaln": True,
+        "norm_bias": False,
+        "tie_embeddings": False,
+        "self_conditioning": False,
+        "convolution": 0,
+        "mlp_ratio": 4,
+        "attention": "bidirectional",
+    }
     odd = [f"{name}={getattr(config, name)}" for name, value in wanted.items() if getattr(config, name) != value]
     if config.conditioning == "ratio" or (config.conditioning == "time" and config.time_embedding != "sigma"):
         odd.append(f"conditioning={config.conditioning!r} by {config.time_embedding!r}")
@@ -110,9 +115,15 @@ def _hub_config(config: DDiTConfig, before: dict[str, Any]) -> dict[str, Any]:
         return before | ({} if bool(before.get("time_conditioning")) == time else {"time_conditioning": time})
     columns = max(config.vocab_size, config.mask_id + 1)
     made = {
-        "model_type": MODEL_TYPE, "vocab_size": columns, "model_length": config.length, "hidden_dim": config.width,
-        "cond_dim": config.cond_dim, "n_blocks": config.layers, "n_heads": config.heads, "dropout": config.dropout,
+        "model_type": MODEL_TYPE,
+        "vocab_size": columns,
+        "model_length": config.length,
+        "hidden_dim": config.width,
+        "cond_dim": config.cond_dim,
+        "n_blocks": config.layers,
+        "n_heads": config.heads,
+        "dropout": config.dropout,
         "time_conditioning": time,
-    }  # fmt: skip
+    }
     # Only where a reader would look for it elsewhere.
     return made if config.mask_id == columns - 1 and columns != 30_522 else made | {"mask_index": config.mask_id}

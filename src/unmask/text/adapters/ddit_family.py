@@ -81,11 +81,19 @@ def config_of(
         raise ValueError(f"{found.path}: the number of heads is neither in its config nor in its tensors: give heads")
     adaln = prefix + LEVEL in tensors
     return DDiTConfig(
-        vocab_size, mask_id, LENGTH if length is None else int(length), width, len(blocks), int(heads),
+        vocab_size,
+        mask_id,
+        LENGTH if length is None else int(length),
+        width,
+        len(blocks),
+        int(heads),
         cond_dim=shape("sigma_map.mlp.2.weight", 2)[0] if adaln else 128,
-        mlp_ratio=shape("blocks.0.mlp.0.weight", 2)[0] // width, dropout=0.0 if dropout is None else float(dropout),
-        conditioning=conditioning, adaln=adaln, norm_bias=f"{prefix}blocks.0.norm1.bias" in tensors,
-    )  # fmt: skip
+        mlp_ratio=shape("blocks.0.mlp.0.weight", 2)[0] // width,
+        dropout=0.0 if dropout is None else float(dropout),
+        conditioning=conditioning,
+        adaln=adaln,
+        norm_bias=f"{prefix}blocks.0.norm1.bias" in tensors,
+    )
 
 
 def fit(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig) -> Fit:
@@ -121,11 +129,21 @@ def said(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig, 
     where, missing = tokenizer_of(found, data)
     own = [tensor for name, tensor in found.tensors.items() if name.startswith(prefix) and FREQUENCIES not in name]
     return {
-        "parameters": sum(tensor.count for tensor in own), "vocab_size": config.vocab_size, "mask_id": config.mask_id,
-        "special_ids": [config.mask_id], "length": config.length, "width": config.width, "layers": config.layers,
-        "heads": config.heads, "ema": found.ema and ema, "tokenizer": where, "missing": list(fits.missing),
-        "unexpected": list(fits.unexpected), "wrong": list(fits.wrong), "needs": missing,
-    }  # fmt: skip
+        "parameters": sum(tensor.count for tensor in own),
+        "vocab_size": config.vocab_size,
+        "mask_id": config.mask_id,
+        "special_ids": [config.mask_id],
+        "length": config.length,
+        "width": config.width,
+        "layers": config.layers,
+        "heads": config.heads,
+        "ema": found.ema and ema,
+        "tokenizer": where,
+        "missing": list(fits.missing),
+        "unexpected": list(fits.unexpected),
+        "wrong": list(fits.wrong),
+        "needs": missing,
+    }
 
 
 def tokenizer_of(found: Found, data_ids: int) -> tuple[str | None, str | None]:

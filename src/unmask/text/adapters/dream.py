@@ -22,10 +22,16 @@ NEEDS = "a config.json with model_type Dream, and Qwen2's tensors (model.layers.
 LENGTH = 2048  # of its training sequences; its config tells Qwen2's, which is 131,072
 TOP = {"model.embed_tokens": "embed", "model.norm": "norm", "lm_head": "head"}
 BLOCK = {
-    "input_layernorm": "norm1", "self_attn.q_proj": "q", "self_attn.k_proj": "k", "self_attn.v_proj": "v",
-    "self_attn.o_proj": "out", "post_attention_layernorm": "norm2", "mlp.gate_proj": "gate", "mlp.up_proj": "up",
+    "input_layernorm": "norm1",
+    "self_attn.q_proj": "q",
+    "self_attn.k_proj": "k",
+    "self_attn.v_proj": "v",
+    "self_attn.o_proj": "out",
+    "post_attention_layernorm": "norm2",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
     "mlp.down_proj": "down",
-}  # fmt: skip
+}
 # How Qwen2 cuts a text before its BPE: contractions, words, single digits, marks, new lines, spaces.
 PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -113,9 +119,10 @@ def _qwen2(folder: Path) -> Any:
         model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
         settings = folder / "tokenizer_config.json"
         added = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
-        special = [entry["content"] for _, entry in sorted(
-            added.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])
-        )]  # fmt: skip
+        special = [
+            entry["content"]
+            for _, entry in sorted(added.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0]))
+        ]
     except Exception as error:  # the tokenizers package raises bare Exceptions
         raise ValueError(f"{folder}: its tokenizer cannot be read: {error}") from error
     made = tokenizers.Tokenizer(model)

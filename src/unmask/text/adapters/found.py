@@ -23,10 +23,22 @@ WHOLE = ("model.safetensors", "pytorch_model.bin")  # the names by which transfo
 SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 INDEX = ".index.json"
 DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-    "U16": "uint16", "U32": "uint32", "U64": "uint64",
-}  # fmt: skip
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
+}
 HEADER_LIMIT = 100_000_000  # bytes, safetensors' own
 STATE = ("state_dict", "model", "model_state_dict")  # where Lightning, SEDD and fairseq, and others keep the weights
 SETTINGS = ("hyper_parameters", "args", "cfg", "config")

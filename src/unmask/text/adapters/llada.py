@@ -19,15 +19,31 @@ NEEDS = "model.transformer.wte and model.transformer.blocks.i.{attn_norm, q_proj
 PREFIX = "model.transformer."
 TOP = {"wte": "embed", "ln_f": "norm", "ff_out": "head"}
 BLOCK = {
-    "attn_norm": "norm1", "q_proj": "q", "k_proj": "k", "v_proj": "v", "attn_out": "out", "ff_norm": "norm2",
-    "ff_proj": "gate", "up_proj": "up", "ff_out": "down",
-}  # fmt: skip
+    "attn_norm": "norm1",
+    "q_proj": "q",
+    "k_proj": "k",
+    "v_proj": "v",
+    "attn_out": "out",
+    "ff_norm": "norm2",
+    "ff_proj": "gate",
+    "up_proj": "up",
+    "ff_out": "down",
+}
 # What the config may say, and the one answer that this network gives.
 FIXED = {
-    "block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu", "rope": True, "alibi": False,
-    "include_bias": False, "include_qkv_bias": False, "attention_layer_norm": False, "input_emb_norm": False,
-    "scale_logits": False, "block_group_size": 1, "multi_query_attention": False,
-}  # fmt: skip
+    "block_type": "llama",
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "rope": True,
+    "alibi": False,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "attention_layer_norm": False,
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "block_group_size": 1,
+    "multi_query_attention": False,
+}
 
 
 def recognises(found: Found) -> bool:

@@ -34,12 +34,16 @@ class LlamaCheckpoint:
     def about(self) -> dict[str, Any]:
         special = self.tokenizer.special_ids if self.tokenizer else ()
         return {
-            "format": self.name, "parameters": sum(tensor.count for tensor in self.found.tensors.values()),
-            "mask_id": self.config.mask_id, "special_ids": sorted({self.config.mask_id, *special}),
-            "length": self.config.length, "time": "none", "ema": self.found.ema,
+            "format": self.name,
+            "parameters": sum(tensor.count for tensor in self.found.tensors.values()),
+            "mask_id": self.config.mask_id,
+            "special_ids": sorted({self.config.mask_id, *special}),
+            "length": self.config.length,
+            "time": "none",
+            "ema": self.found.ema,
             "missing": sorted(self.network().state_dict().keys() - set(self.names.values())),
             "unexpected": sorted(set(self.found.tensors) - set(self.names)),
-        }  # fmt: skip
+        }
 
     def load(self, dtype: torch.dtype | None = None) -> Loaded:
         """Weights keep the precision they are stored in, unless a dtype is given; norms and logits are in float32."""

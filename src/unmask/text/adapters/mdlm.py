@@ -89,11 +89,14 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
         theirs = foreign_tokenizer(found.folder)
         mask_id = None if theirs is None else theirs.mask_id
     config = family.config_of(
-        found, prefix, mask_id=columns - 1 if mask_id is None else int(mask_id),
+        found,
+        prefix,
+        mask_id=columns - 1 if mask_id is None else int(mask_id),
         heads=given.get("heads", said.get("n_heads", family.of_model(said, "n_heads"))),
         length=given.get("length", said.get("model_length", family.of_model(said, "length"))),
-        dropout=said.get("dropout", family.of_model(said, "dropout")), conditioning="none",
-    )  # fmt: skip
+        dropout=said.get("dropout", family.of_model(said, "dropout")),
+        conditioning="none",
+    )
     if _class(found) is Given:
         if given.get("time"):
             raise ValueError("time=True: MDLM's left-to-right baseline has no time")

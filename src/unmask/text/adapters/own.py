@@ -34,6 +34,8 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     cls = DDiT if header["architecture"] == "ddit" else Causal
     said = family.said(found, "", cls, config, ema=False)
     extra = header.get("extra") or {}
-    return {"format": NAME, "variant": header["architecture"], "time": config.conditioning} | said | {
-        "origin": (extra.get("origin") or {}).get("format"),
-    }  # fmt: skip
+    return (
+        {"format": NAME, "variant": header["architecture"], "time": config.conditioning}
+        | said
+        | {"origin": (extra.get("origin") or {}).get("format")}
+    )

@@ -41,8 +41,11 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
 def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
     said = family.settings(found)
     return family.config_of(
-        found, "", mask_id=found.tensors[family.EMBEDDING].shape[0] - 1,
+        found,
+        "",
+        mask_id=found.tensors[family.EMBEDDING].shape[0] - 1,
         heads=given.get("heads", family.of_model(said, "n_heads")),
-        length=given.get("length", family.of_model(said, "length")), dropout=family.of_model(said, "dropout"),
+        length=given.get("length", family.of_model(said, "length")),
+        dropout=family.of_model(said, "dropout"),
         conditioning="none",
-    )  # fmt: skip
+    )

@@ -9,15 +9,55 @@ from typing import Any
 from unmask.text.adapters import Found, look, recognise
 
 TOKENIZERS = (
-    "tokenizer.json", "vocab.txt", "vocab.json", "encoder.json", "dict.txt", "spiece.model", "sentencepiece.bpe.model",
-)  # fmt: skip
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "encoder.json",
+    "dict.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 # Modules whose functions could be made to run a program when such a file is unpickled; containers are harmless.
-RUNS = ("os", "posix", "nt", "subprocess", "sys", "builtins", "importlib", "runpy", "shutil", "socket", "pty", "ctypes",
-        "pickle", "operator", "webbrowser", "code", "multiprocessing", "marshal", "types")  # fmt: skip
-HARMLESS = ("builtins.set", "builtins.frozenset", "builtins.list", "builtins.dict", "builtins.tuple", "builtins.object",
-            "builtins.int", "builtins.long", "builtins.float", "builtins.bool", "builtins.str", "builtins.unicode",
-            "builtins.bytes", "builtins.bytearray", "builtins.complex", "builtins.slice",
-            "types.SimpleNamespace")  # fmt: skip
+RUNS = (
+    "os",
+    "posix",
+    "nt",
+    "subprocess",
+    "sys",
+    "builtins",
+    "importlib",
+    "runpy",
+    "shutil",
+    "socket",
+    "pty",
+    "ctypes",
+    "pickle",
+    "operator",
+    "webbrowser",
+    "code",
+    "multiprocessing",
+    "marshal",
+    "types",
+)
+HARMLESS = (
+    "builtins.set",
+    "builtins.frozenset",
+    "builtins.list",
+    "builtins.dict",
+    "builtins.tuple",
+    "builtins.object",
+    "builtins.int",
+    "builtins.long",
+    "builtins.float",
+    "builtins.bool",
+    "builtins.str",
+    "builtins.unicode",
+    "builtins.bytes",
+    "builtins.bytearray",
+    "builtins.complex",
+    "builtins.slice",
+    "types.SimpleNamespace",
+)
 SHOWN = 5
 
 
@@ -25,11 +65,18 @@ def inspect(path: str | Path, **override: Any) -> dict[str, Any]:
     """Everything that the files say. ValueError for what cannot be read; an unknown kind is reported, not raised."""
     found = look(path)
     report: dict[str, Any] = {
-        "path": str(found.path), "format": None, "files": list(found.files), "weights": list(found.weights),
-        "megabytes": sum(tensor.bytes for tensor in found.tensors.values()) / 1e6, "tensors": len(found.tensors),
-        "parameters": sum(tensor.count for tensor in found.tensors.values()), "dtypes": _dtypes(found),
-        "has_average": found.ema, "pickled": list(found.pickled), "runs": dangerous(found.pickled),
-    }  # fmt: skip
+        "path": str(found.path),
+        "format": None,
+        "files": list(found.files),
+        "weights": list(found.weights),
+        "megabytes": sum(tensor.bytes for tensor in found.tensors.values()) / 1e6,
+        "tensors": len(found.tensors),
+        "parameters": sum(tensor.count for tensor in found.tensors.values()),
+        "dtypes": _dtypes(found),
+        "has_average": found.ema,
+        "pickled": list(found.pickled),
+        "runs": dangerous(found.pickled),
+    }
     try:
         adapter = recognise(found)
         report["format"] = adapter.NAME

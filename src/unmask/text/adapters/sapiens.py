@@ -67,11 +67,14 @@ class Roberta(nn.Module):
 
     def __init__(self, vocab: int, positions: int, width: int, hidden: int, layers: int, heads: int) -> None:
         super().__init__()
-        self.sentence_encoder = nn.ModuleDict({
-            "embed_tokens": nn.Embedding(vocab, width), "embed_positions": nn.Embedding(positions, width),
-            "emb_layer_norm": nn.LayerNorm(width),
-            "layers": nn.Sequential(*(Layer(width, hidden, heads) for _ in range(layers))),
-        })  # fmt: skip
+        self.sentence_encoder = nn.ModuleDict(
+            {
+                "embed_tokens": nn.Embedding(vocab, width),
+                "embed_positions": nn.Embedding(positions, width),
+                "emb_layer_norm": nn.LayerNorm(width),
+                "layers": nn.Sequential(*(Layer(width, hidden, heads) for _ in range(layers))),
+            }
+        )
         self.lm_head = Head(width, vocab)
 
     def forward(self, ids: Tensor, rows: Tensor) -> Tensor:
@@ -97,9 +100,13 @@ def load(found: Found, **override: Any) -> Loaded:
     network.load_state_dict({name: state[name] for name in network.state_dict()})
     limit = sizes["positions"] - FIRST
     made = Framed(
-        network, vocab_size=sizes["vocab"], mask_id=facts["mask_id"], special_ids=tokenizer.special_ids,
-        around=tokenizer.around, limit=limit,
-    )  # fmt: skip
+        network,
+        vocab_size=sizes["vocab"],
+        mask_id=facts["mask_id"],
+        special_ids=tokenizer.special_ids,
+        around=tokenizer.around,
+        limit=limit,
+    )
     return Loaded(made.eval(), tokenizer, layout="rows", about=facts)
 
 
@@ -130,11 +137,16 @@ def _facts(found: Found, override: dict[str, Any]) -> tuple[dict[str, Any], Fore
             "they do not belong together"
         )
     facts = {
-        "format": NAME, "parameters": sum(found.tensors[name].count for name in _own(found, wanted)),
-        "mask_id": tokenizer.mask_id, "special_ids": sorted(tokenizer.special_ids),
-        "length": sizes["positions"] - FIRST - 2, "time": "none", "ema": found.ema, "missing": [],
+        "format": NAME,
+        "parameters": sum(found.tensors[name].count for name in _own(found, wanted)),
+        "mask_id": tokenizer.mask_id,
+        "special_ids": sorted(tokenizer.special_ids),
+        "length": sizes["positions"] - FIRST - 2,
+        "time": "none",
+        "ema": found.ema,
+        "missing": [],
         "unexpected": sorted(name for name in shapes if name not in wanted),
-    }  # fmt: skip
+    }
     return facts, tokenizer, sizes
 
 
@@ -151,9 +163,13 @@ def _sizes(found: Found) -> dict[str, int]:
     if isinstance(settings, dict) and settings.get("encoder_normalize_before"):
         raise ValueError(f"{found.path}: encoder_normalize_before is set: only post-norm networks are read")
     return {
-        "vocab": vocab, "positions": shapes["sentence_encoder.embed_positions.weight"][0], "width": width,
-        "hidden": hidden, "layers": layers, "heads": heads,
-    }  # fmt: skip
+        "vocab": vocab,
+        "positions": shapes["sentence_encoder.embed_positions.weight"][0],
+        "width": width,
+        "hidden": hidden,
+        "layers": layers,
+        "heads": heads,
+    }
 
 
 def _numbers(shapes: dict[str, tuple[int, ...]]) -> Iterator[str]:

@@ -48,8 +48,11 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
         raise ValueError(f"{found.path} is SEDD with graph.type={kind!r}: it has no mask; 'absorb' is needed")
     columns = found.tensors[family.EMBEDDING].shape[0]
     return family.config_of(
-        found, "", mask_id=int(given.get("mask_id", columns - 1)),
+        found,
+        "",
+        mask_id=int(given.get("mask_id", columns - 1)),
         heads=given.get("heads", family.of_model(said, "n_heads")),
-        length=given.get("length", family.of_model(said, "length")), dropout=family.of_model(said, "dropout"),
+        length=given.get("length", family.of_model(said, "length")),
+        dropout=family.of_model(said, "dropout"),
         conditioning="time" if given.get("time", True) else "none",
-    )  # fmt: skip
+    )

@@ -74,12 +74,16 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     around = tokenizer.around if tokenizer else ((), ())
     limit = _limit(found.config)
     return {
-        "format": f"{NAME}, {kind}", "parameters": sum(tensor.count for tensor in found.tensors.values()),
-        "mask_id": mask_id, "special_ids": sorted(tokenizer.special_ids) if tokenizer else [mask_id],
+        "format": f"{NAME}, {kind}",
+        "parameters": sum(tensor.count for tensor in found.tensors.values()),
+        "mask_id": mask_id,
+        "special_ids": sorted(tokenizer.special_ids) if tokenizer else [mask_id],
         "length": None if limit is None else limit - len(around[0]) - len(around[1]),
-        "time": "none", "ema": found.ema, "missing": [],
+        "time": "none",
+        "ema": found.ema,
+        "missing": [],
         "unexpected": sorted(name for name in found.tensors if any(part in name for part in OTHER)),
-    }  # fmt: skip
+    }
 
 
 def denoiser(
@@ -216,5 +220,3 @@ def _fill(network: Any, state: dict[str, Tensor], found: Found) -> tuple[list[st
         if name in state and not torch.equal(tensor, state[name]):
             raise ValueError(f"{found.path}: {name} is tied to another tensor in its config, and differs from it here")
     return sorted(missing), sorted(result.unexpected_keys)
-
-

@@ -19,11 +19,18 @@ from torch import Tensor
 STORAGES = {
     f"torch.{name}Storage": dtype
     for name, dtype in (
-        ("Double", torch.float64), ("Float", torch.float32), ("Half", torch.float16), ("BFloat16", torch.bfloat16),
-        ("Long", torch.int64), ("Int", torch.int32), ("Short", torch.int16), ("Char", torch.int8),
-        ("Byte", torch.uint8), ("Bool", torch.bool),
+        ("Double", torch.float64),
+        ("Float", torch.float32),
+        ("Half", torch.float16),
+        ("BFloat16", torch.bfloat16),
+        ("Long", torch.int64),
+        ("Int", torch.int32),
+        ("Short", torch.int16),
+        ("Char", torch.int8),
+        ("Byte", torch.uint8),
+        ("Bool", torch.bool),
     )
-}  # fmt: skip
+}
 ITEM_LIMIT = 20_000_000  # opcodes; a checkpoint has thousands, a pickled tokenizer some hundred thousand
 
 
@@ -75,19 +82,46 @@ class Stored:
         return torch.as_strided(flat, self.shape, self.stride, self.offset).contiguous()
 
 
-LITERALS = frozenset({
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
-    "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
-    "BINBYTES8", "BYTEARRAY8",
-})  # fmt: skip
+LITERALS = frozenset(
+    {
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "LONG4",
+        "FLOAT",
+        "BINFLOAT",
+        "STRING",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+        "UNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE",
+        "BINUNICODE8",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINBYTES8",
+        "BYTEARRAY8",
+    }
+)
 CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_SET": set,
-}  # fmt: skip
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_DICT": dict,
+    "EMPTY_SET": set,
+}
 CONTAINERS: dict[str, Callable[..., Any]] = {
-    "builtins.list": list, "builtins.tuple": tuple, "torch.Size": tuple, "builtins.set": set,
+    "builtins.list": list,
+    "builtins.tuple": tuple,
+    "torch.Size": tuple,
+    "builtins.set": set,
     "builtins.frozenset": frozenset,
-}  # fmt: skip
+}
 
 
 class Machine:
@@ -235,8 +269,13 @@ class Machine:
         """('storage', type, key, device, number of elements), and in older files a sixth, the part that is viewed."""
         match self.stack.pop():
             case ("storage", Global(name), str(key), _, int(count)) | (
-                "storage", Global(name), str(key), _, int(count), None,
-            ) if (name in STORAGES or name == "torch.storage.UntypedStorage") and count >= 0:  # fmt: skip
+                "storage",
+                Global(name),
+                str(key),
+                _,
+                int(count),
+                None,
+            ) if (name in STORAGES or name == "torch.storage.UntypedStorage") and count >= 0:
                 self.storages[key] = Storage(key, STORAGES.get(name, torch.uint8), count)
                 self.stack.append(self.storages[key])
             case other:
