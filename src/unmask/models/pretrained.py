@@ -54,6 +54,7 @@ else:
 
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 ARCHITECTURES = ("ddit", "causal")
+DISPLAYS = ("text", "molecule", "image", "grid")
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
 
 
@@ -71,8 +72,11 @@ class Card:
     notes: str | None = None
     command: str | None = None  # what trained it
     samples: Sequence[str] = ()
+    display: str | None = None  # how a page shows its sequences, one of DISPLAYS; by default as the tokens suggest
 
     def __post_init__(self) -> None:
+        if self.display not in (None, *DISPLAYS):
+            raise ValueError(f"display must be one of {', '.join(DISPLAYS)}, got {self.display!r}")
         object.__setattr__(self, "samples", tuple(self.samples))  # JSON gives a list
 
 

@@ -239,5 +239,7 @@ def changes(step: Step) -> list[Change]:
         # A list for each column, also where there is no cell.
         positions, tokens, probabilities, tau = map(list, zip(*cells, strict=True)) if cells else ([],) * 4
         hidden = None if step.hidden is None else [p for p in step.hidden[i].tolist() if p >= 0]
-        found.append(Change(positions, tokens, probabilities, tau, hidden or None))
+        guessed = None if step.guessed is None else [(p, token) for p, token in step.guessed[i].tolist() if p >= 0]
+        corrected = None if step.corrected is None else int(step.corrected[i])
+        found.append(Change(positions, tokens, probabilities, tau, hidden or None, guessed, corrected))
     return found

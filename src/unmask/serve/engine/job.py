@@ -49,6 +49,8 @@ class Change:
     probabilities: list[float]
     tau: list[float]
     hidden: list[int] | None
+    guessed: list[tuple[int, int]] | None = None  # positions and tokens that may still change, where a run looks ahead
+    corrected: int | None = None  # how many guesses of the call before came out otherwise
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,6 +42,24 @@ class Served:
         if self.model.left_to_right:
             return "left-to-right"
         return "any-order" if follows_order(self.model.denoiser) else "masked"
+
+    @property
+    def display(self) -> str:
+        """How its sequences are shown, one of DISPLAYS: as its card says, or else as its tokens suggest."""
+        side, kind = math.isqrt(self.model.length or 0), self.model.tokenizer.kind
+        if said := self.card.get("display"):
+            return str(said)
+        if kind in ("smiles", "selfies"):
+            return "molecule"
+        return "image" if kind == "levels" and side > 1 and side**2 == self.model.length else "text"
+
+    @property
+    def symbols(self) -> list[str] | None:
+        """What stands for each id in the cells of a grid, which people fill by hand."""
+        tokenizer = self.model.tokenizer
+        if self.display != "grid":
+            return None
+        return [piece.decode(errors="replace") for piece in tokenizer.pieces(range(tokenizer.vocab_size))]
 
     @cached_property
     def begins_with_space(self) -> torch.Tensor:

@@ -54,6 +54,8 @@ class Service:
             "kind": served.kind,
             "length": model.length,
             "tokenizer": model.tokenizer.kind,
+            "display": served.display,
+            "symbols": served.symbols,
             "vocab_size": model.denoiser.vocab_size,
             "mask_id": model.denoiser.mask_id,
             "samplers": [*names.PLANS, *names.PUBLISHED] if chooses else [],

@@ -96,6 +96,10 @@ class Transcript:
 
     def step_event(self, filled: Filled) -> dict[str, Any]:
         change, revised = filled.change, self.apply(filled.change)
+        ahead: dict[str, Any] = {}
+        if change.guessed is not None:
+            guessed = [(p, token, self._piece(token)[0].decode(errors="ignore")) for p, token in change.guessed]
+            ahead = {"guessed": guessed, "corrected": change.corrected}
         return {
             "index": filled.index,
             "call": filled.call,
@@ -109,6 +113,7 @@ class Transcript:
             "hidden": change.hidden,
             "entropy": self.entropy,
             "seconds": filled.seconds,
+            **ahead,
         }
 
     def done_event(self, done: Done) -> dict[str, Any]:
