@@ -13,6 +13,7 @@ from unmask.cli import main as cli
 from unmask.cli.evaluate import main
 from unmask.data.tokens import TokenFile
 from unmask.evaluate.data import found
+from unmask.models.ngram import kneser_ney
 from unmask.models.pretrained import save
 
 
@@ -161,3 +162,25 @@ def test_a_wrong_command_line_is_2(model: Path) -> None:
     with pytest.raises(SystemExit) as error:
         main([str(model), "digits", "--by", "chance"])
     assert error.value.code == 2
+
+
+def test_an_n_gram_model_is_fitted_on_the_training_part(data: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "r.json"
+    assert main(["ngram:2", str(data), "--output", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "exact, modified Kneser-Ney 2-gram fitted on 90 tokens" in shown and "9 sequences of 10 tokens" in shown
+    train, valid = (TokenFile.open(data / f"{part}.tokens").sequences(range(9)).numpy() for part in ("train", "valid"))
+    expected = -kneser_ney(train, 2, TOKENIZER.vocab_size).log_prob(valid).mean()
+    assert read(out)["nats_per_token"]["value"] == pytest.approx(expected)
+    assert main(["ngram:2", str(data), "--split", "train", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nats_per_token"]["value"] < expected
+
+
+def test_an_n_gram_model_that_cannot_be_fitted_is_refused(data: Path, capsys: Any) -> None:
+    for model, where, told in (
+        ("ngram:0", data, "it must be ngram:N with N from 1 to 20"),
+        ("ngram:five", data, "it must be ngram:N"),
+        ("ngram:5", data / "valid.tokens", "has no training part"),
+    ):
+        assert main([model, str(where)]) == 1
+        assert told in capsys.readouterr().err

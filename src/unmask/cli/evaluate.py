@@ -14,11 +14,12 @@ from typing import Any, Literal, TextIO
 
 from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, guarded, parsed, use_threads
 from unmask.evaluate import processes
-from unmask.evaluate.data import found
-from unmask.evaluate.likelihood.tokenfiles import Evaluation, Progress, evaluate
+from unmask.evaluate.data import found, train_and
+from unmask.evaluate.likelihood.tokenfiles import Evaluation, Progress, evaluate, evaluate_ngram
 from unmask.models.files import write_whole
 from unmask.text.find import load
 
+NGRAM, LONGEST_NGRAM = "ngram:", 20
 SECONDS_BETWEEN_LINES = 10.0
 OF_ESTIMATE = "of the estimate for these sequences; more passes make it smaller"
 OVER_SEQUENCES = "over the sequences, for the text they were taken from; more sequences make it smaller"
@@ -28,8 +29,9 @@ OVER_SEQUENCES = "over the sequences, for the text they were taken from; more se
 class EvaluateOptions(OnMachine):
     """The likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
-    For a masked model an upper bound on -log p, estimated, with its errors; for a left-to-right model exact. Under
-    accelerate launch several processes share the work, with the same numbers.
+    For a masked model an upper bound on -log p, estimated, with its errors; for a left-to-right model exact. The model
+    ngram:5 is a Kneser-Ney 5-gram model fitted on the data's training part: what counting alone gives. Under accelerate
+    launch several processes share the work, with the same numbers.
     """
 
     model: str
@@ -79,6 +81,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     use_threads(chosen.threads)
+    if chosen.model.startswith(NGRAM):
+        return _evaluated_ngram(chosen)
     model = load(chosen.model, device=processes.device(chosen.device))
     partial = _partial(chosen.output) if chosen.output is not None else None
     if partial is not None and not chosen.resume and processes.main():
@@ -99,6 +103,14 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
             partial=partial,
             progress=progress,
         )
+
+
+def _evaluated_ngram(chosen: EvaluateOptions) -> Evaluation:
+    order = chosen.model.removeprefix(NGRAM)
+    if not (order.isascii() and order.isdigit() and 1 <= int(order) <= LONGEST_NGRAM):
+        raise ValueError(f"model={chosen.model!r}: it must be {NGRAM}N with N from 1 to {LONGEST_NGRAM}")
+    train, tokens = train_and(chosen.split, chosen.data, progress=_preparing)
+    return evaluate_ngram(int(order), train, tokens, sequences=chosen.sequences)
 
 
 def _write(chosen: EvaluateOptions, made: Evaluation) -> None:

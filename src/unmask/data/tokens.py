@@ -28,6 +28,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from unmask.bound import Bound
 from unmask.models.files import sync
 from unmask.text.tokenizer import LAYOUTS, Tokenizer
 
@@ -152,6 +153,12 @@ class TokenFile:
         Bits per character are therefore bits per token, averaged over whole sequences, divided by this.
         """
         return self.header.characters / (len(self) * self.length)
+
+    def bound(self, nats: Tensor, errors: Tensor | None = None) -> Bound:
+        """The bound of some of its sequences from their nats [B], in all units; exact without ``errors``."""
+        length = torch.full((len(nats),), self.length)
+        characters = None if self.tokenizer.kind == "levels" else length.double() * self.characters_per_token
+        return Bound(nats, torch.zeros_like(nats) if errors is None else errors, length, characters)
 
     @property
     def bytes_per_token(self) -> float:

@@ -48,6 +48,17 @@ def found(data: str, model: Model, *, split: str = "valid", progress: Progress |
             yield whole
 
 
+def train_and(split: str, data: str, *, progress: Progress | None = None) -> tuple[TokenFile, TokenFile]:
+    """The training part of prepared data or of a corpus, and ``split``: for what is fitted before it is evaluated."""
+    kind, path = resolve(data)
+    if kind == "corpus":
+        path = corpora.prepared(data, progress=progress)
+    elif kind != "prepared":
+        raise ValueError(f"data={data!r} has no training part: give prepared data (unmask prepare) or a corpus")
+    train, tokens = (TokenFile.open(path / f"{part}.tokens") for part in ("train", split))
+    return train, tokens
+
+
 def _of_corpus(name: str, model: Model, tokenizer: Tokenizer, split: str, progress: Progress | None) -> TokenFile:
     """Prepared with the model's tokenizer and length: found in the cache, or made there once."""
     length = model.length or corpora.load(name).length

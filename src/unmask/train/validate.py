@@ -63,9 +63,7 @@ def _bound(values: Tensor, tokens: TokenFile, *, exact: bool) -> Bound:
     passes = values.view(-1, min(len(values), len(tokens)))
     nats = passes.mean(0)
     errors = passes.std(0) / math.sqrt(len(passes)) if len(passes) > 1 else torch.full_like(nats, math.inf)
-    length = torch.full_like(nats, tokens.length, dtype=torch.int64)
-    characters = None if tokens.tokenizer.kind == "levels" else length.double() * tokens.characters_per_token
-    return Bound(nats, torch.zeros_like(nats) if exact else errors, length, characters)
+    return tokens.bound(nats, None if exact else errors)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from unmask.evaluate import processes
 from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
 from unmask.likelihood import By, Passes, default_batch, per_position
+from unmask.models.ngram import kneser_ney
 from unmask.protocol import for_bound, inference, is_left_to_right
 from unmask.text.model import Model
 
@@ -111,13 +112,24 @@ def evaluate(
             rounds = max(done + 1, math.ceil(done * (made.bound.error_of_estimate / until) ** 2))
 
 
+def evaluate_ngram(order: int, train: TokenFile, tokens: TokenFile, *, sequences: int | None = None) -> Evaluation:
+    """The exact likelihood of a Kneser-Ney n-gram model that was fitted on a whole token file."""
+    if tokens.tokenizer.hash != train.tokenizer.hash:
+        raise ValueError(f"{tokens.path} was made with another tokenizer than {train.path}: prepare them together")
+    indices = _evenly_spaced(tokens, sequences)
+    model = kneser_ney(train.sequences(range(len(train))).numpy(), order, train.vocab_size)
+    nats = -torch.from_numpy(model.log_prob(tokens.sequences(indices).numpy()))
+    how = f"exact, modified Kneser-Ney {order}-gram fitted on {model.tokens:,} tokens"
+    profile = _by_position(_in_parts(nats), tokens.length)
+    return Evaluation(tokens.bound(nats.sum(1)), how, 1, indices, profile, _about(f"ngram:{order}", tokens))
+
+
 class _Work:
     """Rows (sequence, pass) in batches that are the same for any number of processes."""
 
     def __init__(self, model: Model, tokens: TokenFile, how: Passes, sequences: int | None, batch: int | None) -> None:
-        for name, value in (("sequences", sequences), ("batch", batch)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        if batch is not None and batch < 1:
+            raise ValueError(f"batch must be at least 1, got {batch}")
         if tokens.tokenizer.hash != getattr(model.tokenizer, "hash", None):
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
         self.model, self.tokens, self.how = model, tokens, how
@@ -125,8 +137,7 @@ class _Work:
         self.exact = is_left_to_right(model.denoiser)
         self.passes = 1 if self.exact else how.num
         self.batch = batch or default_batch(self.network, tokens.length)
-        num = min(sequences or len(tokens), len(tokens))
-        self.indices = torch.arange(num) * len(tokens) // num
+        self.indices = _evenly_spaced(tokens, sequences)
         self.bins = min(tokens.length, BINS)
 
     @property
@@ -167,44 +178,28 @@ class _Work:
         x0 = self.tokens.sequences(index)
         if self.exact:
             nats = per_position(self.network, x0, index)
-            parts = torch.arange(x0.shape[1]) * self.bins // x0.shape[1]
-            sums = torch.zeros(len(nats), self.bins, dtype=torch.float64).index_add(1, parts, nats)
-            return {"nats": nats.sum(1).tolist(), "parts": sums.flatten().tolist()}
+            return {"nats": nats.sum(1).tolist(), "parts": _in_parts(nats).flatten().tolist()}
         nats, at = self.how.estimates(self.network, x0, index, k, schedule=self.model.schedule)
         return {"nats": nats.tolist(), "at": at.tolist()}
 
     def evaluation(self, done: Done, rounds: int) -> Evaluation:
         nats = self._together(done, rounds, "nats")
         if self.exact:
-            found, errors, how = nats[:, 0], torch.zeros(len(nats), dtype=torch.float64), "exact, left to right"
+            bound, how = self.tokens.bound(nats[:, 0]), "exact, left to right"
         else:
-            found, errors = self.how.combined(nats)
+            bound = self.tokens.bound(*self.how.combined(nats))
             how = {
                 "count": "bound by count (Eq. 7)",
                 "time": "bound by time (Eq. 6)",
                 "order": "bound by the chain rule along random orders",
             }[self.how.by]
-        length = torch.full((len(nats),), self.tokens.length)
-        text = self.tokens.tokenizer.kind != "levels"
-        characters = length.double() * self.tokens.characters_per_token if text else None
-        about = {
-            "model": self.model.name,
-            "data": str(self.tokens.path),
-            "source": self.tokens.header.source,
-            "length": self.tokens.length,
-            "of_sequences": len(self.tokens),
-            "seed": self.how.seed,
-        }
-        bound = Bound(found, errors, length, characters)
+        about = _about(self.model.name, self.tokens) | {"seed": self.how.seed}
         return Evaluation(bound, how, nats.shape[1], self.indices, self._profile(done, rounds, nats), about)
 
     def _profile(self, done: Done, rounds: int, nats: Tensor) -> Profile | None:
         if self.exact:
             flat = [value for b in range(len(done)) for value in done[0, b]["parts"]]
-            sums = torch.tensor(flat, dtype=torch.float64).view(len(nats), self.bins)
-            positions = torch.bincount(torch.arange(self.tokens.length) * self.bins // self.tokens.length)
-            values = sums / positions
-            return Profile("position in the sequence", *_means(list(values.T)))
+            return _by_position(torch.tensor(flat, dtype=torch.float64).view(len(nats), -1), self.tokens.length)
         if self.how.by == "order":
             return None
         at, values = self._together(done, rounds, "at").flatten(), nats.flatten() / self.tokens.length
@@ -235,6 +230,38 @@ def _agreed(path: Path | None, identity: dict[str, Any]) -> Iterator[Partial]:
         if failure is not None:
             raise failure
         yield store if processes.main() else Partial(None, done)
+
+
+def _evenly_spaced(tokens: TokenFile, sequences: int | None) -> Tensor:
+    if sequences is not None and sequences < 1:
+        raise ValueError(f"sequences must be at least 1, got {sequences}")
+    num = min(sequences or len(tokens), len(tokens))
+    return torch.arange(num) * len(tokens) // num
+
+
+def _about(model: str, tokens: TokenFile) -> dict[str, Any]:
+    return {
+        "model": model,
+        "data": str(tokens.path),
+        "source": tokens.header.source,
+        "length": tokens.length,
+        "of_sequences": len(tokens),
+    }
+
+
+def _parts(length: int) -> Tensor:
+    """Which of at most BINS equal parts each position is in."""
+    return torch.arange(length) * min(length, BINS) // length
+
+
+def _in_parts(nats: Tensor) -> Tensor:
+    """The sums over each part of the positions, from [B, L]."""
+    sums = torch.zeros(len(nats), min(nats.shape[1], BINS), dtype=torch.float64)
+    return sums.index_add(1, _parts(nats.shape[1]), nats)
+
+
+def _by_position(sums: Tensor, length: int) -> Profile:
+    return Profile("position in the sequence", *_means(list((sums / torch.bincount(_parts(length))).T)))
 
 
 def _means(groups: list[Tensor]) -> tuple[list[float], list[float]]:
