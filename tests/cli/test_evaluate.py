@@ -9,12 +9,14 @@ import torch
 import unmask
 from tests.evaluate.files import LENGTH, TOKENIZER, read, write
 from tests.small_models import TEXT, TOKENIZERS, folder, network
+from tests.train.runs import settings
 from unmask.cli import main as cli
 from unmask.cli.evaluate import main
 from unmask.data.tokens import TokenFile
 from unmask.evaluate.data import found
 from unmask.models.ngram import kneser_ney
 from unmask.models.pretrained import save
+from unmask.train.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +186,36 @@ def test_an_n_gram_model_that_cannot_be_fitted_is_refused(data: Path, capsys: An
     ):
         assert main([model, str(where)]) == 1
         assert told in capsys.readouterr().err
+
+
+def test_a_run_is_evaluated_on_its_own_held_out_part_and_overlap_is_said(tmp_path: Path, capsys: Any) -> None:
+    random = torch.Generator().manual_seed(0)
+    text = "".join(chr(97 + int(i)) for i in torch.randint(26, (4000,), generator=random))
+    book, copied = tmp_path / "book.txt", tmp_path / "copied.txt"
+    book.write_text(text)
+    copied.write_text(text[:1000] + text[:1000][::-1])
+    run = tmp_path / "run"
+    train(settings(book, run, tokenizer="characters", length=20, steps=1))
+    options = ["--passes", "2", "--device", "cpu", "--json"]
+    values = []
+    for data in ([], [str(book)], [str(run)]):
+        assert main([str(run), *data, *options]) == 0
+        shown = capsys.readouterr()
+        values.append(json.loads(shown.out)["nats_per_token"]["value"])
+        assert "WARNING" not in shown.err
+        assert ("the run's own held-out part" in shown.err) == (data != [str(run)])
+    assert len(set(values)) == 1
+    assert main([str(run), str(copied), *options]) == 0
+    assert "WARNING: 49%" in (said := capsys.readouterr().err) and "this is no held-out number" in said
+    assert main([str(run), "--split", "train", *options]) == 0
+    assert "WARNING: 100% of these data are in the run's training data" in capsys.readouterr().err
+    assert main([str(run / "model"), *options]) == 0
+    tokens = run / "data" / "valid.tokens"
+    tokens.write_bytes(tokens.read_bytes()[:-50] + bytes(50))
+    capsys.readouterr()
+    assert main([str(run), *options]) == 1 and "valid.tokens is damaged" in capsys.readouterr().err
+
+
+def test_a_model_that_is_no_run_needs_data(model: Path, capsys: Any) -> None:
+    assert main([str(model), "--device", "cpu"]) == 1
+    assert "does not say what it was trained on: name the DATA" in capsys.readouterr().err

@@ -77,6 +77,29 @@ def test_every_changed_byte_is_noticed(tmp_path) -> None:
             TokenFile.open(other).verify()
 
 
+def test_a_sound_file_is_read_once_and_a_changed_one_again(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "x.tokens"
+    file = write(path)
+    calls = []
+    monkeypatch.setattr(TokenFile, "verify", lambda self, verify=TokenFile.verify: (calls.append(1), verify(self)))
+    assert file.verified() is file and file.verified() is file and len(calls) == 1
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-6] + b"\0" * 6)
+    with pytest.raises(ValueError, match=r"x\.tokens is damaged: its tokens do not have the checksum"):
+        TokenFile.open(path).verified()
+    with pytest.raises(ValueError, match="is damaged"):
+        TokenFile.open(path).verified()
+    assert len(calls) == 3, "a damaged file has no stamp"
+
+
+def test_an_id_out_of_range_is_named_and_never_an_index_error(tmp_path) -> None:
+    path = tmp_path / "x.tokens"
+    write(path)
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(ValueError, match=r"x.tokens is damaged: it holds the id 255, its ids are 0..8"):
+        TokenFile.open(path).sequences([9])
+
+
 def test_a_pickle_is_refused_and_not_run(tmp_path) -> None:
     proof = tmp_path / "proof"
 

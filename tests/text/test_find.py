@@ -10,6 +10,7 @@ import unmask
 from tests.small_models import LENGTH, TOKENIZERS, folder
 from tests.train.runs import settings, write_tokens
 from unmask.text import find
+from unmask.text.tokenizer import characters
 from unmask.train.loop import train
 
 
@@ -30,7 +31,22 @@ def test_a_run_of_unmask_train_is_loaded_by_its_folder_and_by_its_models(tmp_pat
     text = model.sample(3, seed=1).text
     assert text == same.sample(3, seed=1).text and all(len(line) == 12 and set(line) <= set("abcdefg") for line in text)
     shutil.rmtree(tmp_path / "run" / "model")
-    with pytest.raises(ValueError, match="a run that has not finished"):
+    with pytest.warns(UserWarning, match="run has not finished: its newest checkpoint, of step 1, is used"):
+        unfinished = unmask.load(tmp_path / "run")
+    assert unfinished.sample(3, seed=1).text == text, "a checkpoint is sampled with its averaged weights"
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000001"
+    assert unmask.load(checkpoint).sample(3, seed=1).text == text
+    shutil.rmtree(checkpoint)
+    with pytest.raises(ValueError, match="a run that has not finished and has no checkpoint yet"):
+        unmask.load(tmp_path / "run")
+
+
+def test_a_swapped_tokenizer_is_noticed(tmp_path):
+    train(settings(write_tokens(tmp_path / "data"), tmp_path / "run", steps=1))
+    characters("gfedcba", eos=False).save(tmp_path / "run" / "model" / "tokenizer.json")
+    assert unmask.load(tmp_path / "run").tokenizer.vocab == tuple("abcdefg"), "the alphabet is sorted: the same one"
+    characters("tuvwxyz", eos=False).save(tmp_path / "run" / "model" / "tokenizer.json")
+    with pytest.raises(ValueError, match="is not the tokenizer that the model was trained with"):
         unmask.load(tmp_path / "run")
 
 
@@ -92,6 +108,7 @@ def test_the_hub_is_asked_through_its_cache(tmp_path):
     program = """
 import json, unmask
 from unmask.text import find
+from unmask.text.tokenizer import characters
 said = {"text": unmask.load("me/tiny").sample(2, seed=1).text, "vocab": find.tokenizer_of("me/tiny").vocab_size,
         "found": [(f.name, f.where) for f in find.available()]}
 for name in ("me/none", "me/bare", "me/bad--name"):

@@ -109,3 +109,18 @@ def test_a_text_that_cannot_be_used_leaves_nothing_behind(content: bytes, messag
     with pytest.raises(ValueError, match=message):
         train(settings(tmp_path / "text.txt", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["train", "valid"])
+def test_damaged_tokens_are_noticed_at_the_start_and_when_a_run_is_resumed(name: str, tmp_path: Path) -> None:
+    folder = write_tokens(tmp_path / "data")
+    config = settings(folder, tmp_path / "run", steps=1)
+    train(config)
+    path = folder / f"{name}.tokens"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100] + bytes(100))
+    for broken in (replace(config, resume=True, steps=2), replace(config, out=str(tmp_path / "new"))):
+        with pytest.raises(ValueError, match=rf"{name}\.tokens is damaged"):
+            train(broken)
+    path.write_bytes(whole)
+    train(replace(config, resume=True, steps=2))

@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, guarded, parsed, use_threads
+from unmask.data.overlap import overlap
+from unmask.data.runs import RunData, data_of
+from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
-from unmask.evaluate.data import found, train_and
+from unmask.evaluate.data import found, own_text, train_and
 from unmask.evaluate.likelihood.tokenfiles import Evaluation, Progress, evaluate, evaluate_ngram
 from unmask.models.files import write_whole
-from unmask.text.find import load
+from unmask.text.find import load, locate
+from unmask.text.model import Model
 
 NGRAM, LONGEST_NGRAM = "ngram:", 20
 SECONDS_BETWEEN_LINES = 10.0
+SHARED_WORTH_TELLING = 0.01  # of the data
 OF_ESTIMATE = "of the estimate for these sequences; more passes make it smaller"
 OVER_SEQUENCES = "over the sequences, for the text they were taken from; more sequences make it smaller"
 
@@ -35,7 +40,7 @@ class EvaluateOptions(OnMachine):
     """
 
     model: str
-    data: str
+    data: str | None = None
     by: Literal["count", "time", "order"] = "count"
     """How the bound is estimated: Eq. 7, Eq. 6, or the chain rule along random orders, one call for each token."""
     passes: int = 16
@@ -45,7 +50,7 @@ class EvaluateOptions(OnMachine):
     sequences: int | None = None
     """So many, evenly spaced. By default all."""
     split: Literal["train", "valid"] = "valid"
-    """Which part of a corpus or of prepared data."""
+    """Which part of a corpus, of prepared data, or of a run's own."""
     batch: int | None = None
     """Rows of one network call. By default as many as fit into half a gigabyte of logits, at most 64."""
     seed: int = 0
@@ -63,7 +68,8 @@ class EvaluateOptions(OnMachine):
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask evaluate``."""
-    chosen = parsed(EvaluateOptions, arguments, "evaluate", model=MODEL_HELP, data=DATA_HELP)
+    data_help = f"{DATA_HELP}. Default: the run's own"
+    chosen = parsed(EvaluateOptions, arguments, "evaluate", model=MODEL_HELP, data=data_help)
 
     def run() -> None:
         check_files(chosen, "output", "picture")
@@ -87,10 +93,14 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     partial = _partial(chosen.output) if chosen.output is not None else None
     if partial is not None and not chosen.resume and processes.main():
         partial.unlink(missing_ok=True)
-    with found(chosen.data, model, split=chosen.split, progress=_preparing) as tokens, _display(sys.stderr) as progress:
-        if model.length not in (None, tokens.length) and processes.main():
-            note = f"note: sequences of {tokens.length} tokens; the model was trained on {model.length} at a time"
-            print(note, file=sys.stderr)
+    run = data_of(locate(chosen.model))
+    with (
+        found(chosen.data, model, split=chosen.split, run=run, progress=_preparing) as tokens,
+        _display(sys.stderr) as progress,
+    ):
+        if processes.main():
+            for note in _notes(chosen, model, tokens, run):
+                print(note, file=sys.stderr, flush=True)
         return evaluate(
             model,
             tokens,
@@ -113,6 +123,22 @@ def _evaluated_ngram(chosen: EvaluateOptions) -> Evaluation:
     return evaluate_ngram(int(order), train, tokens, sequences=chosen.sequences)
 
 
+def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunData | None) -> Iterator[str]:
+    """What a reader of the number must know about the data."""
+    if model.length not in (None, tokens.length):
+        yield f"note: sequences of {tokens.length} tokens; the model was trained on {model.length} at a time"
+    if run is None:
+        return
+    if chosen.data is None or own_text(chosen.data, run):
+        part = {"valid": "held-out part", "train": "training part"}[chosen.split]
+        yield f"note: {chosen.data or chosen.model}: the run's own {part} of its data"
+    if run.files["train"].is_file() and (shared := overlap(tokens, run.open("train"))) >= SHARED_WORTH_TELLING:
+        yield (
+            f"WARNING: {shared:.0%} of these data are in the run's training data: this is no held-out number. "
+            f"unmask evaluate {chosen.model} has one"
+        )
+
+
 def _write(chosen: EvaluateOptions, made: Evaluation) -> None:
     if chosen.output is not None:
         write_whole(Path(chosen.output), (json.dumps(_named(chosen, made.to_dict()), indent=1) + "\n").encode())
@@ -129,7 +155,7 @@ def _write(chosen: EvaluateOptions, made: Evaluation) -> None:
 
 def _named(chosen: EvaluateOptions, made: dict[str, Any]) -> dict[str, Any]:
     """With the data as they were asked for: a text's token file is gone by now."""
-    return made | {"data": chosen.data}
+    return made | {"data": chosen.data or f"{chosen.model}, its own {chosen.split} part"}
 
 
 def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
@@ -137,7 +163,8 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
     bound = made.bound
     of = "" if bound.sequences == made.about["of_sequences"] else f" of {made.about['of_sequences']:,}"
     passes = "" if bound.exact else f", {made.passes} {'pass' if made.passes == 1 else 'passes'}, seed {chosen.seed}"
-    print(f"{chosen.model} on {chosen.data}: {made.how}{passes}", file=stream)
+    data = chosen.data or f"its own {chosen.split} part"
+    print(f"{chosen.model} on {data}: {made.how}{passes}", file=stream)
     print(f"{bound.sequences:,}{of} sequences of {made.about['length']} tokens", file=stream)
     header = ["", "value", *([] if bound.exact else ["± estimate"]), "± sequences"]
     rows = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -73,7 +74,8 @@ def guarded(
     """
     try:
         try:
-            code = run() or 0
+            with short_warnings():
+                code = run() or 0
         finally:
             sys.stdout.flush()
         return code
@@ -89,6 +91,20 @@ def guarded(
         if int(os.environ.get("RANK", 0)) == 0:  # of several processes one speaks
             print(f"unmask {verb}: {' '.join(str(error).split())}", file=sys.stderr)
         return failed
+
+
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """Warnings of this package as one line each, without the source line; those of other packages not at all."""
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any) -> None:
+        if Path(filename).is_relative_to(Path(__file__).parents[1]):
+            print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():  # which puts showwarning back, too
+        warnings.simplefilter("default")
+        warnings.showwarning = show
+        yield
 
 
 def check_files(chosen: Any, *names: str) -> None:

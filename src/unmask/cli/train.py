@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import fields, make_dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
+from unmask.cli.options import short_warnings
 from unmask.cli.train_display import display
 from unmask.data.prepare import Progress
 from unmask.train.config import TrainConfig, read_toml
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         config = parse(arguments)
         main_process = int(os.environ.get("RANK", 0)) == 0
-        with display() if main_process else nullcontext(_silent) as report, _short_warnings():
+        with display() if main_process else nullcontext(_silent) as report, short_warnings():
             train(config, report=report, progress=preparing(sys.stderr))
         return 0
     except Interrupted as error:
@@ -91,20 +90,6 @@ def _taken(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
     if flag in arguments:
         raise ValueError(f"{flag} needs a value")
     return arguments, None
-
-
-@contextmanager
-def _short_warnings() -> Iterator[None]:
-    """Warnings of this package as one line each, without the source line; those of other packages not at all."""
-
-    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any) -> None:
-        if Path(filename).is_relative_to(Path(__file__).parents[1]):
-            print(f"warning: {message}", file=sys.stderr)
-
-    with warnings.catch_warnings():  # which puts showwarning back, too
-        warnings.simplefilter("default")
-        warnings.showwarning = show
-        yield
 
 
 def _silent(event: Event) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Literal
 
 from unmask.data import corpora
+from unmask.models.files import sha256_of
 
 TRAIN, VALID = "train.tokens", "valid.tokens"
 
@@ -32,3 +34,13 @@ def resolve(data: str) -> tuple[Kind, Path]:
         f"data={data!r}: there is no such file or folder, and no such corpus (the corpora are "
         f"{', '.join(corpora.NAMES)})"
     )
+
+
+def content(source: str) -> str:
+    """sha256 of a file, of a folder's names and files, or of a dataset's name."""
+    path, digest = Path(source), hashlib.sha256()
+    if path.is_file():
+        return sha256_of(path)
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        digest.update(f"{file.relative_to(path)}\0{sha256_of(file)}\n".encode())
+    return digest.hexdigest() if path.is_dir() else source

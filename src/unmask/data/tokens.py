@@ -17,6 +17,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unmask.bound import Bound
-from unmask.models.files import sync
+from unmask.models.files import sync, write_whole
 from unmask.text.tokenizer import LAYOUTS, Tokenizer
 
 MAGIC = b"unmaskTK"
@@ -122,9 +123,24 @@ class TokenFile:
             digest.update(block.tobytes())
             largest = max(largest, int(block.max()))
         if digest.hexdigest() != self.header.sha256:
-            raise ValueError(f"{self.path} is damaged: its tokens do not have the checksum of its header")
+            raise ValueError(
+                f"{self.path} is damaged: its tokens do not have the checksum of its header; prepare the data again"
+            )
         if largest >= self.vocab_size:
             raise ValueError(f"{self.path} holds the id {largest}, its vocabulary is 0..{self.vocab_size - 1}")
+
+    def verified(self) -> TokenFile:
+        """This file, verified. A hidden stamp beside it remembers size and time of what was found sound: the next look
+        at an unchanged file costs nothing."""
+        stamp, stat = self.path.with_name(f".{self.path.name}.verified"), self.path.stat()
+        seen = f"{stat.st_size} {stat.st_mtime_ns} {self.header.sha256}\n"
+        with suppress(OSError, UnicodeDecodeError):
+            if stamp.read_text() == seen:
+                return self
+        self.verify()
+        with suppress(OSError):  # a folder that cannot be written is verified every time
+            write_whole(stamp, seen.encode())
+        return self
 
     def sequences(self, indices: ArrayLike | Tensor) -> Tensor:
         """int64 tokens [B, L] of these sequences, in this order."""
@@ -133,7 +149,10 @@ class TokenFile:
             raise ValueError(
                 f"indices from {index.min()} to {index.max()}: {self.path} has sequences 0..{len(self) - 1}"
             )
-        return torch.from_numpy(self._array[index].astype(np.int64))
+        tokens = self._array[index].astype(np.int64)
+        if tokens.size and (largest := tokens.max()) >= self.vocab_size:
+            raise ValueError(f"{self.path} is damaged: it holds the id {largest}, its ids are 0..{self.vocab_size - 1}")
+        return torch.from_numpy(tokens)
 
     def __len__(self) -> int:
         return self.header.num

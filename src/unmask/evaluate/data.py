@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 
 from unmask.data import corpora
 from unmask.data.prepare import Progress, prepare
-from unmask.data.resolve import resolve
+from unmask.data.resolve import content, resolve
+from unmask.data.runs import RunData
 from unmask.data.tokens import TokenFile
 from unmask.text.fetch import cache_folder
 from unmask.text.model import Model
@@ -17,19 +18,32 @@ from unmask.text.tokenizer import Tokenizer
 
 
 @contextmanager
-def found(data: str, model: Model, *, split: str = "valid", progress: Progress | None = None) -> Iterator[TokenFile]:
+def found(
+    data: str | None,
+    model: Model,
+    *,
+    split: str = "valid",
+    run: RunData | None = None,
+    progress: Progress | None = None,
+) -> Iterator[TokenFile]:
     """The tokens of a .tokens file, of a split of prepared data or of a corpus, or of a text, for this model.
 
-    A text is laid out as the model's training data were, all of it, in a folder that is gone afterwards.
+    A text is laid out as the model's training data were, all of it, in a folder that is gone afterwards. The text that
+    the model's own run was trained on means the run's split of it, and so does no data at all.
     """
     tokenizer = model.tokenizer
     if not isinstance(tokenizer, Tokenizer):
         raise ValueError(f"{model.name} has a tokenizer of its own kind: unmask.load(...).bound(texts) evaluates texts")
+    if data is None or own_text(data, run):
+        if run is None:
+            raise ValueError(f"{model.name} does not say what it was trained on: name the DATA to evaluate it on")
+        yield run.open(split)
+        return
     kind, path = resolve(data)
     if kind == "tokens":
-        yield TokenFile.open(path, tokenizer=tokenizer)
+        yield TokenFile.open(path, tokenizer=tokenizer).verified()
     elif kind == "prepared":
-        yield TokenFile.open(path / f"{split}.tokens", tokenizer=tokenizer)
+        yield TokenFile.open(path / f"{split}.tokens", tokenizer=tokenizer).verified()
     elif kind == "corpus":
         yield _of_corpus(data, model, tokenizer, split, progress)
     else:
@@ -48,15 +62,22 @@ def found(data: str, model: Model, *, split: str = "valid", progress: Progress |
             yield whole
 
 
-def train_and(split: str, data: str, *, progress: Progress | None = None) -> tuple[TokenFile, TokenFile]:
+def train_and(split: str, data: str | None, *, progress: Progress | None = None) -> tuple[TokenFile, TokenFile]:
     """The training part of prepared data or of a corpus, and ``split``: for what is fitted before it is evaluated."""
+    if data is None:
+        raise ValueError("an n-gram model is fitted before it is evaluated: name the DATA")
     kind, path = resolve(data)
     if kind == "corpus":
         path = corpora.prepared(data, progress=progress)
     elif kind != "prepared":
         raise ValueError(f"data={data!r} has no training part: give prepared data (unmask prepare) or a corpus")
-    train, tokens = (TokenFile.open(path / f"{part}.tokens") for part in ("train", split))
+    train, tokens = (TokenFile.open(path / f"{part}.tokens").verified() for part in ("train", split))
     return train, tokens
+
+
+def own_text(data: str, run: RunData | None) -> bool:
+    """Whether this is the text that the run was trained on."""
+    return run is not None and run.sha256 is not None and resolve(data)[0] == "text" and content(data) == run.sha256
 
 
 def _of_corpus(name: str, model: Model, tokenizer: Tokenizer, split: str, progress: Progress | None) -> TokenFile:
@@ -64,7 +85,7 @@ def _of_corpus(name: str, model: Model, tokenizer: Tokenizer, split: str, progre
     length = model.length or corpora.load(name).length
     for folder in sorted((cache_folder() / "prepared").glob(f"{name}-*-{length}")):
         try:
-            return TokenFile.open(folder / f"{split}.tokens", tokenizer=tokenizer)
+            return TokenFile.open(folder / f"{split}.tokens", tokenizer=tokenizer).verified()
         except ValueError:  # another tokenizer's, or damaged
             continue
     folder = corpora.prepared(name, tokenizer=tokenizer, length=length, progress=progress)

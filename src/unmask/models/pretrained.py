@@ -53,6 +53,7 @@ else:
 
 
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+AVERAGE = "ema.safetensors"
 ARCHITECTURES = ("ddit", "causal")
 DISPLAYS = ("text", "molecule", "image", "grid")
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
@@ -148,11 +149,9 @@ def save(
         from safetensors.torch import save_file
     except ImportError:
         raise ImportError("saving a model needs safetensors: pip install 'unmask[hub]'") from None
-    from unmask import __version__
-
+    texts = described(model, card, extra, half=half)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    card = card or model.card or Card()
     parameters = {name for name, _ in model.named_parameters()}
     state = {}
     for name, tensor in model.state_dict().items():
@@ -161,6 +160,23 @@ def save(
         state[name] = tensor.detach().to("cpu", dtype).contiguous()
         if not bool(state[name].isfinite().all()):
             raise ValueError(f"{name} has values that are not finite in {dtype}: the model was not saved")
+    partial = folder / f".{WEIGHTS}.partial"
+    try:
+        save_file(state, partial, metadata={"format": "pt"})
+        os.replace(partial, folder / WEIGHTS)
+    finally:
+        partial.unlink(missing_ok=True)
+    for name, text in texts.items():
+        _write(folder / name, text)
+
+
+def described(
+    model: DDiT | Causal, card: Card | None = None, extra: Mapping[str, Any] | None = None, *, half: bool = False
+) -> dict[str, str]:
+    """The files beside the weights, by name: config.json and the card."""
+    from unmask import __version__
+
+    card = card or model.card or Card()
     config = {
         "architecture": model.architecture,
         "unmask_version": __version__,
@@ -169,15 +185,7 @@ def save(
         "card": asdict(card),
         "extra": dict(extra or {}),
     }
-    text = json.dumps(config, indent=2, sort_keys=False) + "\n"
-    partial = folder / f".{WEIGHTS}.partial"
-    try:
-        save_file(state, partial, metadata={"format": "pt"})
-        os.replace(partial, folder / WEIGHTS)
-    finally:
-        partial.unlink(missing_ok=True)
-    _write(folder / CONFIG, text)
-    _write(folder / README, card_text(model, card))
+    return {CONFIG: json.dumps(config, indent=2, sort_keys=False) + "\n", README: card_text(model, card)}
 
 
 def read(folder: str | Path, cls: type[Any]) -> Any:
@@ -185,6 +193,8 @@ def read(folder: str | Path, cls: type[Any]) -> Any:
     folder = Path(folder)
     config, header = read_config(folder)
     stored = _read_weights(folder / WEIGHTS)
+    if (folder / AVERAGE).is_file():  # a checkpoint of a run: the averaged weights are the ones to use
+        stored |= _read_weights(folder / AVERAGE)
     with torch.device("meta"):
         expected = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
     problems = [f"{name} is missing" for name in expected if name not in stored]

@@ -8,12 +8,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from unmask.models import checkpoints
 from unmask.text import folder as own
 from unmask.text.folder import CONFIG, TOKENIZER
 from unmask.text.model import Model
@@ -86,7 +88,7 @@ def find(name: str | os.PathLike[str]) -> Path | None:
 def _folder_of_weights(path: Path) -> Path:
     """A folder without config.json, which must hold weights."""
     if (path / "config.toml").is_file():
-        raise ValueError(f"{path} is a run that has not finished: it has no model yet; unmask train --resume goes on")
+        return _newest_checkpoint(path)
     from unmask.text.adapters.found import holds_weights
 
     files = sorted(file.name for file in path.iterdir())
@@ -94,6 +96,23 @@ def _folder_of_weights(path: Path) -> Path:
         return path
     there = ", ".join(files[:8]) or "nothing"
     raise ValueError(f"{path} is neither a model nor a run: it has no {CONFIG} and no weights. Found: {there}")
+
+
+def _newest_checkpoint(run: Path) -> Path:
+    """Of a run that has not finished, the newest checkpoint that is a model in itself; a warning says its step."""
+
+    def sound(path: Path) -> Path:
+        checkpoints.verify(path)
+        return path
+
+    found = checkpoints.newest(run / "checkpoints", sound)
+    if found is None or not (found / CONFIG).is_file():
+        raise ValueError(
+            f"{run} is a run that has not finished and has no checkpoint yet; unmask train --resume --out {run} goes on"
+        )
+    step = checkpoints.step_of(found)
+    warnings.warn(f"{run} has not finished: its newest checkpoint, of step {step:,}, is used", stacklevel=2)
+    return found
 
 
 def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:

@@ -60,7 +60,14 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     """The folder's tokenizer, without the network being read."""
     if not (folder / TOKENIZER).is_file():
         raise ValueError(f"{folder} has no {TOKENIZER}: its ids have no meaning; put the training data's there")
-    return Tokenizer.load(folder / TOKENIZER)
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    own = (pretrained.read_config(folder)[1].get("extra") or {}).get("tokenizer_sha256", tokenizer.hash)
+    if own != tokenizer.hash:
+        raise ValueError(
+            f"{folder / TOKENIZER} is not the tokenizer that the model was trained with ({tokenizer.hash[:12]} and not "
+            f"{str(own)[:12]}): put the training data's there"
+        )
+    return tokenizer
 
 
 def about(folder: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     model.safetensors, ema.safetensors, optimizer.safetensors, ...   one file per group of tensors
     state.json                                                       the step and whatever else is not a tensor
+    config.json, tokenizer.json, README.md                           what makes it a model that can be loaded
     SHA256SUMS                                                       of all the others, as ``sha256sum -c`` reads it
 
 A folder is filled under another name, brought to the disk and renamed, so a killed process leaves the older checkpoints
@@ -11,9 +12,7 @@ and at most a hidden partial folder, which the next save clears away.
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.models import checkpoints
+from unmask.models.checkpoints import STATE, SUFFIX, SUMS, CheckpointError, listed, step_of, verify
 from unmask.models.files import new_folder, sha256_of
 
 Tensors = dict[str, Tensor]
-SUMS, STATE, SUFFIX = "SHA256SUMS", "state.json", ".safetensors"
-NAME = re.compile(r"step-(\d{8,})")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that is missing, damaged or made for something else."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +41,14 @@ class Checkpoint:
         return int(self.state["step"])
 
 
-def write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-    """Save a checkpoint of this step; if anything fails, nothing has changed.
+def write(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    texts: Mapping[str, str] | None = None,
+) -> Path:
+    """Save a checkpoint of this step, with these files beside its tensors; if anything fails, nothing has changed.
 
     A sound checkpoint of the same step is left as it is: a run is a function of its configuration and the step.
     """
@@ -64,6 +65,8 @@ def write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], 
         for name, group in tensors.items():
             save_file({key: _plain(value) for key, value in group.items()}, partial / f"{name}{SUFFIX}")
         (partial / STATE).write_text(json.dumps({**state, "step": step}, indent=1) + "\n")
+        for name, text in (texts or {}).items():
+            (partial / name).write_text(text, encoding="utf-8")
         lines = [f"{sha256_of(file)}  {file.name}\n" for file in sorted(partial.iterdir())]
         (partial / SUMS).write_text("".join(lines))
     return target
@@ -82,26 +85,6 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(path, tensors, state)
 
 
-def verify(path: Path) -> None:
-    """Compare every file with SHA256SUMS: none may be missing, different, besides, or of another kind."""
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such checkpoint")
-    try:
-        lines = (path / SUMS).read_text().splitlines()
-        sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: its {SUMS} cannot be read ({error})") from error
-    there = {file.name for file in path.iterdir()} - {SUMS}
-    if there != set(sums):
-        odd = ", ".join(sorted(there ^ set(sums)))
-        raise CheckpointError(f"{path}: its files are not those of its {SUMS}: {odd}")
-    if strange := [name for name in sums if name != STATE and not name.endswith(SUFFIX)]:
-        raise CheckpointError(f"{path}: {', '.join(strange)} does not belong in a checkpoint")
-    for name, digest in sums.items():
-        if not (path / name).is_file() or sha256_of(path / name) != digest:
-            raise CheckpointError(f"{path / name} is damaged: it does not have the checksum of {SUMS}")
-
-
 def read_tensors(path: Path) -> Tensors:
     """The tensors of one safetensors file. Anything else, a pickle for one, is refused without being looked into."""
     safetensors = _safetensors()
@@ -112,26 +95,19 @@ def read_tensors(path: Path) -> Tensors:
         raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
 
 
-def listed(folder: Path) -> list[Path]:
-    """The checkpoints in a folder by name, oldest first, sound or not."""
-    found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
-
-
 def newest(folder: Path) -> Checkpoint | None:
     """The newest sound checkpoint, or None where there is none; a damaged one is passed over with a warning."""
-    for path in reversed(listed(folder)):
-        try:
-            return read(path)
-        except CheckpointError as error:
-            warnings.warn(f"skipping a damaged checkpoint: {error}", stacklevel=2)
-    return None
+    return checkpoints.newest(folder, read)
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints, each renamed first: half of one must not look like one."""
+def prune(folder: Path, keep: int, best: int | None = None) -> None:
+    """Remove all but the newest ``keep`` checkpoints and that of step ``best``.
+
+    Each is renamed first: half of one must not look like one.
+    """
     for path in listed(folder)[:-keep]:
-        shutil.rmtree(path.rename(path.with_name(f".{path.name}.removed")))
+        if step_of(path) != best:
+            shutil.rmtree(path.rename(path.with_name(f".{path.name}.removed")))
 
 
 def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], what: str) -> None:

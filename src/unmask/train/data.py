@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,12 +10,11 @@ from typing import Any
 
 from unmask.data import corpora
 from unmask.data.prepare import Progress, prepare
-from unmask.data.resolve import TRAIN, VALID, resolve
+from unmask.data.resolve import TRAIN, VALID, content, resolve
+from unmask.data.runs import SOURCE
 from unmask.data.tokens import TokenFile
-from unmask.models.files import sha256_of, write_whole
+from unmask.models.files import write_whole
 from unmask.train.config import TrainConfig
-
-SOURCE = "source.json"
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,12 @@ def find(config: TrainConfig, progress: Progress | None = None) -> Data:
 
 
 def _opened(train: Path, valid: str | Path, config: TrainConfig) -> Data:
-    tokens = TokenFile.open(train)
+    tokens = TokenFile.open(train).verified()
     if not Path(valid).is_file():
         raise ValueError(f"{valid}: there are no held-out tokens; give some with --valid")
     if config.length is not None and config.length != tokens.length:
         raise ValueError(f"length={config.length}: {train} has sequences of {tokens.length} tokens; prepare it again")
-    held_out = TokenFile.open(valid, tokenizer=tokens.tokenizer)
+    held_out = TokenFile.open(valid, tokenizer=tokens.tokenizer).verified()
     if held_out.length != tokens.length:
         raise ValueError(f"{valid} has sequences of {held_out.length} tokens and {train} of {tokens.length}")
     return Data(tokens, held_out)
@@ -73,7 +71,7 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
     folder, note = out / "data", out / SOURCE
     source: dict[str, Any] = {
         "data": config.data,
-        "sha256": _content(config.data),
+        "sha256": content(config.data),
         "tokenizer": config.tokenizer or "bpe",
         "vocab": config.vocab,
         "length": config.length,
@@ -113,13 +111,3 @@ def _prepared_earlier(config: TrainConfig) -> bool:
     if not ((note.parent / "data" / TRAIN).is_file() and note.is_file()):
         return False
     return bool(json.loads(note.read_bytes())["data"] == config.data)
-
-
-def _content(source: str) -> str:
-    """sha256 of a file, of a folder's names and files, or of a dataset's name."""
-    path, digest = Path(source), hashlib.sha256()
-    if path.is_file():
-        return sha256_of(path)
-    for file in sorted(file for file in path.rglob("*") if file.is_file()):
-        digest.update(f"{file.relative_to(path)}\0{sha256_of(file)}\n".encode())
-    return digest.hexdigest() if path.is_dir() else source

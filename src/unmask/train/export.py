@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
 from unmask.models.files import new_folder
-from unmask.models.pretrained import Card, save
+from unmask.models.pretrained import Card, described, save
+from unmask.text.folder import TOKENIZER
 from unmask.train.config import TrainConfig
 from unmask.train.data import Data
 from unmask.train.learner import Learner
@@ -17,6 +19,21 @@ from unmask.train.learner import Learner
 
 def export(folder: Path, network: DDiT | Causal, config: TrainConfig, data: Data, learner: Learner) -> None:
     """Write the model's folder, whole or not at all; an older export of the same run is replaced."""
+    card, extra = about(config, data, learner)
+    shutil.rmtree(folder, ignore_errors=True)
+    with new_folder(folder) as partial:
+        save(partial, network, card=card, extra=extra)
+        data.train.tokenizer.save(partial / TOKENIZER)
+
+
+def beside(network: DDiT | Causal, config: TrainConfig, data: Data, learner: Learner) -> dict[str, str]:
+    """The files that make a checkpoint a model: its config, card and tokenizer."""
+    card, extra = about(config, data, learner)
+    return described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
+
+
+def about(config: TrainConfig, data: Data, learner: Learner) -> tuple[Card, dict[str, Any]]:
+    """The card, and what loading needs to know besides the network."""
     assert config.batch is not None
     bound = learner.bound
     card = Card(
@@ -27,13 +44,10 @@ def export(folder: Path, network: DDiT | Causal, config: TrainConfig, data: Data
         held_out=None if bound is None else f"{bound['sequences']} held-out sequences",
         notes=f"{learner.step} steps of {config.batch} sequences, {config.optimizer}, objective {config.objective}",
     )
-    extra = {
+    return card, {
         "schedule": config.schedule,
         "objective": config.objective,
         "layout": data.train.header.layout,
         "characters_per_token": None if data.train.tokenizer.kind == "levels" else data.train.characters_per_token,
+        "tokenizer_sha256": data.train.tokenizer.hash,
     }
-    shutil.rmtree(folder, ignore_errors=True)
-    with new_folder(folder) as partial:
-        save(partial, network, card=card, extra=extra)
-        data.train.tokenizer.save(partial / "tokenizer.json")

@@ -16,6 +16,7 @@ from torch import Tensor
 from unmask.data.batches import generator, global_batch, share
 from unmask.data.tokens import TokenFile
 from unmask.models.causal import Causal
+from unmask.models.checkpoints import CheckpointError
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.files import write_whole
 from unmask.objective import Masking
@@ -23,7 +24,7 @@ from unmask.schedule import SCHEDULES
 from unmask.text.folder import load_network as load
 from unmask.timing import AdaptiveCount
 from unmask.train import optimizer
-from unmask.train.checkpoint import Checkpoint, CheckpointError, Tensors, copy_into, whole
+from unmask.train.checkpoint import Checkpoint, Tensors, copy_into, whole
 from unmask.train.config import TrainConfig
 from unmask.train.ema import EMA
 from unmask.train.masking import Losses, of_step

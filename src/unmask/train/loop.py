@@ -21,7 +21,7 @@ from unmask.train import data as find_data
 from unmask.train.config import TrainConfig, completed, explained, resolve
 from unmask.train.data import Data
 from unmask.train.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
-from unmask.train.export import export
+from unmask.train.export import beside, export
 from unmask.train.learner import Learner
 from unmask.train.run import Metrics, Run, stored_config
 from unmask.train.signals import Interrupted, Signals
@@ -172,7 +172,8 @@ class Training:
             self.metrics.sync()
             try:
                 state = {**learner.state(), "metrics_lines": self.metrics.lines}
-                path = checkpoints.write(self.run.checkpoints, learner.step, tensors, state)
+                texts = beside(learner.network, self.config, self.data, learner)
+                path = checkpoints.write(self.run.checkpoints, learner.step, tensors, state, texts)
                 checkpoints.prune(self.run.checkpoints, self.config.keep)
                 self.tell(Saved(learner.step, path))
             except Exception as error:

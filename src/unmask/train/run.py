@@ -20,15 +20,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from unmask.data.runs import IDENTITY, SOURCE, named
 from unmask.models.ddit import DDiTConfig
 from unmask.models.files import sync, write_whole
 from unmask.train.config import TrainConfig, differences, read_toml, to_toml
-from unmask.train.data import SOURCE, Data
+from unmask.train.data import Data
 
 if sys.platform != "win32":
     import fcntl
 
-CONFIG, IDENTITY, METRICS, LOCK = "config.toml", "run.json", "metrics.jsonl", ".lock"
+CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
 BEFORE_A_RUN = {"data", SOURCE, LOCK}  # what a start that was broken off while preparing text leaves
 
 
@@ -94,7 +95,12 @@ class Run:
         from unmask import __version__
 
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        identity = {"unmask": __version__, "data": data.fingerprint(), "network": asdict(network)}
+        identity = {
+            "unmask": __version__,
+            "data": data.fingerprint(),
+            "files": named({"train": data.train.path, "valid": data.valid.path}, self.folder),
+            "network": asdict(network),
+        }
         write_whole(self.folder / IDENTITY, (json.dumps(identity, indent=1) + "\n").encode())
         write_whole(self.folder / CONFIG, to_toml(config).encode())
 
