@@ -59,7 +59,8 @@ class Page:
     def __init__(self, driver: Any, address: str) -> None:
         self.driver, self.address, self.patience = driver, address, PATIENCE
 
-    def open(self, fragment: str = "", *, ready: bool = True) -> Page:
+    def open(self, fragment: str = "#stage", *, ready: bool = True) -> Page:
+        """Without a fragment the first example runs by itself; #stage is none of a run."""
         self.driver.get("about:blank")  # a change of the fragment alone would not load the page
         self.driver.get_log("browser")
         self.driver.get(self.address + fragment)
@@ -119,7 +120,7 @@ class Page:
 
     def finished(self) -> None:
         """Wait until nothing is running and the playhead has come to rest."""
-        rest = ("#stop[hidden]", "#play[aria-label=Play]", ".pane")
+        rest = ("#stop[hidden]", "#play[aria-label=Play]", ".pane, #message:not([hidden])")
         self.wait(lambda: all(self.all(selector) for selector in rest), "the end of the run")
 
     def settled(self) -> None:
@@ -136,8 +137,9 @@ class Page:
 
     def states(self, pane: int = 0) -> list[str]:
         """What each position of a pane's canvas is: blank, given, filled or new."""
-        cells = f"document.querySelectorAll('.pane')[{pane}].querySelectorAll('.text .token, .grid .pixel')"
-        return self.js(f"return [...{cells}].map(e => e.dataset.state)")
+        found = f"[...document.querySelectorAll('.pane')].slice({pane}, {pane + 1})"
+        cells = "'.text .token, .grid .pixel, .symbols .token'"
+        return self.js(f"return {found}.flatMap(e => [...e.querySelectorAll({cells})].map(e => e.dataset.state))")
 
     def canvas(self, pane: int = 0) -> str:
         return self.js(f"return document.querySelectorAll('.pane')[{pane}].querySelector('.canvas').textContent")

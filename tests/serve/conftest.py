@@ -19,13 +19,15 @@ from unmask.text.tokenizer import Tokenizer
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models as folders: a masked one, its left-to-right twin, an image, and one that writes HTML."""
+    """Models as folders: a masked one, its left-to-right twin, an image, a grid, and one that writes HTML."""
     place = tmp_path_factory.mktemp("models")
     extra = {"characters_per_token": 4.0}
     made = {
         "tiny": folder(place / "tiny", "bpe", length=24, extra=extra),
         "tiny-ar": folder(place / "tiny-ar", "bpe", length=24, causal=True, extra=extra),
         "squares": folder(place / "squares", "levels", length=16),
+        "sudoku": folder(place / "sudoku", "levels", length=16),
+        "anyorder": folder(place / "anyorder", "bpe", length=24, attention="order", extra=extra),
     }
     hostile = Tokenizer("smiles", (SCRIPT, IMAGE, "C"))
     save(place / "hostile", network(hostile, length=12), card=Card(data="tags"), extra={"schedule": "linear"})
@@ -45,7 +47,11 @@ def address(models: dict[str, unmask.Model]) -> Iterator[str]:
     pytest.importorskip("uvicorn")
     from tests.serve.served import Limits, Served, listening
 
-    with listening({name: Served(model) for name, model in models.items()}, Limits()) as (found, _):
+    cards = {"sudoku": {"display": "grid"}}
+    with listening({name: Served(model, cards.get(name, {})) for name, model in models.items()}, Limits()) as (
+        found,
+        _,
+    ):
         yield f"{found}/"
 
 

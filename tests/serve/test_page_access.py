@@ -13,11 +13,11 @@ def test_everything_can_be_reached_by_keyboard(page: Page) -> None:
     choose(page, "tiny")
     page.blur()
     reached = []
-    for _ in range(40):
+    for _ in range(60):
         page.keys(KEYS["tab"])
         reached.append(page.js("const {id, dataset} = document.activeElement; return id || dataset.name"))
     wanted = {"theme", "help", "text", "punch", "scatter", "run", "seed", "dice", "preset", "number", "share"}
-    wanted |= {"model", "sampler", "predictor", "decoding", "draw", "temperature", "top_p", "top_k"}
+    wanted |= {"model", "sampler", "predictor", "decoding", "draw", "temperature", "top_p", "top_k", "ahead"}
     assert wanted <= set(reached)
     page.js("text.focus()")
     page.keys(KEYS["control"], KEYS["enter"])
@@ -52,7 +52,8 @@ def test_a_phone_shows_everything_without_scrolling_sideways(page: Page, compare
     page.put("#preset", compare)
     page.run()
     assert page.js("return document.documentElement.scrollWidth") == 360
-    shown = "[...document.querySelectorAll('body *')].filter(e => e.offsetParent)"
+    # The examples are a strip of their own that scrolls.
+    shown = "[...document.querySelectorAll('body *')].filter(e => e.offsetParent && !e.closest('#examples'))"
     assert page.js(f"return {shown}.filter(e => e.getBoundingClientRect().right > 361).map(e => e.outerHTML)") == []
 
 

@@ -26,7 +26,7 @@ from tests.serve.served import Limits, Served, listening  # they need both of th
 WATCH = """
   window.told = [];
   new MutationObserver(() => {
-    const button = document.querySelector(".note button");
+    const button = document.querySelector("#message button");
     button && window.told.push([button.textContent, button.disabled]);
   }).observe(document.body, { subtree: true, childList: true, attributes: true });
 """
@@ -56,12 +56,12 @@ def test_a_wrong_setting_is_named_in_words(page: Page) -> None:
     choose(page, "tiny", sampler="parallel", steps=0)
     page.click("[name=source][value=empty]")
     page.run()
-    assert "steps" in page.find(".note").text
+    assert "steps" in page.find("#message").text
     assert page.find("#settings-a [data-name=steps]").get_attribute("aria-invalid") == "true"
-    assert not page.find("#player").is_displayed()  # there is nothing to play
+    assert page.find("#player").get_attribute("inert")  # there is nothing to play
     page.put("#settings-a [data-name=steps]", 4)
     page.run()
-    assert not page.find(".note").is_displayed() and "blank" not in page.states()
+    assert not page.find("#message").is_displayed() and "blank" not in page.states()
 
 
 def test_a_full_server_says_when_to_come_back(driver: Any, models: Any) -> None:
@@ -78,17 +78,17 @@ def test_a_full_server_says_when_to_come_back(driver: Any, models: Any) -> None:
             page.wait(lambda busy=busy: busy in _health(page.address), "a server that is busy")
         page.js(WATCH)
         page.run()
-        assert "no more runs at the moment" in page.find(".note").text
+        assert "no more runs at the moment" in page.find("#message").text
         told = page.js("return window.told")
         assert told[0][0].startswith("Try again in") and told[0][1]  # the button counts down before it can be pressed
         network.allow()
         for other in others:
             other.join(PATIENCE)
-        page.wait(lambda: page.find(".note button").is_enabled(), "the end of the wait")
-        page.click(".note button")
+        page.wait(lambda: page.find("#message button").is_enabled(), "the end of the wait")
+        page.click("#message button")
         page.wait(lambda: page.all("[data-state=new]"), "the second try")
         page.finished()
-        assert "blank" not in page.states() and not page.find(".note").is_displayed()
+        assert "blank" not in page.states() and not page.find("#message").is_displayed()
 
 
 def _health(address: str) -> str:
@@ -196,10 +196,16 @@ def gone_and_back(driver: Any, folders: Any, port: int) -> None:
         page.finished()
         assert "connection broke" in page.find(".note").text and 0 < filled(page) < 24
     page.put("#settings-a [data-name=sampler]", "first-hitting")
+    before = page.canvas()
     page.run()
-    assert "does not answer" in page.find(".note").text and "unmask serve" in page.find(".note").text
+    assert "does not answer" in page.find("#message").text and "unmask serve" in page.find("#message").text
+    assert page.canvas() == before and 0 < filled(page) < 24  # what was there is still there
+    page.blur()
+    page.keys(KEYS["home"])
+    assert filled(page) == 0  # and can be looked through
     with command(folders["tiny"], port):
-        page.click(".note button")
-        page.wait(lambda: page.all("[data-state=new]"), "the run after the server has come back")
+        page.click("#message button")
+        page.wait(lambda: not page.find("#message").is_displayed(), "the second try")
+        page.wait(lambda: filled(page) == 24, "the run after the server has come back")
         page.finished()
         assert "blank" not in page.states()

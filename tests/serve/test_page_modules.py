@@ -179,9 +179,9 @@ def test_only_what_applies_is_sent() -> None:
     sent = node("settings.js", "applicable", script, cases=cases)
     shape = ["draw", "temperature", "top_p", "top_k"]
     assert sent == [
-        ["model", *shape],
+        ["model", "ahead", *shape],
         ["model", "sampler", "steps"],
-        ["model", "sampler", "predictor", "decoding", *shape],
+        ["model", "sampler", "predictor", "decoding", "ahead", *shape],
         ["model", "sampler", "steps", "predictor", "decoding", *shape],
         ["model", "steps", "decoding", *shape],
     ]
@@ -238,11 +238,14 @@ def test_a_verdict_says_more_only_if_it_is_more_than_chance() -> None:
 
 def test_the_page_asks_nobody_but_its_server() -> None:
     """No address of another host in any file of the page, and every part that a file names is there."""
-    files = {file.name: file.read_text() for file in WEB.iterdir()}
+    files = {file.name: file.read_text() for file in WEB.iterdir() if file.suffix != ".png"}
+    theirs = {name: files.pop(name) for name in ("smiles-drawer.min.mjs", "smiles-drawer.LICENSE.txt")}
+    assert "eval(" not in theirs["smiles-drawer.min.mjs"] and "fetch(" not in theirs["smiles-drawer.min.mjs"]
+    assert "MIT License" in theirs["smiles-drawer.LICENSE.txt"]
     for name, content in files.items():
         for line in content.splitlines():
             foreign = [part for part in ("http://", "https://", "@import", "innerHTML", "eval(") if part in line]
             assert foreign in ([], ["http://"]) and (not foreign or "www.w3.org/2000/svg" in line), f"{name}: {line}"
     named = {part.split('"')[0] for content in files.values() for part in content.split('from "./')[1:]}
     named |= {part.split('"')[0] for part in files["index.html"].split('="web/')[1:]}
-    assert named <= set(files) and set(files) - named == {"index.html"}
+    assert named <= {*files, *theirs} and set(files) - named == {"index.html"}

@@ -7,12 +7,11 @@ import time as clock
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 import unmask
@@ -25,11 +24,11 @@ from unmask.serve.http import metrics, openai, transcript
 from unmask.serve.http.exchange import EventStream, Exchange, unless_gone
 from unmask.serve.http.middleware import AccessMiddleware
 from unmask.serve.http.openai import Completion
+from unmask.serve.http.page import add_page
 from unmask.serve.http.request import ApiError, Prompt, completion_works, find, recorded, unmask_work
 from unmask.serve.http.schemas import RESPONSES, CompletionRequest, UnmaskRequest, error_body
 
 T = TypeVar("T")
-WEB = Path(__file__).parents[1] / "web"
 GONE = 499  # nobody reads it
 
 
@@ -174,7 +173,7 @@ def create_app(
     app.add_middleware(AccessMiddleware, limits=limits, token=token, hosts=hosts, requests=app.state.requests)
     _handle_errors(app)
     _add_api(app, server)
-    _add_page(app)
+    add_page(app)
     return app
 
 
@@ -238,15 +237,3 @@ def _add_api(app: FastAPI, server: Service) -> None:
     @app.get("/metrics", response_class=PlainTextResponse, responses={401: RESPONSES[401]}, summary="For Prometheus")
     async def measured() -> Response:
         return PlainTextResponse(metrics.text(server.engine, app.state.requests), media_type=metrics.TYPE)
-
-
-def _add_page(app: FastAPI) -> None:
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return FileResponse(WEB / "index.html")
-
-    @app.get("/web/{name}", include_in_schema=False)
-    async def part(name: str) -> Response:
-        if name not in {path.name for path in WEB.iterdir() if path.is_file()}:
-            raise HTTPException(404, f"the page has no part {name!r}")
-        return FileResponse(WEB / name)

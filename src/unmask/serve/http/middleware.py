@@ -15,7 +15,7 @@ from unmask.serve.http.metrics import RequestCounts
 from unmask.serve.http.schemas import error_body
 
 log = logging.getLogger("unmask.serve")
-PATHS = ("/", "/health", "/metrics", "/openapi.json", "/v1/completions", "/v1/models", "/v1/unmask")
+PATHS = ("/", "/health", "/metrics", "/openapi.json", "/pictures", "/v1/completions", "/v1/models", "/v1/unmask")
 OPEN = ("/", "/health", "/openapi.json")  # without a token: they tell nothing of models or clients
 HEADERS = [
     (b"content-security-policy", b"default-src 'self'"),
@@ -96,7 +96,8 @@ class AccessMiddleware:
         host = _host(headers.get(b"host", b""))
         if self.hosts and host not in self.hosts:
             return 421, f"this server does not answer to {host!r}"
-        closed = scope["path"] not in OPEN and not scope["path"].startswith("/web/")
+        shown = scope["path"].startswith(("/web/", "/pictures/"))  # pictures are for whoever previews a link
+        closed = scope["path"] not in OPEN and not shown
         if self.token is not None and closed:
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, b"Bearer " + self.token):
@@ -124,4 +125,4 @@ def _path(scope: Any) -> str:
     path: str = scope["path"]
     if path in PATHS:
         return path
-    return "/v1/models" if path.startswith("/v1/models/") else "/web" if path.startswith("/web/") else "other"
+    return next((known for known in ("/v1/models", "/web", "/pictures") if path.startswith(f"{known}/")), "other")

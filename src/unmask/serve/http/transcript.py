@@ -15,6 +15,7 @@ from unmask.serve.engine.job import Change, Done, Filled, Forecast
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, sse
 from unmask.serve.http.request import ApiError
+from unmask.serve.http.structure import structure
 
 
 async def collected(exchange: Exchange, trace: bool) -> list[dict[str, Any]]:
@@ -52,7 +53,7 @@ class Transcript:
     """One sequence as it is filled. ``ids`` and ``pieces`` have None in the holes."""
 
     def __init__(self, work: Work) -> None:
-        self.model, self.blanks = work.model, work.blanks
+        self.model, self.blanks, self.display = work.model, work.blanks, work.served.display
         self.mask_id = work.model.denoiser.mask_id
         self.ids: list[int | None] = [None if i == self.mask_id else i for i in work.canvas]
         self._bytes: dict[int, tuple[bytes, bool]] = {}
@@ -100,6 +101,7 @@ class Transcript:
         if change.guessed is not None:
             guessed = [(p, token, self._piece(token)[0].decode(errors="ignore")) for p, token in change.guessed]
             ahead = {"guessed": guessed, "corrected": change.corrected}
+        drawn = {"molecule": self._structure()} if self.display == "molecule" else {}
         return {
             "index": filled.index,
             "call": filled.call,
@@ -114,6 +116,7 @@ class Transcript:
             "entropy": self.entropy,
             "seconds": filled.seconds,
             **ahead,
+            **drawn,
         }
 
     def done_event(self, done: Done) -> dict[str, Any]:
@@ -128,6 +131,11 @@ class Transcript:
             "seconds": done.seconds,
             "calls": done.calls,
         }
+
+    def _structure(self) -> dict[str, Any]:
+        """The molecule so far; a row ends at its first eos."""
+        end = self.ids.index(self.model.tokenizer.eos_id) if self.model.tokenizer.eos_id in self.ids else None
+        return structure(self.pieces[:end], self.model.tokenizer.kind)
 
     def _known(self, position: int) -> int:
         token = self.ids[position]

@@ -3,17 +3,19 @@
 import { LineChart } from "./chart.js";
 import { Composer } from "./compose.js";
 import { listen as listenToKeys, theme } from "./desk.js";
+import { examples, offer } from "./examples.js";
+import { gif, painted, records, webm } from "./film.js";
 import { concluded, explained } from "./message.js";
 import { Pane } from "./pane.js";
-import { Player } from "./player.js";
+import { Player, watchable } from "./player.js";
 import { presetOf, PRESETS, verdict } from "./presets.js";
 import { fillsBlanks, inWords, isText, Settings, unplanned } from "./settings.js";
-import { copied, download, fromFragment, toFragment } from "./share.js";
-import { models as fetchModels, run as stream } from "./stream.js";
-import { welcome } from "./welcome.js";
+import { copied, download, fromFragment, problems, toFragment } from "./share.js";
+import { keepPicture, models as fetchModels, run as stream } from "./stream.js";
 
 const NARROW = matchMedia("(max-width: 760px)"); // one column, as in the style sheet
-const PREFERRED = "kjv"; // what unmask sample takes when nothing is said
+const STILL = matchMedia("(prefers-reduced-motion: reduce)");
+const PICTURE = { width: 1200, height: 630 }; // what previews of links are made for
 
 const element = (id) => document.getElementById(id);
 const say = (text) => { element("status").textContent = text; };
@@ -42,28 +44,35 @@ async function boot() {
   }
   first = new Settings(element("settings-a"), models, adapt, element("head-a"));
   second = new Settings(element("settings-b"), models, adapt);
-  first.value = { model: (models.find((model) => model.id === PREFERRED) ?? models.find(fillsBlanks) ?? models[0]).id };
+  const [example] = examples(models);
+  first.value = { model: example?.start.model ?? (models.find(fillsBlanks) ?? models[0]).id };
   for (const option of element("preset").options) {
     option.disabled = option.value !== "" && !PRESETS[option.value].possible(models);
   }
   adapt();
   element("run").disabled = false;
-  welcome(element("panes"), models, begin);
+  offer(element("examples"), models, begin);
   document.body.dataset.ready = "";
-  restore();
+  if (location.hash === "" && example) {
+    begin(example.start, { scroll: false });
+  } else {
+    restore();
+  }
 }
 
 /** Bring the form to an example, and run it. */
-function begin({ model, source, preset = "" }) {
+function begin({ model, source, preset = "", seed = 0, number, ahead = "" }, how = {}) {
   if (model) {
-    first.value = { model };
+    first.value = { model, ahead };
   }
   element("preset").value = preset;
   choosePreset();
+  element("seed").value = seed;
+  element("number").value = number ?? element("number").value;
   if (source) {
-    composer.source = source;
+    composer.example(source);
   }
-  run();
+  run(how);
 }
 
 /** Bring the form to what the address says, and run it. */
@@ -81,11 +90,9 @@ function restore() {
   }
   adapt();
   composer.value = shared;
-  const wanted = [shared.a, shared.b].map((one) => one?.model).filter(Boolean);
-  const missing = wanted.find((id) => !models.some((model) => model.id === id));
-  if (missing) {
-    return complain([`The link asks for the model ${missing}, which this server does not have. It has: `
-      + `${models.map((model) => model.id).join(", ")}. Choose one and press Run.`]);
+  const wrong = problems(location.hash, models);
+  if (wrong.length) {
+    return complain([`${wrong.join(" ")} Look at the settings and press Run.`]);
   }
   run();
 }
@@ -131,89 +138,116 @@ function whole(id) {
   return element(id).value === "" ? null : Number(element(id).value);
 }
 
-async function run() {
+async function run({ scroll = true } = {}) {
   current?.abort();
   const controller = new AbortController();
   current = controller;
-  last = asked();
-  history.replaceState(null, "", toFragment(last));
-  prepare();
-  const { a, b, ...common } = last;
-  const settings = b ? [a, b] : [a];
+  const asking = asked();
+  const { a, b, ...common } = asking;
+  const coming = prepared(asking);
+  let entered = false;
+  // What is on the stage stays there until something of the new run has come.
+  const enter = () => {
+    if (!entered) {
+      entered = true;
+      stage(coming, asking, scroll);
+    }
+  };
+  element("message").hidden = true;
+  for (const field of document.querySelectorAll("#form [aria-invalid]")) {
+    field.removeAttribute("aria-invalid");
+  }
+  element("stop").hidden = false;
+  element("panes").setAttribute("aria-busy", "true");
   say("Running.");
-  await Promise.all(settings.map((own, i) => follow(panes[i], { ...common, ...own }, controller)));
-  if (current === controller) {
-    current = null;
+  const settings = b ? [a, b] : [a];
+  const failures = await Promise.all(settings.map((own, i) => follow(coming[i], { ...common, ...own }, controller, enter)));
+  if (current !== controller) {
+    return;
+  }
+  current = null;
+  element("stop").hidden = true;
+  element("panes").removeAttribute("aria-busy");
+  const failure = failures.find(Boolean);
+  if (entered) {
     finish();
+  } else if (failure && !controller.signal.aborted) {
+    const kept = panes.length ? [" The run before is still here."] : [];
+    complain([...explained(failure, () => run()), ...kept]);
+    say("The run did not begin.");
   }
 }
 
 /** Empty panes, as many as there are settings. */
-function prepare() {
-  const settings = last.b ? [first, second] : [first];
-  panes = settings.map((one, i) => {
+function prepared(asking) {
+  const settings = asking.b ? [first, second] : [first];
+  return settings.map((one, i) => {
     const pane = new Pane(settings.length > 1 ? "AB"[i] : "", { inspect, erased, picked });
-    pane.start(one.model, inWords(one.model, one.value), unplanned(one.model, one.value), last.number);
+    pane.start(one.model, inWords(one.model, one.value), unplanned(one.model, one.value), asking.number);
     return pane;
   });
+}
+
+/** Bring the panes of a run that has begun onto the stage. */
+function stage(coming, asking, scroll) {
+  [panes, last] = [coming, asking];
+  history.replaceState(null, "", `${location.pathname}${toFragment(last)}`);
   element("panes").replaceChildren(...panes.map((pane) => pane.root));
+  element("panes").removeAttribute("aria-busy");
   element("panes").classList.toggle("two", panes.length > 1);
-  element("message").hidden = true;
   element("verdict").hidden = panes.length < 2;
   element("verdict").replaceChildren(element("preset-help").textContent);
-  for (const field of document.querySelectorAll("[aria-invalid]")) {
-    field.removeAttribute("aria-invalid");
+  for (const id of ["export", "erase", "gif", "webm", "preview"]) {
+    element(id).disabled = true; // until it is done
   }
-  for (const id of ["lines", "player", "inspector"]) {
-    element(id).hidden = true; // until there is something to see
-  }
-  element("stop").hidden = false;
-  element("export").disabled = true;
-  element("erase").disabled = true;
   player.restart();
-  if (NARROW.matches) {
-    element("stage").scrollIntoView();
+  if (NARROW.matches && scroll) {
+    element("panes").scrollIntoView();
   }
 }
 
-/** Take one pane's events as they come. */
-async function follow(pane, request, controller) {
+/** Take one pane's events as they come; enter() is called when the first has. Returns what went wrong, or null. */
+async function follow(pane, request, controller, enter) {
   const { number, ...rest } = request;
   const body = number > 1 ? request : rest;
   try {
     for await (const [event, data] of stream(body, controller.signal)) {
       if (controller !== current) {
-        return; // another run has taken its place
+        return null; // another run has taken its place
       }
       pane.take(event, data);
+      enter();
       progress();
     }
+    return null;
   } catch (failure) {
-    if (controller !== current) {
-      return;
+    if (controller === current) {
+      if (controller.signal.aborted) {
+        pane.note([`Stopped after call ${pane.arrived}. What has arrived is kept.`]);
+      } else {
+        pane.note(explained(failure, () => run()));
+        blame(failure.param, pane);
+      }
     }
-    if (controller.signal.aborted) {
-      pane.note([`Stopped after call ${pane.arrived}. What has arrived is kept.`]);
-    } else {
-      pane.note(explained(failure, run));
-      blame(failure.param, pane);
-    }
+    return failure;
   }
 }
 
 function progress() {
   const begun = panes.some((pane) => pane.track);
-  element("player").hidden = element("inspector").hidden = !begun;
+  element("player").toggleAttribute("inert", !begun);
   element("lines").hidden = !begun || panes.length < 2;
   const arrived = Math.max(...panes.map((pane) => pane.arrived));
   player.reached(arrived, Math.max(arrived, ...panes.map((pane) => pane.calls)), current !== null);
 }
 
 function finish() {
-  element("stop").hidden = true;
   progress();
   const finished = panes.filter((pane) => pane.done);
-  element("export").disabled = !finished.length;
+  for (const id of ["export", "gif", "preview"]) {
+    element(id).disabled = !finished.length;
+  }
+  element("webm").disabled = !finished.length || !records();
   element("erase").disabled = !finished.some((pane) => fillsBlanks(pane.model));
   if (finished.length < panes.length) {
     return say("The run did not finish.");
@@ -224,7 +258,8 @@ function finish() {
   }
   say(panes.map((pane) => {
     const { done } = pane.track;
-    const what = pane.root.classList.contains("image") ? "a picture" : done.text;
+    const several = pane.number > 1 ? `${pane.number} sequences, the first: ` : "";
+    const what = `${several}${["image", "grid"].includes(pane.model.display) ? `a ${pane.model.display}` : done.text}`;
     return `${pane.name} Done after ${pane.track.calls} calls, entropy ${done.entropy?.toFixed(2)} nats: ${what}`;
   }).concat(compared?.sentence ?? []).join(" "));
 }
@@ -289,12 +324,58 @@ async function share() {
   if (!first) {
     return; // there is nothing to share before the models are known
   }
-  const link = new URL(toFragment(last ?? asked()), location.href).href;
-  const field = await copied(link, element("share"));
+  await give(toFragment(last ?? asked()), element("share"));
+}
+
+/** A link to the clipboard, or into a field to copy it from. */
+async function give(tail, button) {
+  const field = await copied(new URL(`${location.pathname}${tail}`, location.href).href, button);
   if (field) {
     complain(["Copy this link: ", field]);
     field.select();
   }
+}
+
+/** Everything on the stage as it is at some calls, without fading: show is called with each; then as it was. */
+async function filmed(button, make) {
+  const [before, at] = [button.textContent, player.at];
+  player.pause();
+  button.textContent = "Saving…";
+  button.disabled = true;
+  document.body.classList.add("still");
+  await new Promise((resolve) => { setTimeout(resolve, 50); }); // so that the button is seen to work
+  try {
+    return await make();
+  } catch (failure) {
+    complain(explained(failure, () => button.click()));
+    return null;
+  } finally {
+    document.body.classList.remove("still");
+    player.go(at);
+    button.textContent = before;
+    button.disabled = false;
+  }
+}
+
+async function saveFilm(kind, make) {
+  const seconds = player.arrived / (watchable(player.arrived) || 1);
+  const blob = await filmed(element(kind), () => make(panes, draw, player.arrived, seconds));
+  blob && download(`${fileName()}.${kind}`, blob, blob.type);
+}
+
+/** A link whose preview is a picture of the run as it is shown: the server keeps the picture, and nothing else. */
+async function sharePicture() {
+  const id = await filmed(element("preview"), async () => {
+    const canvas = painted(panes, PICTURE);
+    return keepPicture(await new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); }));
+  });
+  if (id) {
+    await give(`?picture=${id}${toFragment(last)}`, element("preview"));
+  }
+}
+
+function fileName() {
+  return `unmask-${last.a.model.split("/").at(-1)}-${last.seed}`;
 }
 
 /** One JSON line per sequence, as unmask sample --json writes them. */
@@ -306,7 +387,7 @@ function exported() {
     const done = pane.tracks.filter((track) => track?.done);
     return done.map((track) => JSON.stringify(track.record({ seed, model, ...known, ...how })));
   });
-  download(`unmask-${last.a.model.split("/").at(-1)}-${last.seed}.jsonl`, `${lines.join("\n")}\n`);
+  download(`${fileName()}.jsonl`, `${lines.join("\n")}\n`);
 }
 
 function bind() {
@@ -317,6 +398,9 @@ function bind() {
   on("dice", "click", () => { element("seed").value = Math.floor(Math.random() * 1e6); });
   on("share", "click", share);
   on("export", "click", exported);
+  on("gif", "click", () => saveFilm("gif", gif));
+  on("webm", "click", () => saveFilm("webm", webm));
+  on("preview", "click", sharePicture);
   on("erase", "click", () => panes.filter((pane) => pane.erase()).forEach(erased));
   on("scrub", "input", (event) => player.go(Number(event.target.value)));
   on("play", "click", () => player.toggle());
@@ -338,8 +422,12 @@ function bind() {
 
 theme(element("theme"));
 element("run").disabled = true;
+element("player").inert = true;
 if (NARROW.matches) {
-  element("more").open = element("more-b").open = false;
+  element("setup").open = element("more").open = element("more-b").open = false;
+}
+if (STILL.matches) {
+  player.pace = element("pace").value = "live";
 }
 bind();
 boot();

@@ -1,5 +1,8 @@
 // What a run starts from: a text with blanks, a prompt, nothing, or a canvas whose tokens were erased by hand.
 
+import { Puzzle } from "./puzzle.js";
+import { sideOf } from "./views.js";
+
 const BPE = new Set(["bpe", "gpt2", "wordpiece", "metaspace"]);
 const HOLES = /_+/g;
 const EXAMPLES = {
@@ -22,6 +25,10 @@ function exampleFor(model) {
   return EXAMPLES[model.tokenizer] ?? EXAMPLES[model.tokenizer === "characters" ? "letters" : "prose"];
 }
 
+function isGrid(model) {
+  return model?.display === "grid" && sideOf(model.length ?? 0) !== null;
+}
+
 /** How many tokens the blanks of a text stand for, about: [blanks, tokens]. */
 export function countBlanks(text, model) {
   const width = BPE.has(model.tokenizer) ? model.characters_per_token ?? 4 : 1;
@@ -33,6 +40,8 @@ export class Composer {
   constructor() {
     this.canvas = null;
     this.examples = {};
+    this.puzzle = new Puzzle(element("puzzle"));
+    element("clear").addEventListener("click", () => this.puzzle.write(""));
     element("sources").addEventListener("change", () => this.#show());
     element("text").addEventListener("input", () => this.#count());
     element("punch").addEventListener("click", () => this.punch());
@@ -54,12 +63,21 @@ export class Composer {
     this.#show();
   }
 
+  /** Start from this, with the model's own example. */
+  example(name) {
+    if (this.examples[name] !== undefined) {
+      element(name).value = this.examples[name];
+    }
+    this.source = name;
+  }
+
   /** The part of a request that says what to fill. */
   get value() {
     const length = element("length").value === "" ? {} : { length: Number(element("length").value) };
     return {
       text: { text: element("text").value }, canvas: { canvas: this.canvas },
       prompt: { prompt: element("prompt").value, ...length }, empty: length,
+      puzzle: this.source === "puzzle" ? { canvas: this.puzzle.value } : {},
     }[this.source];
   }
 
@@ -74,16 +92,23 @@ export class Composer {
     if (canvas !== undefined) {
       this.erased(canvas);
     }
-    this.source = canvas ? "canvas" : text !== undefined ? "text" : prompt !== undefined ? "prompt" : "empty";
+    this.source = canvas ? (isGrid(this.model) ? "puzzle" : "canvas") : text !== undefined ? "text" : prompt !== undefined ? "prompt" : "empty";
   }
 
   /** Fit a model: its example, and what it can start from at all. blanks: whether every pane's model can fill them. */
   adapt(model, { blanks, words }) {
-    if (model.id !== this.model?.id) {
+    const another = model.id !== this.model?.id;
+    if (another) {
       this.canvas = null; // its ids mean something else to another model
       element("canvas-source").hidden = true;
     }
     this.model = model;
+    const grid = blanks && isGrid(model);
+    element("puzzle-source").hidden = !grid;
+    if (grid) {
+      this.puzzle.fit(model);
+    }
+    this.#offer("puzzle", grid);
     this.#offer("text", blanks && words);
     this.#offer("prompt", words);
     this.#offer("canvas", blanks && this.canvas?.length > 0);
@@ -96,14 +121,19 @@ export class Composer {
     }
     this.examples = example;
     element("length").placeholder = model.length ?? "";
-    if (document.querySelector("[name=source]:checked").disabled) {
-      this.source = words ? "prompt" : "empty";
+    if (another || document.querySelector("[name=source]:checked").disabled) {
+      this.source = grid ? "puzzle" : words && blanks && model.display === "text" ? "text" : words && !blanks ? "prompt" : "empty";
     }
     this.#show();
   }
 
   /** Take a canvas with holes: the next run fills them. */
   erased(canvas) {
+    if (isGrid(this.model)) {
+      this.puzzle.value = canvas;
+      this.source = "puzzle";
+      return;
+    }
     this.canvas = canvas;
     element("canvas-source").hidden = false;
     this.#offer("canvas", true);

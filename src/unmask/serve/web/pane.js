@@ -1,20 +1,29 @@
-// One pane: a canvas of tokens, the numbers of the run, and its plan. It shows what its track says at the playhead.
+// One pane: the sequences of a run side by side, the numbers and the plan of the one that is looked at.
 
-import { captioned, remaining, write } from "./cells.js";
+import { remaining } from "./cells.js";
 import { PlanChart } from "./chart.js";
+import { MoleculeView } from "./molecule.js";
 import { surprise, Track } from "./track.js";
+import { GridView, ImageView, sideOf, TextView } from "./views.js";
 
 const UNSURE_BITS = 10; // a token this surprising, or more, has the colour of the least sure
-const MOST_FOG = 6; // a blank is about as wide as its token will be, within reason
+const VIEWS = { text: TextView, molecule: MoleculeView, image: ImageView, grid: GridView };
+
+function viewOf(model, track, alone) {
+  const square = sideOf(track.length) !== null;
+  const kind = ["image", "grid"].includes(model.display) && !square ? "text" : model.display;
+  return new (VIEWS[kind] ?? TextView)(model, track, alone);
+}
 
 export class Pane {
-  /** inspect(pane, position) is called when a token is pointed at, erased(pane) when some were erased by hand. */
+  /** inspect(pane, position): a token was pointed at; erased(pane): some were erased; picked(): another sequence. */
   constructor(name, { inspect, erased, picked }) {
     this.name = name;
     this.root = document.getElementById("pane").content.firstElementChild.cloneNode(true);
     this.canvas = this.find(".canvas");
     this.chart = new PlanChart(this.find(".plan"));
     this.tracks = [];
+    this.views = [];
     this.index = 0;
     this.cursor = -1;
     this.erased = new Set();
@@ -43,25 +52,22 @@ export class Pane {
 
   /** Get ready for a run of this model; about: the settings in words; unplanned: why there is no plan, if so. */
   start(model, about, unplanned, number) {
-    Object.assign(this, { model, unplanned, tracks: [], index: 0, cursor: -1, number, shown: 0, erased: new Set() });
+    Object.assign(this, { model, unplanned, number, tracks: [], views: [], index: 0, cursor: -1, erased: new Set() });
     this.find("h2").textContent = this.name ? `${this.name} · ${model.id}` : model.id;
     this.find(".about").textContent = about;
+    this.root.dataset.display = model.display;
     this.root.classList.toggle("mono", ["smiles", "selfies"].includes(model.tokenizer));
+    this.root.classList.toggle("many", number > 1);
     this.canvas.replaceChildren();
     this.canvas.setAttribute("aria-label", `Canvas ${this.name}, empty`);
     this.note(null);
-    this.root.dataset.waiting = "";
-    this.#pick(0);
   }
 
   take(event, data) {
     const index = data.index ?? 0;
     if (event === "plan") {
-      delete this.root.dataset.waiting;
       this.tracks[index] = new Track(data);
-      if (index === this.index) {
-        this.#build();
-      }
+      this.#build(index);
     } else if (event === "step") {
       this.tracks[index].add(data);
     } else if (event === "done") {
@@ -69,31 +75,25 @@ export class Pane {
     }
   }
 
-  /** Draw the canvas, the numbers and the plan after so many calls, or as many as there are. */
+  /** Draw every canvas, the numbers and the plan after so many calls, or as many as there are. */
   show(calls, colour) {
-    if (!this.track) {
-      return;
-    }
-    const track = this.track;
-    const now = Math.min(calls, track.steps.length);
-    const when = (cell) => (cell.call - 1) / Math.max(track.calls - 1, 1);
-    const sure = (cell) => Math.max(0, 1 - surprise(cell.probability) / UNSURE_BITS);
-    const heat = colour === "when" ? when : sure;
-    const key = `${this.index} ${now} ${colour} ${track.calls} ${this.chart.width} ${Boolean(track.done)}`;
-    if (key === this.drawn) {
-      return;
-    }
-    this.drawn = key;
-    this.shown = now;
-    track.at(now).forEach((cell, position) => {
-      for (const set of this.cells) {
-        this.#cell(set[position], cell, position, now, heat);
+    this.tracks.forEach((track, index) => {
+      const now = Math.min(calls, track.steps.length);
+      const view = this.views[index];
+      const key = `${now} ${colour} ${track.calls}`;
+      if (key !== view.drawn) {
+        view.drawn = key;
+        view.show({ cells: track.at(now), ghosts: track.guesses(now), now, heat: this.#heat(track, colour), colour });
       }
     });
-    this.#numbers(now);
-    this.chart.show(now, heat);
-    if (this.root.classList.contains("image")) {
-      this.find("figure:nth-child(2) figcaption").textContent = colour === "when" ? "when it came" : "how sure";
+    if (this.track) {
+      const now = this.shown = Math.min(calls, this.track.steps.length);
+      const key = `${this.index} ${now} ${colour} ${this.track.calls} ${this.chart.width} ${Boolean(this.track.done)}`;
+      if (key !== this.drawn) {
+        this.drawn = key;
+        this.#numbers(now);
+        this.chart.show(now, this.#heat(this.track, colour));
+      }
     }
   }
 
@@ -103,11 +103,14 @@ export class Pane {
     if (!cell) {
       return "";
     }
-    const where = `${this.name ? `${this.name}, ` : ""}position ${position}`;
+    const of = this.number > 1 ? `sequence ${this.index + 1}, ` : "";
+    const where = `${this.name ? `${this.name}, ` : ""}${of}position ${position}`;
     if (cell.id === null) {
       const planned = this.track.plan.order?.indexOf(position) ?? -1;
       const tau = planned >= 0 ? this.track.plan.tau?.[planned] : null;
-      return `${where}: a blank${tau != null ? `, to be filled at τ ${tau.toFixed(3)}` : ""}.`;
+      const ghost = this.track.guesses(this.shown).get(position);
+      const guess = ghost ? `, “${ghost.piece}” as a guess that may still change` : "";
+      return `${where}: a blank${tau != null ? `, to be filled at τ ${tau.toFixed(3)}` : ""}${guess}.`;
     }
     const token = `${where}: “${cell.piece.replace(/\n/g, "↵")}”, id ${cell.id}`;
     if (!cell.call) {
@@ -116,7 +119,8 @@ export class Pane {
     const bits = cell.probability > 0 ? `, ${surprise(cell.probability).toFixed(2)} bits` : "";
     const tau = cell.tau === null ? "" : `, τ ${cell.tau.toFixed(3)}`;
     const sure = `probability ${cell.probability.toPrecision(3)}${bits}`;
-    return `${token}, call ${cell.call} of ${this.track.calls}${tau}, ${sure}.`;
+    const corrected = cell.corrected ? ", another token had been guessed" : "";
+    return `${token}, call ${cell.call} of ${this.track.calls}${tau}, ${sure}${corrected}.`;
   }
 
   /** The ids as they are shown, null in holes and where something was erased. */
@@ -139,64 +143,42 @@ export class Pane {
     note.hidden = content === null;
     note.replaceChildren(...(content ?? []));
     this.root.classList.toggle("nothing", content !== null && !this.track);
-    delete this.root.dataset.waiting;
   }
 
+  #heat(track, colour) {
+    return colour === "when" ? (cell) => (cell.call - 1) / Math.max(track.calls - 1, 1)
+      : (cell) => Math.max(0, 1 - surprise(cell.probability) / UNSURE_BITS);
+  }
+
+  #build(index) {
+    const view = viewOf(this.model, this.tracks[index], this.number === 1);
+    const sheet = document.createElement("section");
+    sheet.className = "sheet";
+    sheet.dataset.index = index;
+    if (this.number > 1) {
+      sheet.setAttribute("aria-label", `Sequence ${index + 1} of ${this.number}`);
+    }
+    sheet.append(view.root);
+    this.views[index] = view;
+    // Plans may come in any order.
+    const behind = [...this.canvas.children].find((other) => Number(other.dataset.index) > index) ?? null;
+    this.canvas.insertBefore(sheet, behind);
+    if (index === this.index) {
+      this.#pick(index);
+    }
+  }
+
+  /** Look at one of the sequences: its numbers and its plan. */
   #pick(index) {
-    this.index = index;
-    this.drawn = null;
-    this.find(".pick").hidden = this.number < 2;
-    this.find("[data-which]").textContent = `sequence ${index + 1} of ${this.number}`;
-    this.find("[data-previous]").disabled = index === 0;
-    this.find("[data-next]").disabled = index >= this.number - 1;
-    this.track && this.#build();
-  }
-
-  #build() {
-    const { length, plan } = this.track;
-    const side = Math.round(Math.sqrt(length));
-    const square = this.model.tokenizer === "levels" && side > 1 && side * side === length;
-    this.levels = this.model.tokenizer === "levels" && !square;
-    this.root.classList.toggle("image", square);
-    const row = (kind) => Array.from({ length }, (_, position) => {
-      const cell = document.createElement("span");
-      cell.className = kind;
-      cell.dataset.position = position;
-      return cell;
-    });
-    this.cells = square ? [row("pixel"), row("token heat")] : [row("token heat")];
-    this.canvas.replaceChildren(...this.cells.map((cells, i) => {
-      const grid = document.createElement("div");
-      grid.className = !square ? "text" : i ? "grid map" : "grid";
-      grid.style.setProperty("--side", side);
-      grid.append(...cells);
-      return square ? captioned(grid, i ? "" : "the picture: draw over pixels to erase them") : grid;
-    }));
-    const width = Math.min(Math.max(Math.round(this.model.characters_per_token ?? 1), 1), MOST_FOG);
-    this.fog = "_".repeat(width);
-    this.find(".plan figcaption").textContent =
-      plan.order ? "The plan, drawn before the first call: when each position is unmasked" : this.unplanned;
-    this.drawn = null;
-    this.shown = 0;
+    this.views[this.index]?.sets.flat().forEach((cell) => cell.classList.remove("erased", "cursor"));
+    Object.assign(this, { index, drawn: null, shown: this.shown ?? 0, cursor: -1, erased: new Set() });
+    for (const sheet of this.canvas.children) {
+      sheet.classList.toggle("picked", this.number > 1 && Number(sheet.dataset.index) === index);
+    }
+    this.find("[data-which]").textContent = this.number > 1 ? `sequence ${index + 1} of ${this.number}` : "";
+    this.find("[data-caption]").textContent =
+      this.track.plan.order ? "The plan, drawn before the first call: when each position is unmasked" : this.unplanned;
     this.chart.start(this.track);
-  }
-
-  #cell(element, cell, position, now, heat) {
-    const state = cell.id === null ? "blank" : cell.call ? (cell.call === now ? "new" : "filled") : "given";
-    if (element.dataset.state !== state) {
-      element.dataset.state = state;
-    }
-    if (element.className === "pixel") {
-      element.style.setProperty("--level", cell.id === null ? 0 : cell.id / Math.max(this.model.vocab_size - 1, 1));
-    } else if (!this.root.classList.contains("image")) {
-      // The line ends that frame a text are shown by their sign alone: nobody wants to see two empty lines.
-      const frame = cell.piece === "\n" && (position === 0 || position === this.track.length - 1);
-      write(element, cell.id === null ? this.fog : frame ? "" : cell.piece + (this.levels ? " " : ""));
-      element.classList.toggle("line-end", cell.id !== null && cell.piece.includes("\n"));
-    }
-    if (cell.id !== null && cell.call) {
-      element.style.setProperty("--at", heat(cell).toFixed(3));
-    }
   }
 
   #numbers(now) {
@@ -207,18 +189,28 @@ export class Pane {
     put("entropy", entropy === null ? "–" : entropy.toFixed(3));
     put("bits", bits === null ? "–" : bits.toFixed(2));
     put("left", this.track.done ? "" : remaining(this.track));
-    const visible = this.track.at(now).filter((cell) => cell.id !== null).length;
-    const what = this.root.classList.contains("image") ? "picture" : "text";
-    this.canvas.setAttribute("aria-label",
-      `Canvas ${this.name}: ${what} with ${visible} of ${this.track.length} tokens after ${now} calls`);
+    const cells = this.track.at(now);
+    const visible = cells.filter((cell) => cell.id !== null).length;
+    const drawn = cells.filter((cell) => cell.id !== null && cell.call).length;
+    this.find("[data-ahead]").hidden = !this.track.ahead;
+    put("per", now ? (drawn / now).toFixed(2) : "–");
+    const of = this.number > 1 ? `sequence ${this.index + 1} of ${this.number}, a ` : "";
+    this.canvas.setAttribute("aria-label", `Canvas ${this.name}: ${of}${this.views[this.index].what} with `
+      + `${visible} of ${this.track.length} tokens after ${now} calls`);
   }
 
   #listen(inspect, erased, picked) {
     const under = (event) => Number(event.target.closest?.("[data-position]")?.dataset.position ?? -1);
+    const sheet = (event) => Number(event.target.closest?.(".sheet")?.dataset.index ?? this.index);
     let painting = null; // in a picture, pixels are erased by drawing over them
     this.canvas.addEventListener("pointerdown", (event) => {
+      const other = sheet(event) !== this.index;
+      if (other && this.tracks[sheet(event)]) {
+        this.#pick(sheet(event));
+        picked();
+      }
       this.#point(under(event));
-      if (this.root.classList.contains("image") && this.cursor >= 0) {
+      if (!other && this.views[this.index]?.what === "picture" && this.cursor >= 0) {
         painting = !this.erased.has(this.cursor);
         event.target.releasePointerCapture?.(event.pointerId); // or a finger would stay with its first pixel
         this.#erase(this.cursor, painting);
@@ -228,7 +220,7 @@ export class Pane {
     });
     this.canvas.addEventListener("pointerover", (event) => {
       const position = under(event);
-      if (position >= 0) {
+      if (position >= 0 && sheet(event) === this.index) {
         inspect(this, position);
         painting !== null && this.#erase(position, painting);
       }
@@ -247,20 +239,18 @@ export class Pane {
         inspect(this, this.cursor);
       }
     });
-    this.canvas.addEventListener("keydown", (event) => this.#key(event, inspect, erased));
-    for (const [name, by] of [["previous", -1], ["next", 1]]) {
-      this.find(`[data-${name}]`).addEventListener("click", () => {
-        this.#pick(this.index + by);
-        picked();
-      });
-    }
+    this.canvas.addEventListener("keydown", (event) => this.#key(event, inspect, erased, picked));
   }
 
-  #key(event, inspect, erased) {
+  #key(event, inspect, erased, picked) {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const other = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (step && this.track) {
       this.#point(Math.min(Math.max(this.cursor + step, 0), this.track.length - 1));
       inspect(this, this.cursor);
+    } else if (other && this.tracks[this.index + other]) {
+      this.#pick(this.index + other);
+      picked();
     } else if ((event.key === "Delete" || event.key === "Backspace") && this.erase()) {
       erased(this);
     } else {
@@ -272,13 +262,14 @@ export class Pane {
 
   #erase(position, gone) {
     gone ? this.erased.add(position) : this.erased.delete(position);
-    this.cells.forEach((set) => set[position].classList.toggle("erased", gone));
+    this.views[this.index].sets.forEach((set) => set[position].classList.toggle("erased", gone));
   }
 
   #point(position) {
-    this.cells?.forEach((set) => set[this.cursor]?.classList.remove("cursor"));
+    const sets = this.views[this.index]?.sets ?? [];
+    sets.forEach((set) => set[this.cursor]?.classList.remove("cursor"));
     this.cursor = position;
-    this.cells?.forEach((set) => set[position]?.classList.add("cursor"));
+    sets.forEach((set) => set[position]?.classList.add("cursor"));
   }
 
   #selected() {
@@ -286,6 +277,7 @@ export class Pane {
     if (!selection.rangeCount || selection.isCollapsed) {
       return [];
     }
-    return (this.cells?.[0] ?? []).flatMap((cell, i) => (selection.containsNode(cell, true) ? [i] : []));
+    const cells = this.views[this.index]?.sets[0] ?? [];
+    return cells.flatMap((cell, i) => (selection.containsNode(cell, true) ? [i] : []));
   }
 }

@@ -1,7 +1,13 @@
 // The playhead: a number of network calls, moved by a clock, by a hand, or by what arrives. All panes follow it.
 
-const WATCHABLE = { rate: 20, seconds: 8 }; // calls a second, or faster where the whole would take longer than this
+const WATCHABLE = { rate: 20, least: 4, most: 8 }; // calls a second, such that the whole takes from 4 to 8 seconds
 const SLOW = 3;
+
+/** Calls a second at which so many can be followed. */
+export function watchable(calls) {
+  const seconds = Math.min(Math.max(calls / WATCHABLE.rate, WATCHABLE.least), WATCHABLE.most);
+  return calls / seconds;
+}
 
 export class Player {
   /** show(calls) draws everything at a whole number of calls. */
@@ -67,7 +73,7 @@ export class Player {
     if (this.pace === "live") {
       return Infinity;
     }
-    return this.pace === "slow" ? SLOW : Math.max(WATCHABLE.rate, this.planned / WATCHABLE.seconds);
+    return this.pace === "slow" ? SLOW : watchable(this.planned);
   }
 
   #tick(now) {

@@ -1,6 +1,8 @@
 // The settings of one pane: which of them apply to a model and a sampler, what they mean, and how they are written.
 
-export const NAMES = ["model", "sampler", "steps", "predictor", "decoding", "draw", "temperature", "top_p", "top_k"];
+export const NAMES = ["model", "sampler", "steps", "predictor", "decoding", "ahead", "draw", "temperature", "top_p", "top_k"];
+export const CHOICES = { sampler: "samplers", predictor: "predictors", decoding: "decodings", draw: "draws" }; // of a model
+export const WINDOWS = ["auto", "2", "4", "8", "16", "32"];
 const NUMBERS = new Set(["steps", "temperature", "top_p", "top_k"]);
 const DEFAULTS = {
   sampler: "first-hitting", predictor: "first-order", decoding: "", draw: "exponential-race", temperature: 1,
@@ -24,12 +26,14 @@ const PREDICTORS = {
   correct: "Second order: masks the last group again and draws it once more.",
   auto: "Extrapolates up to 128 steps, corrects beyond.",
 };
+const AHEAD = "Looking ahead, each call also guesses tokens that come later: ghosts, which settle or change. The text is the "
+  + "same, in fewer calls.";
 const IN_READING_ORDER = "From left to right. With one token per call it has the model's own law, as every order drawn ahead has.";
 const LOOKS = "This order looks at the network to choose the next position. It has another law than the model's.";
 const LEFT_TO_RIGHT = "A left-to-right model draws one token per call from the beginning: it has no sampler to choose.";
 
 export function isText(model) {
-  return model.tokenizer !== "levels";
+  return ["text", "molecule"].includes(model.display) && model.tokenizer !== "levels";
 }
 
 export function fillsBlanks(model) {
@@ -39,12 +43,15 @@ export function fillsBlanks(model) {
 /** The settings that mean something together with the others; the rest is neither sent nor shared. */
 export function applicable(model, chosen) {
   if (model.kind === "left-to-right") {
-    return new Set(["model", "draw", "temperature", "top_p", "top_k"]);
+    return new Set(["model", "ahead", "draw", "temperature", "top_p", "top_k"]);
   }
   if (chosen.sampler?.startsWith("published-")) {
     return new Set(["model", "sampler", "steps"]);
   }
   const names = new Set(NAMES);
+  if (chosen.decoding || (chosen.sampler ?? "first-hitting") !== "first-hitting" || !looksAhead(chosen.predictor)) {
+    names.delete("ahead"); // it is for one token per step
+  }
   if (chosen.decoding) {
     names.delete("sampler");
     names.delete("predictor");
@@ -54,10 +61,15 @@ export function applicable(model, chosen) {
   return names;
 }
 
+function looksAhead(predictor) {
+  return (predictor ?? "first-order") === "first-order";
+}
+
 /** One sentence on the choice, for who meets it the first time. */
 export function explanation(model, chosen) {
+  const ahead = chosen.ahead && applicable(model, chosen).has("ahead") ? AHEAD : "";
   if (model.kind === "left-to-right") {
-    return LEFT_TO_RIGHT;
+    return [LEFT_TO_RIGHT, ahead].filter(Boolean).join(" ");
   }
   if (chosen.sampler?.startsWith("published-")) {
     return SAMPLERS[chosen.sampler];
@@ -65,7 +77,7 @@ export function explanation(model, chosen) {
   if (chosen.decoding) {
     return chosen.decoding === "left-to-right" ? IN_READING_ORDER : LOOKS;
   }
-  return [SAMPLERS[chosen.sampler], PREDICTORS[chosen.predictor]].filter(Boolean).join(" ");
+  return [SAMPLERS[chosen.sampler], PREDICTORS[chosen.predictor], ahead].filter(Boolean).join(" ");
 }
 
 /** The settings in a few words, for a pane's head. */
@@ -77,6 +89,9 @@ export function inWords(model, chosen) {
   }
   if (has.has("predictor") && chosen.predictor !== DEFAULTS.predictor) {
     parts.push(chosen.predictor);
+  }
+  if (has.has("ahead") && chosen.ahead) {
+    parts.push(`ahead ${chosen.ahead}`);
   }
   if (!has.has("draw")) {
     parts.push("float32");
@@ -96,6 +111,9 @@ export function inWords(model, chosen) {
 
 /** Why a run has no plan, where it has none. */
 export function unplanned(model, chosen) {
+  if (chosen.ahead && applicable(model, chosen).has("ahead")) {
+    return "Looking ahead: several positions of the plan are filled per call, and the marks show what came when";
+  }
   if (model.kind === "left-to-right") {
     return "From left to right, one position per call: τ is the part that is still to come";
   }
@@ -174,7 +192,7 @@ export class Settings {
     const sent = {};
     for (const name of applicable(this.model, chosen)) {
       if (chosen[name] !== null && chosen[name] !== "") {
-        sent[name] = chosen[name];
+        sent[name] = name === "ahead" && chosen.ahead !== "auto" ? Number(chosen.ahead) : chosen[name];
       }
     }
     return sent;

@@ -1,7 +1,7 @@
 // A run to give away: as a file, or as the fragment of an address, which the browser keeps to itself, so that a text in
 // it never reaches a server's log.
 
-import { NAMES } from "./settings.js";
+import { CHOICES, NAMES, WINDOWS } from "./settings.js";
 
 const NUMBERS = new Set(["steps", "temperature", "top_p", "top_k", "length", "seed", "number"]);
 const COMMON = ["text", "prompt", "length", "seed", "number"];
@@ -37,10 +37,52 @@ export function fromFragment(fragment) {
   return state;
 }
 
+/** Sentences on whatever a fragment says that cannot be: nothing of a link is guessed. */
+export function problems(fragment, models) {
+  const read = new URLSearchParams(fragment.replace(/^#/, ""));
+  const compared = new URLSearchParams(read.get("compare") ?? "");
+  const own = [...read].filter(([name]) => name !== "compare");
+  return [...faults(own, [...NAMES, ...COMMON, "canvas", "order"], models, read.get("model")),
+    ...faults([...compared], [...NAMES, "order"], models, compared.get("model"))];
+}
+
+const WHOLE = { steps: 1, top_k: 1, length: 1, number: 1, seed: 0 }; // whole numbers, of at least this
+
+function faults(pairs, known, models, name) {
+  const model = models.find((one) => one.id === name);
+  if (name && !model) {
+    return [`The link asks for the model ${name}, which this server does not have. It has: `
+      + `${models.map((one) => one.id).join(", ")}.`];
+  }
+  const wrong = ([key, value]) => {
+    const says = (what) => `The link says ${key}=${value}, ${what}.`;
+    if (!known.includes(key)) {
+      return says("which this page does not know");
+    }
+    if (key in WHOLE) {
+      return /^\d+$/.test(value) && Number(value) >= WHOLE[key] ? "" : says(`which must be a whole number of at least ${WHOLE[key]}`);
+    }
+    if (key === "temperature" || key === "top_p") {
+      const fits = value.trim() !== "" && (key === "top_p" ? value > 0 && value <= 1 : Number(value) >= 0);
+      return fits ? "" : says(key === "top_p" ? "which must be above 0 and at most 1" : "which must be at least 0");
+    }
+    if (key === "ahead") {
+      return WINDOWS.includes(value) ? "" : says(`which must be one of ${WINDOWS.join(", ")}`);
+    }
+    if (key === "canvas") {
+      const fits = (id) => id === "" || (/^\d+$/.test(id) && (!model || Number(id) < model.vocab_size));
+      return value.split(",").every(fits) ? "" : `The link's canvas has an id that ${name ?? "the model"} does not know.`;
+    }
+    const allowed = model && CHOICES[key] ? model[CHOICES[key]] ?? [] : null;
+    return !allowed || allowed.includes(value) || !allowed.length ? "" : says(`which must be one of ${allowed.join(", ")}`);
+  };
+  return pairs.map(wrong).filter(Boolean);
+}
+
 /** Hand a file to the browser to save. */
-export function download(name, content) {
+export function download(name, content, type = "application/x-ndjson") {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([content], { type: "application/x-ndjson" }));
+  link.href = URL.createObjectURL(new Blob([content], { type }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -56,8 +98,9 @@ export async function copied(link, button) {
     field.setAttribute("aria-label", "Link to this run");
     return field;
   }
+  const before = button.textContent;
   button.textContent = "Copied";
-  setTimeout(() => { button.textContent = "Copy link"; }, 1500);
+  setTimeout(() => { button.textContent = before; }, 1500);
   return null;
 }
 

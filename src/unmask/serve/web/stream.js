@@ -23,6 +23,12 @@ export async function models() {
   return listed.data.map((entry) => ({ id: entry.id, ...entry.unmask }));
 }
 
+/** Leave a picture of a run with the server, which shows it wherever the link is previewed; its name. */
+export async function keepPicture(blob) {
+  const response = await ask("pictures", { method: "POST", body: blob, headers: { "Content-Type": "image/png" } });
+  return (await response.json()).id;
+}
+
 /** The events of one run, as [name, data], until its end. Throws a Failure where there is none. */
 export async function* run(request, signal) {
   const response = await ask("v1/unmask", {

@@ -7,7 +7,7 @@ export function surprise(probability) {
   return Math.abs(Math.min(-Math.log2(probability), MOST_BITS));
 }
 
-/** A cell is {id, piece, call, tau, probability}: id is null in a hole, call is 0 where the token was given. */
+/** A cell is {id, piece, call, tau, probability, corrected}: id is null in a hole, call is 0 where the token was given. */
 export class Track {
   constructor(plan) {
     this.plan = plan;
@@ -27,8 +27,10 @@ export class Track {
       return made;
     }
     const bound = Math.max(this.plan.calls ?? 0, made);
-    // The bound of a sampler without a plan is its N; but as a rule each call that it makes fills something.
-    return this.plan.order || this.#idle ? bound : Math.min(bound, made + this.holes - this.#filled);
+    // Without a plan there is a bound alone. As a rule each call fills something, and the next as many as those before.
+    const left = this.holes - this.#filled;
+    const guess = this.#filled > 0 ? Math.ceil((made * this.holes) / this.#filled) : this.holes;
+    return this.plan.order || this.#idle ? bound : Math.min(bound, made + left, Math.max(guess, made + (left > 0)));
   }
 
   get holes() {
@@ -50,6 +52,23 @@ export class Track {
       this.#apply(this.steps[this.#applied]);
     }
     return this.#cells;
+  }
+
+  /** What a run that looks ahead has guessed by a call, by position: {id, piece, changed}. */
+  guesses(calls) {
+    const before = this.#guessed(calls - 1);
+    return new Map([...this.#guessed(calls)].map(([position, guess]) =>
+      [position, { ...guess, changed: before.has(position) && before.get(position).id !== guess.id }]));
+  }
+
+  /** Whether it looks ahead. */
+  get ahead() {
+    return this.steps.some((step) => step.guessed);
+  }
+
+  /** The molecule that is there after so many calls: {smiles, atoms}. */
+  molecule(calls) {
+    return (calls ? this.steps[calls - 1].molecule : null) ?? {};
   }
 
   /** What was measured up to a call, the mean surprise of the tokens then visible and drawn included. */
@@ -105,8 +124,14 @@ export class Track {
       ({ id, piece: id === null ? null : this.plan.pieces[i] ?? "", call: 0, tau: null, probability: null }));
   }
 
+  #guessed(calls) {
+    const guessed = calls > 0 ? this.steps[calls - 1].guessed ?? [] : [];
+    return new Map(guessed.map(([position, id, piece]) => [position, { id, piece }]));
+  }
+
   #apply(step) {
     this.#applied += 1;
+    const before = this.#guessed(this.#applied - 1);
     for (const position of step.hidden ?? []) {
       Object.assign(this.#cells[position], { id: null, piece: null });
     }
@@ -114,6 +139,7 @@ export class Track {
       this.#cells[position] = {
         id: step.tokens[i], piece: step.pieces[i] ?? "", call: this.#applied, tau: step.tau?.[i] ?? null,
         probability: step.probabilities[i],
+        corrected: before.has(position) && before.get(position).id !== step.tokens[i],
       };
     });
     // A character of several tokens appears where its last token is, once the others are there too.

@@ -1,0 +1,95 @@
+"""The molecule that is there before all of its tokens are: a SMILES that can be drawn, and whose token each atom is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+Part = tuple[int, str]  # a position of the canvas, and its token
+
+ATOM = re.compile(r"\[[^\]]+\]|[A-Za-z*]+")
+BONDS = frozenset("-=#$:/\\~.")
+
+
+def structure(pieces: Sequence[str | None], kind: str) -> dict[str, Any]:
+    """{smiles, atoms}: the position of each atom's token, in the order of the atoms. None in ``pieces`` is a hole."""
+    parts = [(position, piece) for position, piece in enumerate(pieces) if piece]
+    if kind == "selfies":
+        return _of_selfies(parts)
+    parts = repaired(parts)
+    atoms = [position for position, token in parts if ATOM.fullmatch(token)]
+    return {"smiles": "".join(token for _, token in parts), "atoms": atoms}
+
+
+def _of_selfies(parts: Sequence[Part]) -> dict[str, Any]:
+    """Every string of SELFIES is a molecule, with holes left out too."""
+    smiles, maps = import_module("selfies").decoder("".join(token for _, token in parts), attribute=True)
+    atoms = [one for one in maps if ATOM.fullmatch(one.token) and one.attribution]
+    # The last token that an atom is attributed to is its own; those before it are of the branch it stands in.
+    return {"smiles": smiles, "atoms": [parts[max(own.index for own in one.attribution)][0] for one in atoms]}
+
+
+def repaired(parts: Sequence[Part]) -> list[Part]:
+    """The tokens of a SMILES without those that have lost their partner or their place."""
+    parts = list(parts)
+    while True:
+        kept = _in_place(_paired(parts))
+        if len(kept) == len(parts):
+            return kept
+        parts = kept
+
+
+def _paired(parts: Sequence[Part]) -> list[Part]:
+    """Without parentheses and ring bonds that have no partner, and without rings of one or two atoms."""
+    open_branches: list[int] = []
+    open_rings: dict[str, tuple[int, int]] = {}  # where it began, and at which atom
+    alone: set[int] = set()
+    atoms = 0
+    for i, (_, token) in enumerate(parts):
+        if ATOM.fullmatch(token):
+            atoms += 1
+        elif token == "(":
+            open_branches.append(i)
+        elif token == ")":
+            if open_branches:
+                open_branches.pop()
+            else:
+                alone.add(i)
+        elif _is_ring(token):
+            label = token.lstrip("%")
+            began, at = open_rings.pop(label, (None, 0))
+            if began is None:
+                open_rings[label] = i, atoms
+            elif atoms - at < 2:
+                alone |= {began, i}
+    alone |= {*open_branches, *(began for began, _ in open_rings.values())}
+    return [part for i, part in enumerate(parts) if i not in alone]
+
+
+def _in_place(parts: Sequence[Part]) -> list[Part]:
+    """Without what cannot stand where it stands: a bond before nothing, a branch of nothing."""
+    kept: list[Part] = []
+    for i, (position, token) in enumerate(parts):
+        before = kept[-1][1] if kept else ""
+        behind = parts[i + 1][1] if i + 1 < len(parts) else ""
+        after_atom = bool(ATOM.fullmatch(before)) or _is_ring(before)
+        if ATOM.fullmatch(token):
+            fits = True
+        elif token in BONDS:
+            joins = bool(ATOM.fullmatch(behind)) or (_is_ring(behind) and token != ".")
+            fits = joins and (after_atom or before in (("(", ")") if ATOM.fullmatch(behind) else ()))
+        elif _is_ring(token):
+            fits = after_atom or (before in BONDS and before != ".")
+        elif token == "(":
+            fits = after_atom or before == ")"
+        else:
+            fits = token == ")" and (after_atom or before == ")")
+        if fits:
+            kept.append((position, token))
+    return kept
+
+
+def _is_ring(token: str) -> bool:
+    return token.lstrip("%").isdigit()

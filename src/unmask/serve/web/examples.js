@@ -1,0 +1,67 @@
+// A few runs worth a click, made of the models that are there. The first runs by itself.
+
+import { PRESETS } from "./presets.js";
+import { fillsBlanks } from "./settings.js";
+
+const PREFERRED = "kjv"; // what unmask sample takes when nothing is said
+
+/** The runs to offer: {title, text, start: {model?, source?, preset?, seed?, number?, ahead?}}. */
+export function examples(models) {
+  const masked = models.filter(fillsBlanks);
+  const shown = (display) => masked.filter((model) => model.display === display);
+  const prose = shown("text").find((model) => model.id === PREFERRED) ?? shown("text").find((model) => model.tokenizer !== "levels");
+  const [picture] = shown("image");
+  const [molecule] = shown("molecule");
+  const [grid] = shown("grid");
+  // Guesses settle fastest where the network sees its tokens in the order of the plan.
+  const ahead = masked.find((model) => model.kind === "any-order" && model.display === "text") ?? prose;
+  return [
+    prose && {
+      title: "Fill the blanks", text: "Holes in a text, filled with both sides in view.",
+      start: { model: prose.id, source: "text", seed: SEEDS.text },
+    },
+    molecule && {
+      title: "Make molecules", text: "Six at once: each atom at its own time.",
+      start: { model: molecule.id, source: "empty", number: 6, seed: SEEDS.molecule },
+    },
+    picture && {
+      title: "Draw digits", text: "Sixteen pictures, pixel by pixel.",
+      start: { model: picture.id, source: "empty", number: 16, seed: SEEDS.picture },
+    },
+    grid && {
+      title: "Solve a puzzle", text: "Cell by cell, and how sure it was.",
+      start: { model: grid.id, source: "puzzle" },
+    },
+    ahead && {
+      title: "Look ahead", text: "Ghosts are guesses: they settle or change.",
+      start: { model: ahead.id, source: "prompt", ahead: "8", seed: SEEDS.ahead },
+    },
+    prose && {
+      title: "Three readings", text: "One text, its blanks filled three times.",
+      start: { model: prose.id, source: "text", number: 3, seed: SEEDS.several },
+    },
+    PRESETS.float32.possible(models) && {
+      title: "See the fault", text: "Exact draws beside float32, as published.",
+      start: { preset: "float32" },
+    },
+    PRESETS["left-to-right"].possible(models) && {
+      title: "Race left to right", text: "Any order beside the usual one.",
+      start: { preset: "left-to-right" },
+    },
+  ].filter(Boolean);
+}
+
+/** Seeds whose runs read well with the models of the box. */
+const SEEDS = { text: 3, molecule: 1, picture: 1, ahead: 1, several: 1 };
+
+/** Put them into a bar; start(example) runs one. */
+export function offer(bar, models, start) {
+  bar.replaceChildren(...examples(models).map((example) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "card", title: example.text });
+    const title = Object.assign(document.createElement("b"), { textContent: example.title });
+    const text = Object.assign(document.createElement("span"), { textContent: example.text });
+    button.append(title, text);
+    button.addEventListener("click", () => start(example.start));
+    return button;
+  }));
+}
