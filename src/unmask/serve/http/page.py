@@ -1,7 +1,7 @@
 """The page and its parts, and the pictures that previews of links show.
 
 A link to a run has everything in its fragment, which browsers keep to themselves; so whoever previews a link in a chat
-cannot know what it shows. Somebody who wants a preview leaves a picture here first, painted by the page, and gives a link
+cannot know what it shows. Who wants a preview leaves a picture here first, painted by the page, and gives a link
 that names it. The picture is all that the server keeps.
 """
 
