@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+SIGMA_MAX = -math.log(1e-3)  # of the published log-linear noise
 Attention = Literal["bidirectional", "visible", "order"]
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -30,7 +32,8 @@ class DDiTConfig:
     mlp_ratio: int = 4
     dropout: float = 0.1
     conditioning: Literal["none", "time", "ratio"] = "none"  # "none" feeds sigma = 0
-    time_embedding: Literal["sigma", "t"] = "sigma"  # embed -log(1 - t), as the checkpoints do, or t itself
+    time_embedding: Literal["sigma", "log-linear", "t"] = "sigma"  # which function of t is embedded: see sigma()
+    sigma_max: float = SIGMA_MAX  # the noise level at t = 1
     self_conditioning: bool = False
     convolution: int = 0  # taps of a depthwise convolution before each attention; 0 for none
     tie_embeddings: bool = False
@@ -55,8 +58,10 @@ class DDiTConfig:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.conditioning not in ("none", "time", "ratio"):
             raise ValueError(f"conditioning must be 'none', 'time' or 'ratio', got {self.conditioning!r}")
-        if self.time_embedding not in ("sigma", "t"):
-            raise ValueError(f"time_embedding must be 'sigma' or 't', got {self.time_embedding!r}")
+        if self.time_embedding not in ("sigma", "log-linear", "t"):
+            raise ValueError(f"time_embedding must be 'sigma', 'log-linear' or 't', got {self.time_embedding!r}")
+        if not 0 < self.sigma_max < math.inf:
+            raise ValueError(f"sigma_max must be a positive number, got {self.sigma_max}")
         if self.convolution != 0 and (self.convolution < 3 or self.convolution % 2 == 0):
             raise ValueError(f"convolution must be 0 (none) or an odd number of taps from 3, got {self.convolution}")
         if not self.adaln and self.conditioning != "none":

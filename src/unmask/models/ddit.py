@@ -7,6 +7,8 @@ its outputs through ``unmask.models.score``. This file is for reading and traini
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +23,6 @@ from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
 
 __all__ = ["PRESETS", "DDiT", "DDiTConfig", "preset"]
-
-SMALLEST_ALPHA = 1e-3  # where sigma = -log(alpha) stops growing, as in the published log-linear noise
 
 
 class DDiT(Transformer, Pretrained):
@@ -127,12 +127,17 @@ class DDiT(Transformer, Pretrained):
             raise ValueError("this network is conditioned on the time: call it with time, float [batch]")
         else:
             level = time.to(tokens.device).double().expand(len(tokens))
-        if self.config.time_embedding == "sigma":
-            level = -torch.log((1 - level).clamp(min=SMALLEST_ALPHA))
-        else:
-            level = 1000 * level  # where the frequencies 1 .. 1e-4 tell the times in [0, 1] apart
-        conditioning: Tensor = self.sigma_map(level)
+        conditioning: Tensor = self.sigma_map(self.sigma(level))
         return conditioning
+
+    def sigma(self, t: Tensor) -> Tensor:
+        """What is embedded for the time t: -log(1 - t) up to sigma_max, or the log-linear noise, or t itself."""
+        smallest = math.exp(-self.config.sigma_max)
+        if self.config.time_embedding == "sigma":
+            return -torch.log((1 - t).clamp(min=smallest))
+        if self.config.time_embedding == "log-linear":
+            return -torch.log1p(-(1 - smallest) * t)
+        return 1000 * t  # where the frequencies 1 .. 1e-4 tell the times in [0, 1] apart
 
     def embedded(self, tokens: Tensor, time: Tensor | None = None, previous: Tensor | None = None) -> Tensor:
         """Embedded tokens, joined by the network's own prediction F_{theta^-} if it is self-conditioned.

@@ -208,10 +208,21 @@ def read(folder: str | Path, cls: type[Any]) -> Any:
     if problems:
         more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
         raise ValueError(f"{folder / WEIGHTS} does not fit its {CONFIG}: {'; '.join(problems[:5])}{more}")
+    check_finite(stored, folder / WEIGHTS)
     # A copy, because safetensors maps the file: a model must outlive it.
     model = cls.built(config, {name: tensor.to(torch.float32, copy=True) for name, tensor in stored.items()})
     model.card = _dataclass(Card, header.get("card") or {}, folder)
     return model.eval()
+
+
+def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse weights that are not numbers: every sample would be nonsense, and nothing else would say so."""
+    for name, tensor in weights.items():
+        # A sum is not finite if any of its terms is not, and needs no second tensor of that size.
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float().sum())):
+            bad = int((~torch.isfinite(tensor.float())).sum())
+            if bad:
+                raise ValueError(f"{path}: {bad} values of {name} are NaN or infinite; the checkpoint is damaged")
 
 
 def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:

@@ -89,10 +89,10 @@ def _folder_of_weights(path: Path) -> Path:
     """A folder without config.json, which must hold weights."""
     if (path / "config.toml").is_file():
         return _newest_checkpoint(path)
-    from unmask.text.adapters.found import holds_weights
+    from unmask.text.adapters.found import RUN, holds_weights
 
     files = sorted(file.name for file in path.iterdir())
-    if holds_weights(files):
+    if holds_weights(files) or (path / RUN).is_file():
         return path
     there = ", ".join(files[:8]) or "nothing"
     raise ValueError(f"{path} is neither a model nor a run: it has no {CONFIG} and no weights. Found: {there}")

@@ -11,18 +11,21 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from unmask.models.files import write_whole
 from unmask.text.tokenizer import Ids, byte_spelling, import_tokenizers
 
 Kind = Literal["characters", "bpe", "wordpiece", "metaspace"]
 Frame = tuple[tuple[int, ...], tuple[int, ...]]
 
+KIND = "foreign"  # in a tokenizer.json of this project
+STORED = ("vocab", "mask_id", "frame", "around", "eos_id", "pad_id", "written")
 METASPACE = "▁"  # U+2581: how SentencePiece's vocabularies spell a space
 UNUSED = re.compile(r"\[unused\d+\]")  # BERT's ids that no text has
 MASKS = ("[MASK]", "<mask>", "<|mdm_mask|>", "<|mask|>")
@@ -50,6 +53,7 @@ class Foreign:
     eos_id: int | None = None
     pad_id: int | None = None
     encoder: Callable[[str], Sequence[int]] | None = field(default=None, repr=False, compare=False)
+    written: str | None = field(default=None, repr=False, compare=False)  # the tokenizer.json of its encoder
 
     @property
     def vocab_size(self) -> int:
@@ -100,6 +104,14 @@ class Foreign:
                 pieces.append(self._pieces[i])
         return pieces
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a tokenizer.json of this project, which ``restored`` reads."""
+        if self.encoder is not None and self.written is None:
+            raise ValueError("a slow tokenizer of transformers cannot be written: make it a fast one")
+        content: dict[str, Any] = {name: getattr(self, name) for name in STORED}
+        content |= {"format": 1, "kind": KIND, "spelling": self.kind, "special_ids": sorted(self.special_ids)}
+        write_whole(Path(path), json.dumps(content, ensure_ascii=False).encode())
+
     @cached_property
     def _pieces(self) -> tuple[bytes, ...]:
         return tuple(_piece(self.kind, token) for token in self.vocab)
@@ -107,6 +119,21 @@ class Foreign:
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self.vocab) if i not in self.special_ids and len(token) == 1}
+
+
+def restored(path: Path) -> Foreign | None:
+    """What ``save`` wrote, or None if the file is a tokenizer of another kind."""
+    try:
+        content = json.loads(path.read_bytes())
+        if content.get("kind") != KIND:
+            return None
+        written = content["written"]
+        made = alphabet(content["vocab"]) if written is None else parsed(written, {})
+        around: dict[str, Any] = {name: tuple(map(tuple, content[name])) for name in ("frame", "around")}
+        ids: dict[str, Any] = {name: content[name] for name in ("mask_id", "eos_id", "pad_id")}
+        return replace(made, kind=content["spelling"], special_ids=frozenset(content["special_ids"]), **around, **ids)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a whole tokenizer: {error!r}") from None
 
 
 def load(folder: str | os.PathLike[str]) -> Foreign | None:
@@ -133,6 +160,16 @@ def load(folder: str | os.PathLike[str]) -> Foreign | None:
     except Exception as error:  # the tokenizers package raises bare Exceptions
         raise ValueError(f"{folder}: its tokenizer cannot be read: {error}") from error
     return None
+
+
+def parsed(written: str, names: dict[str, str]) -> Foreign:
+    """A tokenizer from the content of its tokenizer.json."""
+    try:
+        return wrapped(import_tokenizers().Tokenizer.from_str(written), names)
+    except ImportError:
+        raise
+    except Exception as error:  # the tokenizers package raises bare Exceptions
+        raise ValueError(f"the tokenizer in the checkpoint cannot be read: {error}") from error
 
 
 def fairseq(path: Path) -> Foreign:
@@ -166,7 +203,8 @@ def wrapped(tokenizer: Any, names: dict[str, str] | None = None) -> Foreign:
         found: Sequence[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return found
 
-    return _foreign(_kind(tokenizer), vocab, frozenset(added), names or {}, encoder)
+    made = _foreign(_kind(tokenizer), vocab, frozenset(added), names or {}, encoder)
+    return replace(made, written=tokenizer.to_str())
 
 
 def of_transformers(tokenizer: Any) -> Foreign:
@@ -283,7 +321,7 @@ def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> Fo
         found: Sequence[int] = made.encode(text, add_special_tokens=False).ids
         return found
 
-    return _foreign("wordpiece", vocab, special, names, encoder)
+    return replace(_foreign("wordpiece", vocab, special, names, encoder), written=made.to_str())
 
 
 def _byte_level(folder: Path, names: dict[str, str]) -> Foreign:

@@ -194,6 +194,15 @@ class Tokenizer:
             ) from None
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a tokenizer.json was written by this project, and not by tokenizers or transformers."""
+    try:
+        content = json.loads(path.read_bytes()) if path.is_file() else None
+    except ValueError:
+        return False
+    return isinstance(content, dict) and "format" in content and "kind" in content
+
+
 def split(kind: str, text: str) -> list[str]:
     """The tokens of one molecule, or the grey levels of one image, as text."""
     if kind == "smiles":

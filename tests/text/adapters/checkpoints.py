@@ -103,6 +103,11 @@ def forward(weights: State, tokens: Tensor, sigma: Tensor | None = None, *, caus
     return x @ w["output_layer.linear.weight"].T + w["output_layer.linear.bias"]
 
 
+def log_linear(t: Tensor, eps: float = 1e-3) -> Tensor:
+    """The noise level of MDLM and SEDD at time t."""
+    return -torch.log1p(-(1 - eps) * t)
+
+
 def without(logits: Tensor, mask_id: int) -> Tensor:
     """log-softmax over the data tokens: the mask's column at -inf."""
     logits = logits.clone()

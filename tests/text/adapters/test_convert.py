@@ -87,7 +87,7 @@ def test_sedd_and_radd_become_our_folders(tmp_path):
         bytes_of_utf8().save(folder / "tokenizer.json")
         to_own(look(folder), tmp_path / f"our-{name}")
         model = unmask.load(tmp_path / f"our-{name}")
-        sigma = -torch.log(1 - t) if adaln else None
+        sigma = made.log_linear(t) if adaln else None
         expected = made.without(made.forward(weights, tokens, sigma), VOCAB - 1)
         torch.testing.assert_close(model.denoiser(tokens, t).log_softmax(-1), expected, atol=1e-5, rtol=1e-5)
     with pytest.raises(ValueError, match="MDLM's network has no adaln=False, norm_bias=True"):
@@ -161,7 +161,7 @@ def test_inspect_says_why_not(tmp_path, capsys):
 
 
 def test_inspect_lists_what_a_pickle_names(tmp_path, capsys):
-    content = {"model": made.state(VOCAB), "args": torch.optim.SGD, "step": 1}
+    content = {"model": made.state(VOCAB), "config": made.nested_config(), "args": torch.optim.SGD, "step": 1}
     torch.save(content, tmp_path / "checkpoint.pth")
     bytes_of_utf8().save(tmp_path / "tokenizer.json")
     assert main(["inspect", str(tmp_path / "checkpoint.pth")]) == 0

@@ -41,7 +41,7 @@ def test_mdlm_from_the_hub_without_and_with_the_time(tmp_path):
     assert (loaded.denoiser.length, loaded.denoiser.mask_id) == (12, 19)
     assert loaded.about["time"] == "none: sigma is fed as 0"
     fed = mdlm.load(found, time=True)
-    expected = made.without(made.forward(weights, tokens, -torch.log(1 - TIME)), VOCAB - 1)
+    expected = made.without(made.forward(weights, tokens, made.log_linear(TIME)), VOCAB - 1)
     agree(fed.denoiser, tokens, expected, TIME)
     assert "though it was trained without" in fed.about["time"]
     trained = made.hub_folder(tmp_path / "t", weights, made.hub_config(VOCAB, time_conditioning=True))
@@ -68,7 +68,7 @@ def test_sedd_is_the_softmax_of_its_scores(tmp_path):
         config = made.nested_config(scale_by_sigma=scaled) | {"tokens": VOCAB - 1}
         found = look(made.written(tmp_path / str(scaled), weights, config))
         assert recognise(found) is sedd
-        sigma = -torch.log(1 - TIME)
+        sigma = made.log_linear(TIME)
         score = made.forward(weights, tokens, sigma)
         if scaled:
             score = score - torch.log(torch.expm1(sigma))[:, None, None].float() - math.log(VOCAB - 1)
@@ -270,3 +270,67 @@ def test_the_left_to_right_baseline_has_an_exact_likelihood(tmp_path):
     expected = -logp.gather(-1, ids[:, 1:, None]).sum()
     assert float(model.bound(["a man"]).nats[0]) == pytest.approx(float(expected), abs=1e-4)
     assert model.sample(1, prompt="a man", length=10, seed=1).text[0].startswith("a man")
+
+
+def test_what_has_mdlms_tensors_and_is_another_model_is_refused_by_name(tmp_path):
+    """Each of these would load, and every answer would be wrong."""
+    weights = made.state(VOCAB)
+    runs = made.nested_config() | {"data": {}}
+    for number, (config, named) in enumerate(
+        (
+            (made.hub_config(VOCAB, model_type="bd3lm", block_size=4, cross_attn=True, var_min=True), "BD3-LM"),
+            (made.hub_config(VOCAB, model_type="duo"), "uniform-state"),
+            ({"config": runs | {"algo": {"name": "bd3lm", "parameterization": "subs"}}}, "BD3-LM"),
+            ({"config": runs | {"algo": {"name": "duo_base", "parameterization": "mean"}}}, "uniform-state"),
+            ({"config": runs | {"parameterization": "mean", "time_conditioning": True}}, "uniform-state"),
+            ({"config": runs | {"parameterization": "subs", "diffusion": "uniform"}}, "diffusion='uniform'"),
+            ({"config": runs | {"parameterization": "subs", "backbone": "dimamba"}}, "backbone='dimamba'"),
+            (made.hub_config(VOCAB, rotary_scaling=2.0), "says rotary_scaling=2.0, which this project does not know"),
+            (made.hub_config(VOCAB, model_type="mdlm2"), "model_type='mdlm2'"),
+        )
+    ):
+        found = look(made.hub_folder(tmp_path / str(number), weights, config))
+        for read in (mdlm.load, mdlm.about):
+            with pytest.raises(ValueError, match=named):
+                read(found, time=False)
+    # The left-to-right baseline's tensors with BD3-LM's config were read as that baseline.
+    plain = made.hub_config(VOCAB, model_type="bd3lm", adaln=False, block_size=4)
+    with pytest.raises(ValueError, match="BD3-LM"):
+        mdlm.load(look(made.hub_folder(tmp_path / "plain", made.state(VOCAB, adaln=False), plain)))
+
+
+@pytest.mark.parametrize("algo", ["mdlm", "sedd", "d3pm"])
+def test_settings_may_stand_under_algo(tmp_path, algo):
+    """As in files of the repositories of DUO and BD3-LM."""
+    weights, tokens = made.state(VOCAB), made.canvas(VOCAB, VOCAB - 1)
+    names = {"mdlm": "subs", "sedd": "score", "d3pm": "mean"}
+    section = {"name": algo, "parameterization": names[algo], "time_conditioning": True, "T": 0, "cross_attn": False}
+    config = {"config": made.nested_config() | {"algo": section}}
+    loaded = mdlm.load(look(made.hub_folder(tmp_path, weights, config)))
+    assert loaded.about["variant"] == {"mdlm": "MDLM", "sedd": "SEDD baseline", "d3pm": "D3PM"}[algo]
+    expected = made.without(made.forward(weights, tokens, made.log_linear(TIME)), VOCAB - 1)
+    agree(loaded.denoiser, tokens, expected, TIME)
+
+
+def test_a_run_of_sedd_is_read_with_its_own_settings(tmp_path):
+    """Graph, noise and length are in .hydra/config.yaml; without it whether there is a mask is not known."""
+    weights, tokens = made.state(VOCAB, seed=1), made.canvas(VOCAB, VOCAB - 1)
+    (tmp_path / "checkpoints-meta").mkdir()
+    torch.save({"model": weights, "step": 1}, tmp_path / "checkpoints-meta" / "checkpoint.pth")
+    with pytest.raises(ValueError, match=r"whether this SEDD has a mask .* is not in its files"):
+        sedd.load(look(tmp_path))
+    settings = made.nested_config(length=10) | {"noise": {"type": "geometric", "sigma_min": 1e-4, "sigma_max": 20}}
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text(json.dumps(settings))  # JSON is YAML
+    for path in (tmp_path, tmp_path / "checkpoints-meta" / "checkpoint.pth"):
+        loaded = sedd.load(look(path))
+        assert loaded.denoiser.length == 10
+        # Late times, where sigma is above that of the log-linear noise: at equal alpha, up to sigma_max.
+        late = torch.tensor([0.9, 1 - 1e-6, 1.0], dtype=torch.float64)
+        sigma = torch.tensor([-math.log(0.1), -math.log(1e-6), 20.0], dtype=torch.float64)
+        expected = made.without(made.forward(weights, tokens, sigma), VOCAB - 1)
+        agree(loaded.denoiser, tokens, expected, late)
+    settings["graph"]["type"] = "uniform"
+    (tmp_path / ".hydra" / "config.yaml").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"graph\.type='uniform': it has no mask"):
+        sedd.load(look(tmp_path))

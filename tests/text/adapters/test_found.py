@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 
 import unmask
 from tests.text.adapters import checkpoints as made
-from unmask.text.adapters import look, mdlm, recognise, sedd
+from unmask.text.adapters import look, mdlm, recognise, sedd, unpickle
+from unmask.text.adapters.convert import to_own
 from unmask.text.adapters.report import inspect
 
 VOCAB = 20
@@ -47,18 +48,21 @@ def omegaconf(monkeypatch):
     return module
 
 
-def lightning(path, weights, average, monkeypatch, **config):
+def lightning(path, weights, average, monkeypatch, *, buffers=None, tokenizer=None, **config):
     """A .ckpt as MDLM's training leaves it: compiled names, the average as a bare list, and pickled settings."""
     module = omegaconf(monkeypatch)
     settings = made.nested_config() | {"parameterization": "subs", "time_conditioning": False} | config
     ema = {"decay": 0.9999, "num_updates": 7, "shadow_params": [t for n, t in average.items() if "inv_freq" not in n]}
     content = {
         "epoch": 1,
-        "state_dict": {f"backbone._orig_mod.{name}": tensor for name, tensor in weights.items()},
+        "state_dict": {f"backbone._orig_mod.{name}": tensor for name, tensor in weights.items()} | (buffers or {}),
         "loops": {"fit_loop": {}},
         "ema": ema if average else None,
         "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(3)}}}],
-        "hyper_parameters": {"config": module.DictConfig(settings), "tokenizer": argparse.Namespace(name="gpt2")},
+        "hyper_parameters": {
+            "config": module.DictConfig(settings),
+            "tokenizer": tokenizer or argparse.Namespace(name="gpt2"),
+        },
     }
     torch.save(content, path)
     for name in (module.__name__, "omegaconf"):  # they need not be there to read the file
@@ -84,7 +88,7 @@ def test_lightnings_average_is_what_is_sampled(tmp_path, monkeypatch):
     )
     assert mdlm.about(baseline)["variant"] == "SEDD baseline" and not baseline.ema
     t = torch.tensor([0.2, 0.5, 0.9])
-    expected = made.without(made.forward(weights, tokens, -torch.log(1 - t)), VOCAB - 1)
+    expected = made.without(made.forward(weights, tokens, made.log_linear(t)), VOCAB - 1)
     torch.testing.assert_close(mdlm.load(baseline).denoiser(tokens, t).log_softmax(-1), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -104,8 +108,12 @@ def test_sedds_own_checkpoints_in_both_of_torchs_formats(tmp_path, zipped):
     torch.save(content, tmp_path / "checkpoint.pth", _use_new_zipfile_serialization=zipped)
     found = look(tmp_path / "checkpoint.pth")
     assert found.ema and recognise(found) is sedd
-    loaded, tokens, t = sedd.load(found, length=12), made.canvas(VOCAB, VOCAB - 1), torch.tensor([0.2, 0.5, 0.9])
-    expected = made.without(made.forward(average, tokens, -torch.log(1 - t)), VOCAB - 1)
+    loaded, tokens, t = (
+        sedd.load(found, length=12, mask_id=VOCAB - 1),
+        made.canvas(VOCAB, VOCAB - 1),
+        torch.tensor([0.2, 0.5, 0.9]),
+    )
+    expected = made.without(made.forward(average, tokens, made.log_linear(t)), VOCAB - 1)
     torch.testing.assert_close(loaded.denoiser(tokens, t).log_softmax(-1), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -346,3 +354,63 @@ def test_safetensors_whose_first_byte_is_a_pickles_is_no_pickle(tmp_path):
             break
     assert (tmp_path / "a.safetensors").read_bytes()[0] == 0x80
     assert look(tmp_path / "a.safetensors").tensors
+
+
+def test_buffers_of_bd3lms_training_are_not_in_the_average(tmp_path, monkeypatch):
+    weights, average = made.state(VOCAB), made.state(VOCAB, seed=9)
+    buffers = {"sampling_eps_min": torch.tensor(1e-3), "sampling_eps_max": torch.tensor(1.0)}
+    found = look(lightning(tmp_path / "last.ckpt", weights, average, monkeypatch, buffers=buffers))
+    assert torch.equal(found.read()["backbone.blocks.1.norm2.weight"], average["blocks.1.norm2.weight"])
+    tokens = made.canvas(VOCAB, VOCAB - 1)
+    expected = made.without(made.forward(average, tokens, torch.zeros(3)), VOCAB - 1)
+    torch.testing.assert_close(mdlm.load(found).denoiser(tokens).log_softmax(-1), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_tokenizer_in_a_checkpoint_is_used_and_converted(tmp_path, monkeypatch):
+    """MDLM's hyper_parameters hold the tokenizer itself, as transformers pickles it."""
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    words = {token: i for i, token in enumerate([f"w{i}" for i in range(VOCAB - 2)] + ["[UNK]", "[MASK]"])}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordPiece(words, unk_token="[UNK]"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, mask_token="[MASK]", unk_token="[UNK]")
+    found = look(lightning(tmp_path / "last.ckpt", made.state(VOCAB), {}, monkeypatch, tokenizer=fast))
+    assert mdlm.about(found)["tokenizer"] == "in the checkpoint"
+    model = unmask.load(tmp_path / "last.ckpt")
+    assert model.tokenizer.encode("w3 w1") == [3, 1] and model.denoiser.mask_id == VOCAB - 1
+    to_own(found, tmp_path / "ours")
+    ours = unmask.load(tmp_path / "ours")
+    assert ours.tokenizer == model.tokenizer and ours.tokenizer.encode("w3 w1") == [3, 1]
+    assert ours.sample(3, seed=1).text == model.sample(3, seed=1).text
+
+
+def test_weights_that_are_not_numbers_are_refused(tmp_path):
+    weights = made.state(VOCAB)
+    weights["blocks.1.norm2.weight"][3] = torch.nan
+    folder = made.hub_folder(tmp_path / "m", weights, made.hub_config(VOCAB))
+    with pytest.raises(ValueError, match=r"1 values of backbone.blocks.1.norm2.weight are NaN or infinite"):
+        mdlm.load(look(folder))
+
+
+def test_pipes_links_and_other_libraries_are_told_in_a_sentence(tmp_path):
+    os.mkfifo(tmp_path / "model.safetensors")
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        with pytest.raises(ValueError, match="a pipe, a socket or a device"):
+            look(path)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"gone is a link to .*nowhere, which does not exist"):
+        look(tmp_path / "gone")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ValueError, match="loop cannot be read: Too many levels"):
+        look(tmp_path / "loop")
+    (tmp_path / "md4").mkdir()
+    (tmp_path / "md4" / "_METADATA").write_text("{}")
+    with pytest.raises(ValueError, match="a checkpoint of orbax"):
+        look(tmp_path / "md4")
+
+
+def test_a_pickle_of_millions_of_operations_is_refused_soon(tmp_path):
+    content = b"\x80\x02" + b"N0" * (unpickle.ITEM_LIMIT // 2 + 10) + b"."
+    with zipfile.ZipFile(tmp_path / "long.pt", "w") as archive:
+        archive.writestr("long/data.pkl", content)
+    with pytest.raises(ValueError, match=f"more than {unpickle.ITEM_LIMIT} operations"):
+        look(tmp_path / "long.pt")

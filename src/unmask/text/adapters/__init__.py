@@ -23,10 +23,15 @@ def recognise(found: Found) -> ModuleType:
     for adapter in ADAPTERS:
         if adapter.recognises(found):
             return adapter
+    if "auto_map" in found.config:
+        named = ", ".join(sorted(map(str, dict(found.config["auto_map"]).values())))
+        raise ValueError(
+            f"{found.path} is of no known kind: it brings its own code (auto_map names {named}), and that is never run"
+        )
+    needed = "; ".join(f"{adapter.NAME} has {adapter.NEEDS}" for adapter in ADAPTERS)
     kinds = {key: found.config[key] for key in ("model_type", "architectures", "architecture") if key in found.config}
     names = list(found.tensors)
     shown = ", ".join(f"{name} {list(found.tensors[name].shape)}" for name in names[:6])
-    needed = "; ".join(f"{adapter.NAME} has {adapter.NEEDS}" for adapter in ADAPTERS)
     raise ValueError(
         f"{found.path} is of no known kind. Found: {', '.join(found.weights)} with {len(names)} tensors ({shown}"
         f"{', ...' if len(names) > 6 else ''}), config {kinds or 'without a model_type'}. Known: {needed}"

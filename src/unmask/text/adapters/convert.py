@@ -14,7 +14,6 @@ from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.files import new_folder
 from unmask.text.adapters import recognise
 from unmask.text.adapters.found import Found, Loaded
-from unmask.text.tokenizer import Tokenizer
 
 PREFIX = "backbone."
 MODEL_TYPE = "mdlm"
@@ -32,14 +31,20 @@ def to_own(found: Found, out: str | Path, *, half: bool = False, **override: Any
     dtypes = {name: tensor.dtype for name, tensor in found.tensors.items() if tensor.dtype != "float32"}
     origin = {"format": adapter.NAME, "config": found.config, "dtypes": dtypes, "ema": bool(loaded.about.get("ema"))}
     card = network.card or pretrained.Card(notes=f"Converted from a checkpoint of {adapter.NAME}.")
-    ours = isinstance(loaded.tokenizer, Tokenizer)
+    tokenizer = loaded.tokenizer
     with new_folder(Path(out)) as folder:
         extra = {"schedule": "linear", "layout": loaded.layout, "origin": origin}
         pretrained.save(folder, network, card=card, half=half, extra=extra)
-        if ours:
-            loaded.tokenizer.save(folder / "tokenizer.json")
-    why = None if ours else loaded.about.get("needs") or "its tokenizer is not of this project's kind"
-    return {"folder": str(out), "format": "unmask", "from": adapter.NAME, "tokenizer": ours, "note": why}
+        if tokenizer is not None:
+            tokenizer.save(folder / "tokenizer.json")
+    why = loaded.about.get("needs") if tokenizer is None else None
+    return {
+        "folder": str(out),
+        "format": "unmask",
+        "from": adapter.NAME,
+        "tokenizer": tokenizer is not None,
+        "note": why,
+    }
 
 
 def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:
@@ -65,7 +70,7 @@ def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:
         text = json.dumps(_hub_config(network.config, origin.get("config") or {}), indent=2) + "\n"
         (folder / pretrained.CONFIG).write_text(text, encoding="utf-8")
         # GPT-2's is not part of the layout: everybody has it.
-        own = isinstance(loaded.tokenizer, Tokenizer) and loaded.tokenizer.kind != "gpt2"
+        own = loaded.tokenizer is not None and loaded.tokenizer.kind != "gpt2"
         if own:
             loaded.tokenizer.save(folder / "tokenizer.json")
     return {"folder": str(out), "format": "MDLM", "from": adapter.NAME, "tokenizer": own, "note": None}
@@ -92,7 +97,7 @@ def _expressible(config: DDiTConfig, found: Found) -> None:
         "attention": "bidirectional",
     }
     odd = [f"{name}={getattr(config, name)}" for name, value in wanted.items() if getattr(config, name) != value]
-    if config.conditioning == "ratio" or (config.conditioning == "time" and config.time_embedding != "sigma"):
+    if config.conditioning == "ratio" or (config.conditioning == "time" and config.time_embedding != "log-linear"):
         odd.append(f"conditioning={config.conditioning!r} by {config.time_embedding!r}")
     if odd:
         raise ValueError(f"{found.path}: MDLM's network has no {', '.join(odd)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import torch
 
 from unmask.models.config import DDiTConfig
+from unmask.models.ddit import DDiT
 from unmask.models.layers import Rotary, Transformer
 from unmask.text import tokenizer as make
-from unmask.text.adapters.found import Found
+from unmask.text.adapters.found import Found, Loaded
+from unmask.text.adapters.settings import refuse_unknown
 from unmask.text.fetch import FetchError
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokenizer import Tokenizer, is_ours
 from unmask.text.weights import gpt2_tokenizer
 
 EMBEDDING, LEVEL, HEAD = "vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.linear.weight"
@@ -23,6 +25,16 @@ FREQUENCIES = "rotary_emb.inv_freq"
 GPT2 = 50_257  # ids of GPT-2's tokenizer, the last of which is <|endoftext|>; the mask comes after it
 LENGTH = 1024  # of every published checkpoint that does not say its own
 N = TypeVar("N", bound=Transformer)
+# What the config of these networks may say, beside what every config may.
+KNOWN = frozenset(
+    (
+        *("vocab_size", "model_length", "hidden_dim", "hidden_size", "cond_dim", "n_blocks", "n_heads", "dropout"),
+        *("time_conditioning", "mask_index", "length", "type", "name", "scale_by_sigma", "tie_word_embeddings"),
+        *("parameterization", "attn_backend", "adaln", "vocab_lookup"),
+        # of a run that keeps no section for its model
+        *("data", "T", "backbone", "diffusion", "subs_masking", "config", "tokenizer"),
+    )
+)
 GPT2_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 
@@ -44,9 +56,36 @@ class Fit:
 
 
 def settings(found: Found) -> dict[str, Any]:
-    """The configuration as plain data: at the top, or where Lightning and the hub's mixin put it."""
+    """The configuration as plain data: at the top, or where Lightning and the hub's mixin put it.
+
+    The repositories of DUO and BD3-LM keep some of it under ``algo``.
+    """
     inner = found.config.get("config")
-    return inner if isinstance(inner, dict) else found.config
+    said = inner if isinstance(inner, dict) else found.config
+    algo = said.get("algo")
+    return (algo | said) if isinstance(algo, dict) else said
+
+
+def understood(found: Found, said: Mapping[str, Any]) -> None:
+    """Refuse a setting that this project does not know."""
+    model = said.get("model")
+    if isinstance(model, dict):
+        refuse_unknown(found.path, model, KNOWN, "model.")
+    else:
+        refuse_unknown(found.path, said, KNOWN)
+
+
+def noise(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Which noise level a time is embedded by, as fields of the config: the published log-linear noise by default."""
+    given = said.get("noise")
+    given = given if isinstance(given, dict) else {}
+    kind = str(given.get("type", "loglinear")).replace("-", "")
+    if kind == "loglinear":
+        eps = float(given.get("eps", 1e-3))
+        return {"time_embedding": "log-linear", "sigma_max": -math.log(eps)}
+    if kind == "geometric":  # at equal alpha: the level is -log(alpha) under any noise
+        return {"time_embedding": "sigma", "sigma_max": float(given.get("sigma_max", 20))}
+    raise ValueError(f"noise.type must be loglinear or geometric, got {given.get('type')!r}")
 
 
 def of_model(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
@@ -59,7 +98,8 @@ def config_of(
     found: Found, prefix: str, *, mask_id: int, heads: Any, length: Any, dropout: Any, conditioning: Any
 ) -> DDiTConfig:
     """The network's config: sizes from the tensors' shapes, and what shapes cannot say from the arguments."""
-    tensors = found.tensors
+    tensors, said = found.tensors, settings(found)
+    understood(found, said)
 
     def shape(name: str, dimensions: int) -> tuple[int, ...]:
         tensor = tensors.get(prefix + name)
@@ -93,6 +133,7 @@ def config_of(
         conditioning=conditioning,
         adaln=adaln,
         norm_bias=f"{prefix}blocks.0.norm1.bias" in tensors,
+        **noise(said),
     )
 
 
@@ -146,10 +187,24 @@ def said(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig, 
     }
 
 
+def load(found: Found, config: DDiTConfig, about: dict[str, Any], *, ema: bool) -> Loaded:
+    """A DDiT whose tensors have no prefix, with its tokenizer."""
+    denoiser = network(found, "", DDiT, config, ema=ema)
+    found_tokenizer, about["needs"] = tokenizer(found, config.vocab_size - 1)
+    return Loaded(denoiser, found_tokenizer, about=about)
+
+
+def time_in_words(config: DDiTConfig) -> str:
+    """Which noise level the network is fed."""
+    if config.time_embedding == "log-linear":
+        return f"sigma = -log(1 - (1 - {math.exp(-config.sigma_max):.3g}) t)"
+    return f"sigma = -log(alpha), {config.sigma_max:.4g} at most"
+
+
 def tokenizer_of(found: Found, data_ids: int) -> tuple[str | None, str | None]:
     """Where the tokenizer is, in words, or else what is needed; nothing is fetched."""
     folder = found.folder
-    if _is_ours(folder / "tokenizer.json"):
+    if is_ours(folder / "tokenizer.json"):
         return "tokenizer.json, of this project", None
     if any((folder / a).is_file() and (folder / b).is_file() for a, b in GPT2_FILES):
         return "a byte-level BPE in the folder", None
@@ -157,6 +212,8 @@ def tokenizer_of(found: Found, data_ids: int) -> tuple[str | None, str | None]:
         return "in the folder", None
     if data_ids == GPT2:
         return "GPT-2's, which is fetched when it is needed: the folder has none", None
+    if found.tokenizer is not None:
+        return "in the checkpoint", None
     return None, f"{folder} has no tokenizer of {data_ids} ids: put tokenizer.json, or vocab.json and merges.txt, there"
 
 
@@ -167,12 +224,14 @@ def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
     folder, (_, needed) = found.folder, tokenizer_of(found, data_ids)
     if needed is not None:
         return None, needed
-    if _is_ours(folder / "tokenizer.json"):
-        return Tokenizer.load(folder / "tokenizer.json"), None
+    if is_ours(folder / "tokenizer.json"):
+        return foreign.restored(folder / "tokenizer.json") or Tokenizer.load(folder / "tokenizer.json"), None
     for encoder, merges in GPT2_FILES:
         if (folder / encoder).is_file() and (folder / merges).is_file():
             return _byte_level(folder / encoder, folder / merges), None
     theirs = foreign.load(folder)
+    if theirs is None and found.tokenizer is not None:
+        theirs = foreign.parsed(*found.tokenizer)
     if theirs is not None and not (theirs.kind == "bpe" and data_ids == GPT2):
         return theirs, None
     try:
@@ -191,15 +250,7 @@ def _byte_level(encoder: Path, merges: Path) -> Tokenizer:
 def is_foreign(found: Found) -> bool:
     """Whether the folder has a tokenizer that is neither of this project nor of GPT-2's files."""
     there = [name for name in ("tokenizer.json", "vocab.txt") if (found.folder / name).is_file()]
-    return bool(there) and not _is_ours(found.folder / "tokenizer.json")
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        content = json.loads(path.read_bytes()) if path.is_file() else None
-    except ValueError:
-        return False
-    return isinstance(content, dict) and "format" in content and "kind" in content
+    return bool(there) and not is_ours(found.folder / "tokenizer.json")
 
 
 def checked(override: dict[str, Any], allowed: tuple[str, ...], name: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from unmask.models.llama import LlamaConfig
 from unmask.text import foreign
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.llamas import LlamaCheckpoint, checked, mask_of, number
+from unmask.text.adapters.settings import refuse_unknown
 from unmask.text.foreign import Foreign
 from unmask.text.tokenizer import import_tokenizers
 
@@ -32,6 +33,16 @@ BLOCK = {
     "mlp.up_proj": "up",
     "mlp.down_proj": "down",
 }
+# What the config may say, and the one answer that this network gives.
+FIXED: dict[str, Any] = {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False, "use_mrope": False}
+KNOWN = frozenset(
+    (
+        *FIXED,
+        *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+        *("vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings"),
+        *("sliding_window", "max_window_layers"),  # of what use_sliding_window turns on
+    )
+)
 # How Qwen2 cuts a text before its BPE: contractions, words, single digits, marks, new lines, spaces.
 PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -64,8 +75,10 @@ def _read(found: Found, override: dict[str, Any]) -> LlamaCheckpoint:
 
 def _config(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -> LlamaConfig:
     config = found.config
-    if config.get("hidden_act", "silu") != "silu" or config.get("rope_scaling") is not None:
-        raise ValueError(f"{found.path}: a Dream with another activation than silu, or with scaled rotary positions")
+    refuse_unknown(found.path, config, KNOWN)
+    for name, wanted in FIXED.items():
+        if config.get(name, wanted) not in (wanted, None):
+            raise ValueError(f"{found.path}: a Dream with {name}={config[name]!r} is not known, only {wanted!r}")
     embedding = found.tensors["model.embed_tokens.weight"].shape
     heads = number(found, "num_attention_heads", {})
     return LlamaConfig(

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.models.pretrained import check_finite
 from unmask.protocol import Denoiser
 from unmask.schedule import Linear, Schedule
 from unmask.text.adapters import torchfile
+from unmask.text.adapters.settings import beside, reachable, read_json
 from unmask.text.adapters.unpickle import Stored
 from unmask.text.tokenizer import Layout
 
-CONFIG = "config.json"
 WHOLE = ("model.safetensors", "pytorch_model.bin")  # the names by which transformers and the hub keep weights
 SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 INDEX = ".index.json"
@@ -43,6 +44,14 @@ HEADER_LIMIT = 100_000_000  # bytes, safetensors' own
 STATE = ("state_dict", "model", "model_state_dict")  # where Lightning, SEDD and fairseq, and others keep the weights
 SETTINGS = ("hyper_parameters", "args", "cfg", "config")
 WRAPPERS = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
+BUFFERS = (".inv_freq", "sampling_eps_min", "sampling_eps_max")  # in a state_dict and not in the EMA's list
+RUN = "checkpoints-meta/checkpoint.pth"  # where a run of SEDD keeps its newest weights
+# Folders of checkpoints that are not torch's, by a file that they have.
+OTHER_LIBRARIES = {
+    "_METADATA": "orbax (JAX; MD4's are)",
+    "_CHECKPOINT_METADATA": "orbax (JAX; MD4's are)",
+    "saved_model.pb": "TensorFlow",
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,7 @@ class WeightFile:
     config: Mapping[str, Any] = field(default_factory=dict)
     pickled: tuple[str, ...] = ()
     averaged: frozenset[str] = frozenset()  # the tensors of which it has an average over training
+    tokenizer: tuple[str, dict[str, str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,7 @@ class Found:
     ema: bool = False  # whether averaged weights are inside
     weights: tuple[str, ...] = ()  # the files that hold the tensors
     parts: tuple[WeightFile, ...] = field(default=(), repr=False)
+    tokenizer: tuple[str, dict[str, str]] | None = field(default=None, repr=False)  # pickled: its JSON and its names
 
     @property
     def folder(self) -> Path:
@@ -92,7 +103,9 @@ class Found:
 
     def read(self, *, ema: bool = True) -> dict[str, Tensor]:
         """The weights as they are stored; with ``ema`` the averages over training where there are any."""
-        return {name: tensor for part in self.parts for name, tensor in part.read(ema).items()}
+        weights = {name: tensor for part in self.parts for name, tensor in part.read(ema).items()}
+        check_finite(weights, self.path)
+        return weights
 
 
 @dataclass(frozen=True)
@@ -109,9 +122,9 @@ class Loaded:
 
 def look(path: str | Path) -> Found:
     """What lies at a folder or a file. ValueError, in one line, for what is damaged or leaves its folder."""
-    path = Path(path).expanduser()
-    if not path.exists():
-        raise ValueError(f"there is no file or folder {path}")
+    path = reachable(Path(path).expanduser())
+    if (path / RUN).is_file():
+        path = path / RUN
     files = tuple(sorted(file.name for file in path.iterdir())) if path.is_dir() else (path.name,)
     weights = _weights(path, files) if path.is_dir() else {path.name: None}
     folder = path if path.is_dir() else path.parent
@@ -123,10 +136,11 @@ def look(path: str | Path) -> Found:
             raise ValueError(f"{path}: {sorted(twice)[0]} is in two files")
         tensors |= part.tensors
     inside = next((dict(part.config) for part in parts if part.config), None)
-    config = inside or (_json(folder / CONFIG) if (folder / CONFIG).is_file() else {})
+    config = inside or beside(folder)
     pickled = tuple(sorted({name for part in parts for name in part.pickled}))
     ema = any(part.averaged for part in parts)
-    return Found(path, config, tensors, files, pickled, ema, tuple(weights), tuple(parts))
+    tokenizer = next((part.tokenizer for part in parts if part.tokenizer is not None), None)
+    return Found(path, config, tensors, files, pickled, ema, tuple(weights), tuple(parts), tokenizer)
 
 
 def holds_weights(files: Iterable[str]) -> bool:
@@ -146,13 +160,16 @@ def _weights(folder: Path, files: tuple[str, ...]) -> dict[str, frozenset[str] |
         return {others[0]: None}
     if others:
         raise ValueError(f"{folder} holds {len(others)} weight files and no index: give one of {', '.join(others[:8])}")
+    for mark, library in OTHER_LIBRARIES.items():
+        if mark in files:
+            raise ValueError(f"{folder} is a checkpoint of {library}: it is not read; export it to safetensors")
     listed = ", ".join(files[:12]) + (", ..." if len(files) > 12 else "")
     wanted = f"{', '.join(WHOLE)}, an index of shards ({WHOLE[0]}{INDEX}), or one {' or '.join(SUFFIXES)} file"
     raise ValueError(f"{folder} holds no weights. Found: {listed or 'nothing'}. Needed: {wanted}")
 
 
 def _indexed(index: Path) -> dict[str, frozenset[str] | None]:
-    where = _json(index).get("weight_map")
+    where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
         raise ValueError(f"{index} has no weight_map from tensors to files")
     for name in set(where.values()):
@@ -167,7 +184,7 @@ def _indexed(index: Path) -> dict[str, frozenset[str] | None]:
 
 def _part(file: Path, wanted: frozenset[str] | None) -> WeightFile:
     """One file, by its first bytes and not by its name."""
-    with file.open("rb") as opened:
+    with reachable(file).open("rb") as opened:
         start = opened.read(64)
     if start[4:9] == b"\0\0\0\0{":  # safetensors: its header's length, which may begin like anything, and the header
         part = _from_safetensors(file)
@@ -247,7 +264,8 @@ def _from_torch(file: Path) -> WeightFile:
     _distinct(file, names)
     by_name = {names[name]: value for name, value in stored.items()}
     average = _average(file, content.get("ema"), by_name)
-    config: Any = next((torchfile.plain(content[key]) for key in SETTINGS if key in content), {})
+    plain = (torchfile.plain(content[key]) for key in SETTINGS if key in content)
+    config: dict[str, Any] = next((said for said in plain if isinstance(said, dict)), {})
 
     def read(ema: bool) -> dict[str, Tensor]:
         chosen = by_name | average if ema else by_name
@@ -258,13 +276,15 @@ def _from_torch(file: Path) -> WeightFile:
         return {name: value.of(cache[value.storage.key]) for name, value in chosen.items()}
 
     tensors = {name: Tensorlike(t.shape, str(t.dtype).removeprefix("torch.")) for name, t in by_name.items()}
-    return WeightFile(tensors, read, config if isinstance(config, dict) else {}, pickled.globals, frozenset(average))
+    settings = content.get("hyper_parameters")
+    tokenizer = torchfile.tokenizer(settings.get("tokenizer")) if isinstance(settings, dict) else None
+    return WeightFile(tensors, read, config, pickled.globals, frozenset(average), tokenizer)
 
 
 def _average(file: Path, ema: Any, parameters: Mapping[str, Stored]) -> dict[str, Stored]:
     """The averaged weights by name. MDLM and SEDD keep a list in the order in which parameters were registered.
 
-    That is the order of the state_dict without its buffers, of which these networks have one, the rotary frequencies.
+    That is the order of the state_dict without its buffers: the rotary frequencies, and BD3-LM's range of times.
     """
     shadow = ema.get("shadow_params") if isinstance(ema, dict) else None
     if shadow is None:
@@ -272,7 +292,7 @@ def _average(file: Path, ema: Any, parameters: Mapping[str, Stored]) -> dict[str
     if isinstance(shadow, dict):
         named = {_clean(str(name)): value for name, value in shadow.items() if isinstance(value, Stored)}
         return {name: value for name, value in named.items() if name in parameters}
-    names = [name for name in parameters if not name.endswith(".inv_freq")]
+    names = [name for name in parameters if not name.endswith(BUFFERS)]
     shapes = [list(value.shape) for value in shadow if isinstance(value, Stored)]
     if shapes != [list(parameters[name].shape) for name in names]:
         raise ValueError(
@@ -290,13 +310,3 @@ def _clean(name: str) -> str:
 def _distinct(file: Path, names: Mapping[str, str]) -> None:
     if len(set(names.values())) != len(names):
         raise ValueError(f"{file} has tensors whose names differ by {' or '.join(WRAPPERS)} alone")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold an object, got {type(content).__name__}")
-    return content

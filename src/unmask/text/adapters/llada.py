@@ -11,6 +11,7 @@ from unmask.models.llama import LlamaConfig
 from unmask.text import foreign
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.llamas import LlamaCheckpoint, checked, mask_of, number
+from unmask.text.adapters.settings import refuse_unknown
 from unmask.text.foreign import Foreign
 
 NAME = "LLaDA"
@@ -43,7 +44,20 @@ FIXED = {
     "scale_logits": False,
     "block_group_size": 1,
     "multi_query_attention": False,
+    "bias_for_layer_norm": False,
 }
+
+KNOWN = frozenset(
+    (
+        *FIXED,
+        *("d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_ratio", "mlp_hidden_size", "vocab_size"),
+        *("embedding_size", "weight_tying", "max_sequence_length", "train_max_sequence_length", "rope_theta"),
+        *("rms_norm_eps", "rope_full_precision", "layer_norm_with_affine", "attention_layer_norm_with_affine"),
+        # of training and of how it is computed
+        *("alibi_bias_max", "flash_attention", "residual_dropout", "embedding_dropout", "init_device", "init_fn"),
+        *("init_std", "init_cutoff_factor", "precision", "hidden_size", "num_hidden_layers"),
+    )
+)
 
 
 def recognises(found: Found) -> bool:
@@ -69,6 +83,7 @@ def _read(found: Found, override: dict[str, Any]) -> LlamaCheckpoint:
 
 def _config(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -> LlamaConfig:
     config = found.config
+    refuse_unknown(found.path, config, KNOWN)
     for name, wanted in FIXED.items():
         if config.get(name) not in (wanted, None):
             raise ValueError(f"{found.path}: a LLaDA with {name}={config[name]!r} is not known, only {wanted!r}")

@@ -27,18 +27,27 @@ class LlamaCheckpoint:
 
     def network(self) -> Llama:
         """Without weights yet. A matrix is often made wider than the vocabulary: ids past it have no text."""
-        size = self.config.vocab_size
         with torch.device("meta"):
-            return Llama(self.config, never=range(self.tokenizer.vocab_size if self.tokenizer else size, size))
+            return Llama(self.config, never=self.without_text)
+
+    @property
+    def without_text(self) -> range:
+        """The ids past the tokenizer's."""
+        size = self.config.vocab_size
+        return range(self.tokenizer.vocab_size if self.tokenizer else size, size)
 
     def about(self) -> dict[str, Any]:
-        special = self.tokenizer.special_ids if self.tokenizer else ()
+        config = self.config
         return {
             "format": self.name,
             "parameters": sum(tensor.count for tensor in self.found.tensors.values()),
-            "mask_id": self.config.mask_id,
-            "special_ids": sorted({self.config.mask_id, *special}),
-            "length": self.config.length,
+            "vocab_size": config.vocab_size,
+            "mask_id": config.mask_id,
+            "special_ids": sorted({config.mask_id, *self.without_text}),
+            "length": config.length,
+            "width": config.width,
+            "layers": config.layers,
+            "heads": config.heads,
             "time": "none",
             "ema": self.found.ema,
             "missing": sorted(self.network().state_dict().keys() - set(self.names.values())),

@@ -21,6 +21,12 @@ NAME = "MDLM"
 NEEDS = "tensors backbone.vocab_embed.embedding, backbone.blocks.0.attn_qkv.weight, ... (model.safetensors or .ckpt)"
 SETTINGS = ("time", "ema", "mask_id", "length", "heads", "first")
 VARIANTS = {"subs": "MDLM", "d3pm": "D3PM", "sedd": "SEDD baseline", "ar": "AR baseline"}
+# What the repository of DUO calls them, by the name of the algorithm.
+ALGORITHMS = {"mdlm": "subs", "d3pm": "d3pm", "sedd": "sedd", "ar": "ar"}
+# Kinds that have MDLM's tensor names and are not MDLM: every one would load and give wrong answers.
+UNIFORM = "a uniform-state model: it has no mask, and its last id is a data token"
+BLOCKS = "a block diffusion model (BD3-LM), whose attention goes by blocks"
+OTHERS = {"bd3lm": BLOCKS} | dict.fromkeys(("duo", "duo_base", "distillation", "ot-finetune", "udlm"), UNIFORM)
 
 # By the tokenizer's name, or else by the number of ids: the mask, and the id that every sequence begins with. For other
 # tokenizers the mask is the last id, as MDLM adds it to one that has none.
@@ -83,6 +89,7 @@ def _is_text8(found: Found, config: DDiTConfig) -> bool:
 
 def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
     said, prefix = family.settings(found), _prefix(found)
+    _refuse_others(found, said)
     columns = found.tensors[prefix + family.EMBEDDING].shape[0]
     mask_id = given.get("mask_id", said.get("mask_index", _known(MASKS, found)))
     if mask_id is None and family.is_foreign(found):
@@ -107,6 +114,21 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
     return replace(config, conditioning="time" if time else "none")
 
 
+def _refuse_others(found: Found, said: dict[str, Any]) -> None:
+    """Refuse by name what has MDLM's tensors and is another model."""
+    kind = str(said.get("name") or said.get("model_type")).lower()
+    if said.get("cross_attn"):
+        kind = "bd3lm"
+    elif said.get("parameterization") == "mean" and kind not in ALGORITHMS:
+        kind = "duo"
+    if kind in OTHERS:
+        raise ValueError(f"{found.path} is {OTHERS[kind]}; it is not supported")
+    wanted = {"model_type": ("mdlm",), "diffusion": ("absorbing_state",), "backbone": ("dit", "hf_dit", "ar")}
+    for name, known in wanted.items():
+        if said.get(name) not in (None, *known):
+            raise ValueError(f"{found.path}: its config says {name}={said[name]!r}; only {', '.join(known)} is known")
+
+
 def _prefix(found: Found) -> str:
     return "backbone." if f"backbone.{family.EMBEDDING}" in found.tensors else ""
 
@@ -118,7 +140,8 @@ def _class(found: Found) -> type[DDiT] | type[Given]:
 def _parameterization(found: Found) -> str:
     if _class(found) is Given:
         return "ar"
-    name = family.settings(found).get("parameterization", "subs")
+    said = family.settings(found)
+    name = ALGORITHMS.get(str(said.get("name")), said.get("parameterization", "subs"))
     if name not in VARIANTS or name == "ar":
         raise ValueError(f"{found.path}: parameterization must be one of {', '.join(VARIANTS)}, got {name!r}")
     return str(name)
@@ -127,7 +150,7 @@ def _parameterization(found: Found) -> str:
 def _time_in_words(found: Found, config: DDiTConfig) -> str:
     if config.conditioning == "time":
         trained = bool(family.settings(found).get("time_conditioning"))
-        return "sigma = -log(alpha)" + ("" if trained else ", though it was trained without")
+        return family.time_in_words(config) + ("" if trained else ", though it was trained without")
     return "none: sigma is fed as 0" if config.adaln else "none"
 
 

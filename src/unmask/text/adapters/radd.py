@@ -26,9 +26,7 @@ def load(found: Found, **override: Any) -> Loaded:
     """The network. override: ema (averaged weights, by default), length, heads."""
     given = family.checked(override, SETTINGS, NAME)
     config, said = _config(found, given), about(found, **override)
-    denoiser = family.network(found, "", DDiT, config, ema=bool(given.get("ema", True)))
-    tokenizer, said["needs"] = family.tokenizer(found, config.vocab_size - 1)
-    return Loaded(denoiser, tokenizer, about=said)
+    return family.load(found, config, said, ema=bool(given.get("ema", True)))
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:

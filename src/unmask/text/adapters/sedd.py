@@ -2,7 +2,7 @@
 
 Its log-score is out - log(e^sigma - 1) - log(V - 1) (without these shifts where scale_by_sigma is false), and the mean
 parameterisation is its normalisation over the data tokens: both shifts cancel, so the mean's logits are ``out`` itself.
-The network is always fed sigma = -log(alpha).
+The network is always fed the noise level sigma. A run's own folder keeps its settings in .hydra/config.yaml.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ def load(found: Found, **override: Any) -> Loaded:
     """The network. override: time (False feeds 0), ema (averaged weights, the default), and what a file may lack."""
     given = family.checked(override, SETTINGS, NAME)
     config, said = _config(found, given), about(found, **override)
-    denoiser = family.network(found, "", DDiT, config, ema=bool(given.get("ema", True)))
-    tokenizer, said["needs"] = family.tokenizer(found, config.vocab_size - 1)
-    return Loaded(denoiser, tokenizer, about=said)
+    return family.load(found, config, said, ema=bool(given.get("ema", True)))
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:
     """What the files say, without the weights being read."""
     given = family.checked(override, SETTINGS, NAME)
     config = _config(found, given)
-    time = "sigma = -log(alpha)" if config.conditioning == "time" else "none: sigma is fed as 0"
+    time = family.time_in_words(config) if config.conditioning == "time" else "none: sigma is fed as 0"
     return {"format": NAME, "time": time} | family.said(found, "", DDiT, config, ema=bool(given.get("ema", True)))
 
 
 def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
     said = family.settings(found)
     graph = said.get("graph")
-    kind = graph.get("type") if isinstance(graph, dict) else "absorb"
-    if kind != "absorb":
+    kind = graph.get("type") if isinstance(graph, dict) else None
+    if kind is None and "mask_id" not in given:
+        raise ValueError(
+            f"{found.path}: whether this SEDD has a mask (graph.type absorb) or none (uniform) is not in its files: "
+            "keep .hydra/config.yaml of its run beside it, or give mask_id"
+        )
+    if kind not in ("absorb", None):
         raise ValueError(f"{found.path} is SEDD with graph.type={kind!r}: it has no mask; 'absorb' is needed")
     columns = found.tensors[family.EMBEDDING].shape[0]
     return family.config_of(

@@ -13,7 +13,7 @@ from typing import Any
 from unmask.text.adapters.unpickle import Global, Machine, Storage, Stored, Stub
 
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of files from before the zip format
-PICKLE_LIMIT = 2**30  # bytes
+PICKLE_LIMIT = 2**28  # bytes
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,23 @@ def _from_stream(path: Path) -> Pickled:
             return bytearray(file.read(length))
 
     return Pickled(content, tuple(machine.named), bytes_of)
+
+
+def tokenizer(value: Any) -> tuple[str, dict[str, str]] | None:
+    """A fast tokenizer of transformers that was pickled: its tokenizer.json, and which special token is which."""
+    inside = value.state.get("_tokenizer") if isinstance(value, Stub) and isinstance(value.state, dict) else None
+    if not isinstance(inside, Stub) or inside.name != "tokenizers.Tokenizer":
+        return None
+    written = inside.state
+    match written:
+        case Stub("_codecs.encode", (str(text), "latin1")):  # how bytes stand in older pickles
+            written = text.encode("latin1")
+    if not isinstance(written, bytes):
+        return None
+    state = value.state
+    named = state.get("_special_tokens_map") or {n[1:]: t for n, t in state.items() if n.endswith("_token")}
+    names = {str(name): token for name, token in named.items() if isinstance(token, str)}
+    return written.decode(errors="replace"), names
 
 
 def plain(value: Any, depth: int = 32) -> Any:

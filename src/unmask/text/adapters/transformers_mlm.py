@@ -32,7 +32,11 @@ HEADS = {
 }
 # Weights of other tasks' heads, and a buffer that older versions saved.
 OTHER = ("cls.seq_relationship", "cls.species", "cls.chain", "cls.graft", "pooler.", "position_ids", "contact_head")
-PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "esm")  # positions are counted from pad_token_id + 1
+# Families that count their positions from pad_token_id + 1, as RoBERTa does.
+PADDED_POSITIONS = (
+    *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "data2vec-text"),
+    *("esm", "ibert", "longformer", "luke", "mpnet"),
+)
 PROBE = 6  # tokens on which the row by row head is compared to the whole
 
 

@@ -31,7 +31,7 @@ STORAGES = {
         ("Bool", torch.bool),
     )
 }
-ITEM_LIMIT = 20_000_000  # opcodes; a checkpoint has thousands, a pickled tokenizer some hundred thousand
+ITEM_LIMIT = 2_000_000  # opcodes, seconds of work; a checkpoint has thousands, a tokenizer some hundred thousand
 
 
 @dataclass(frozen=True)

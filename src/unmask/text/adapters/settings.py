@@ -1,0 +1,80 @@
+"""The settings that come with a checkpoint: config.json, Hydra's YAML, and what may not be in them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+CONFIG = "config.json"
+HYDRA = ".hydra/config.yaml"  # of a run
+# What transformers writes into any config, and what does not change what a network computes in inference.
+EVERYBODYS = frozenset(
+    (
+        *("architectures", "auto_map", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path"),
+        *("use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "return_dict"),
+        *("attention_dropout", "initializer_range", "_commit_hash", "_attn_implementation_autoset"),
+    )
+)
+
+
+def reachable(path: Path) -> Path:
+    """A folder or a plain file: reading a pipe would wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link to {os.readlink(path)}, which does not exist") from None
+        raise ValueError(f"there is no file or folder {path}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ValueError(f"{path} is neither a file nor a folder but a pipe, a socket or a device")
+    return path
+
+
+def beside(folder: Path) -> dict[str, Any]:
+    """The configuration beside the weights: config.json, or the one that Hydra wrote for the whole run."""
+    if (folder / CONFIG).is_file():
+        return read_json(folder / CONFIG)
+    for run in (folder, folder.parent):
+        if (run / HYDRA).is_file():
+            return read_yaml(run / HYDRA)
+    return {}
+
+
+def refuse_unknown(path: Path, said: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> None:
+    """Refuse a setting that this project does not know, by its name: the network could be another one."""
+    for name in sorted(said.keys() - known - EVERYBODYS):
+        raise ValueError(
+            f"{path}: its config says {prefix}{name}={said[name]!r}, which this project does not know: its "
+            "network may be another one than would be built"
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold an object, got {type(content).__name__}")
+    return content
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        yaml: Any = importlib.import_module("yaml")
+    except ImportError:
+        raise ImportError(f"reading {path} needs pyyaml: pip install pyyaml") from None
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a mapping, got {type(content).__name__}")
+    return content
