@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_table_on_the_terminal(model: Path, data: Path, capsys: Any) -> None:
-    assert cli(["evaluate", str(model), str(data), "--passes", "4", "--sequences", "6", "--device", "cpu"]) == 0
+    assert cli(["evaluate", str(model), str(data), "--passes", "4", "--number", "6", "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
     index = torch.tensor([0, 1, 3, 4, 6, 7])
     x0 = TokenFile.open(data / "valid.tokens").sequences(index)
@@ -105,13 +105,13 @@ def test_what_was_begun_is_continued(model: Path, data: Path, tmp_path: Path, mo
     assert main([*arguments, str(out)]) == 130
     assert "the same command goes on from here" in capsys.readouterr().err
     assert not out.exists() and (tmp_path / "r.json.partial").is_file()
-    assert main([*arguments, str(out), "--seed", "1"]) == 1
+    assert main([*arguments, str(out), "--seed", "1"]) == 2
     assert "seed: 0 -> 1" in capsys.readouterr().err
     assert main([*arguments, str(out)]) == 0
     assert calls == [0, 1, 2, 3, 3, 4, 5], "the finished batches are not computed again"
     assert read(out) == read(tmp_path / "whole.json") and not (tmp_path / "r.json.partial").exists()
     (tmp_path / "r.json.partial").write_text('{"seed": 5}\n')
-    assert main([*arguments, str(out)]) == 1
+    assert main([*arguments, str(out)]) == 2
     assert main([*arguments, str(out), "--no-resume"]) == 0
 
 
@@ -124,7 +124,7 @@ def test_a_text_is_laid_out_as_the_training_data_were(tmp_path: Path, capsys: An
         assert tokens.header.source == str(text) and len(tokens) > 10
         ids = tokens.sequences([0])[0].tolist()
     assert model.decode(ids).strip().startswith("In the beginning")
-    assert main([str(tmp_path / "model"), str(text), "--passes", "2", "--sequences", "4", "--device", "cpu"]) == 0
+    assert main([str(tmp_path / "model"), str(text), "--passes", "2", "--number", "4", "--device", "cpu"]) == 0
     assert "genesis.txt" in capsys.readouterr().out
 
 
@@ -155,7 +155,7 @@ def test_a_corpus_is_found_or_prepared_with_the_models_tokenizer(tmp_path: Path,
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], message: str, model: Path, data: Path, capsys: Any) -> None:
     arguments = [str(data) if argument == "DATA" else argument for argument in arguments]
-    assert main([str(model), *arguments, "--device", "cpu"]) == 1
+    assert main([str(model), *arguments, "--device", "cpu"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 
@@ -184,7 +184,7 @@ def test_an_n_gram_model_that_cannot_be_fitted_is_refused(data: Path, capsys: An
         ("ngram:five", data, "it must be ngram:N"),
         ("ngram:5", data / "valid.tokens", "has no training part"),
     ):
-        assert main([model, str(where)]) == 1
+        assert main([model, str(where)]) == 2
         assert told in capsys.readouterr().err
 
 
@@ -217,5 +217,5 @@ def test_a_run_is_evaluated_on_its_own_held_out_part_and_overlap_is_said(tmp_pat
 
 
 def test_a_model_that_is_no_run_needs_data(model: Path, capsys: Any) -> None:
-    assert main([str(model), "--device", "cpu"]) == 1
+    assert main([str(model), "--device", "cpu"]) == 2
     assert "does not say what it was trained on: name the DATA" in capsys.readouterr().err

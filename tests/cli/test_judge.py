@@ -124,7 +124,7 @@ def test_mauve_with_the_judges_features(ar: str, tmp_path: Path, capsys: pytest.
 def test_what_is_refused(
     arguments: list[str], said: str, ar: str, saved: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["judge", saved, *(ar if argument == "AR" else argument for argument in arguments)]) == 1
+    assert main(["judge", saved, *(ar if argument == "AR" else argument for argument in arguments)]) == 2
     printed = capsys.readouterr()
     assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""
 

@@ -25,7 +25,7 @@ def test_prepare_a_file(tmp_path, capsys) -> None:
 
 def test_errors_are_one_line(tmp_path, capsys) -> None:
     (tmp_path / "empty.txt").write_text("")
-    assert main(["prepare", str(tmp_path / "empty.txt"), str(tmp_path / "out")]) == 1
+    assert main(["prepare", str(tmp_path / "empty.txt"), str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == f"unmask prepare: {tmp_path / 'empty.txt'}: there is no text in it\n"
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 

@@ -24,7 +24,7 @@ def test_nothing_asked_is_the_list(capsys):
 
 
 def test_a_misspelt_item_is_refused_before_anything_is_computed(tmp_path, capsys):
-    assert main(["reproduce", "beta_densities", "largest_gumble", "--out", str(tmp_path / "out")]) == 1
+    assert main(["reproduce", "beta_densities", "largest_gumble", "--out", str(tmp_path / "out")]) == 2
     assert "largest_gumble" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -138,7 +138,7 @@ class TestSample:
     def test_ahead_fills_blanks_too(self, models, capfd):
         assert main(["infill", str(models / "bpe"), "And ____ the ________", "--ahead"]) == 0
         ahead = capfd.readouterr().out
-        assert main(["infill", str(models / "bpe"), "--ahead", "0", "And ____ the ________"]) == 1
+        assert main(["infill", str(models / "bpe"), "--ahead", "0", "And ____ the ________"]) == 2
         assert "window must be a whole number" in capfd.readouterr().err
         assert main(["infill", str(models / "bpe"), "And ____ the ________"]) == 0
         assert capfd.readouterr().out == ahead
@@ -149,7 +149,7 @@ class TestSample:
     def test_a_left_to_right_model_is_sampled_by_the_same_verb(self, models, capfd):
         assert main(["sample", str(models / "causal"), "--number", "2", "--prompt", "And the"]) == 0
         assert capfd.readouterr().out.startswith("And the")
-        assert main(["sample", str(models / "causal"), "--steps", "4"]) == 1
+        assert main(["sample", str(models / "causal"), "--steps", "4"]) == 2
         assert capfd.readouterr().err == (
             "unmask sample: a left-to-right model draws one token per call from the beginning: it takes no steps\n"
         )
@@ -162,11 +162,11 @@ class TestSample:
         assert [json.loads(line)["index"] for line in path.read_text().splitlines()] == [0, 1]
         assert os.listdir(tmp_path) == ["texts.jsonl"]
         for wrong in (tmp_path, tmp_path / "no" / "file"):
-            assert main(["sample", str(models / "levels"), "--output", str(wrong)]) == 1
+            assert main(["sample", str(models / "levels"), "--output", str(wrong)]) == 2
             assert "folder" in capfd.readouterr().err
 
     def test_without_a_model_the_box_serves(self, models, tmp_path, capfd):
-        assert main(["sample"]) == 1
+        assert main(["sample"]) == 2
         assert "no model is in the box" in capfd.readouterr().err
         folder(tmp_path / "box" / "verses", "smiles", seed=1)
         assert main(["sample"]) == 0
@@ -200,7 +200,7 @@ class TestInfill:
         assert capfd.readouterr().err == f"note: 46 tokens, and the model was trained on {LENGTH} at a time\n"
 
 
-def test_what_goes_wrong_is_one_line_and_1(models, tmp_path, capfd):
+def test_what_goes_wrong_is_one_line_and_2(models, tmp_path, capfd):
     for arguments, message in (
         (["sample", "xyzzy"], "there is no model 'xyzzy'"),
         (["sample", str(models / "bpe"), "--sampler", "ancestral"], "plan.ancestral needs steps"),
@@ -225,12 +225,12 @@ def test_what_goes_wrong_is_one_line_and_1(models, tmp_path, capfd):
         (["sample", str(models / "bpe"), "--number", "0"], "--number must be at least 1, got 0"),
         (["sample", str(models / "bpe"), "--length", "0"], "--length must be at least 1, got 0"),
         (["sample", str(models / "bpe"), "--device", "abacus"], "device='abacus'"),
-        (["sample", "--watch", str(tmp_path / "nothing")], "No such file"),
+        (["sample", "--watch", str(tmp_path / "nothing")], "there is no such file or folder"),
         (["infill", str(models / "bpe"), "no blank"], "the text has no blank"),
         (["infill", str(models / "causal"), "a ____"], "cannot fill blanks"),
         (["infill", str(models / "smiles"), "zz ____"], "'z' is not among the tokenizer's"),
     ):
-        assert main(arguments) == 1, arguments
+        assert main(arguments) == 2, arguments
         said = capfd.readouterr()
         assert said.out == "" and said.err.count("\n") == 1 and message in said.err, said.err
         assert said.err.startswith(f"unmask {arguments[0]}: ")
@@ -314,7 +314,7 @@ class TestWatch:
         assert said.out == "".join(f"{text}\n" for text in texts)
         assert said.err == ""
         file.write_text(file.read_text() + "nonsense\n")
-        assert main(["sample", "--watch", str(file)]) == 1
+        assert main(["sample", "--watch", str(file)]) == 2
         assert f"{file}, line 3: not a line that --json wrote" in capfd.readouterr().err
 
     def test_another_model_may_be_named(self, models, tmp_path, capfd, monkeypatch):
@@ -322,7 +322,7 @@ class TestWatch:
 
         assert main(["sample", str(models / "characters"), "--json", "--length", "5"]) == 0
         record = json.loads(capfd.readouterr().out) | {"model": "gone"}
-        for arguments, code in (([], 1), ([str(models / "characters")], 0)):
+        for arguments, code in (([], 2), ([str(models / "characters")], 0)):
             monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(record)))
             assert main(["sample", *arguments, "--watch", "-"]) == code
         said = capfd.readouterr()

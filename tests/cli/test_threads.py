@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from unmask.cli.evaluate import EvaluateOptions
-from unmask.cli.infill import InfillOptions
-from unmask.cli.options import parsed, use_threads
-from unmask.cli.sample import SampleOptions
+from unmask.cli import evaluate, infill, sample
+from unmask.cli.options import use_threads
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +19,9 @@ def threads() -> Iterator[None]:
 
 
 def test_it_is_an_option_of_sample_infill_and_evaluate() -> None:
-    assert parsed(SampleOptions, ["--threads", "2"], "sample", model="").threads == 2
-    assert parsed(InfillOptions, ["a", "b", "--threads", "3"], "infill", model="", text="").threads == 3
-    assert parsed(EvaluateOptions, ["a", "b"], "evaluate", model="", data="").threads is None
+    assert sample.COMMAND.parsed(["--threads", "2"]).threads == 2
+    assert infill.COMMAND.parsed(["a", "b", "--threads", "3"]).threads == 3
+    assert evaluate.COMMAND.parsed(["a", "b"]).threads is None
 
 
 def test_it_sets_torchs_threads_and_none_leaves_them() -> None:

@@ -91,7 +91,7 @@ def test_the_command_trains_resumes_and_reports(arguments: list[str], tmp_path: 
     assert main([*arguments, "--steps", "3"]) == 0
     shown = capfd.readouterr()
     assert shown.out == "" and "chosen for this data and machine" in shown.err and "sample: " in shown.err
-    assert main([*arguments, "--steps", "3"]) == 1
+    assert main([*arguments, "--steps", "3"]) == 2
     assert "holds a run already" in capfd.readouterr().err
     assert main(["--resume", "--out", str(tmp_path / "run"), "--steps", "5"]) == 0
     assert "resumed after step 3" in capfd.readouterr().err
@@ -100,13 +100,13 @@ def test_the_command_trains_resumes_and_reports(arguments: list[str], tmp_path: 
     (damaged / "state.json").unlink()
     assert main(["--resume", "--out", str(tmp_path / "run")]) == 0
     assert f"warning: skipping a damaged checkpoint: {damaged}" in capfd.readouterr().err
-    assert main(["--resume", "--out", str(tmp_path / "run"), "--seed", "9"]) == 1
+    assert main(["--resume", "--out", str(tmp_path / "run"), "--seed", "9"]) == 2
     assert "seed: 0 -> 9" in capfd.readouterr().err
 
 
 def test_what_is_wrong_is_one_line(arguments: list[str], capfd: Any) -> None:
     for wrong in (["--config", "nowhere.toml"], ["--preset", "huge"], ["--heads", "3"], ["--valid", "nowhere"]):
-        assert main([*arguments, *wrong]) == 1
+        assert main([*arguments, *wrong]) == 2
         assert capfd.readouterr().err.count("\n") == 1, wrong
 
 

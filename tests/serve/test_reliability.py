@@ -282,7 +282,7 @@ def test_what_cannot_be_served_is_said_in_one_line(saved, capsys):
             ([str(saved), str(saved), "--port", "0"], "two models have one name"),
             ([str(saved), "--token-file", os.devnull], "its first line is empty"),
         ):
-            assert main(["serve", *arguments]) == 1
+            assert main(["serve", *arguments]) == 2
             said = capsys.readouterr().err
             assert message in said and said.count("\n") == 1
     with pytest.raises(SystemExit) as wrong:

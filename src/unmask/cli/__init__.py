@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import unmask
 
+FAILED, BAD_INPUT, INTERRUPTED, CLOSED = 1, 2, 130, 141
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of malloc.h
 VERBS = {
     "prepare": "turn text, CSV, JSON lines or a dataset into a token file",
@@ -42,11 +43,18 @@ usage: unmask VERB [options]
 
 {verbs}
 
-unmask VERB --help says everything about a verb. In Python: import unmask; help(unmask.sample)."""
+unmask VERB --help says everything about a verb; unmask --completion bash (or zsh, fish) prints what completes it.
+In Python: import unmask; help(unmask.sample).
+exit codes: 0 done, 1 the answer is no or the machine failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM, 141 output closed"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb. Exit codes: 0 done, 1 it failed and stderr says why, 2 the command line was wrong."""
+    """Run a verb and return its exit code.
+
+    0: done. 1: done, and the answer is no (audit: a fault; inspect: it cannot be sampled; reproduce: an item failed),
+    or the machine failed (memory, disk). 2: bad input; one line on stderr says what to change. 130, 143: ended by
+    Ctrl-C or SIGTERM. 141: nobody reads the output any more.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
@@ -55,11 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(unmask.__version__)
         return 0
     name, *rest = arguments
+    if name == "--completion":
+        return completion(rest)
     if name not in VERBS:
         close = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"the verbs are {', '.join(VERBS)}"
         print(f"unmask: there is no verb {name!r}; {hint}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     ready()
     try:
         code: int = importlib.import_module(f"unmask.cli.{name}").main(rest)
@@ -67,13 +77,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("unmask"):
             raise
-        print(f"unmask {name}: {error}; install it, or everything with: pip install 'unmask[all]'", file=sys.stderr)
-    except BrokenPipeError:  # whoever read our output has gone: say nothing, as other programs do
-        sys.stdout = None
-        return 141
-    except (ValueError, OSError) as error:
-        print(f"unmask {name}: {error}", file=sys.stderr)
-    return 1
+        print(f"unmask {name}: {error}; pip install unmask brings what is missing", file=sys.stderr)
+    return BAD_INPUT
+
+
+def completion(shells: Sequence[str]) -> int:
+    """Print what a shell needs to complete; it is put into a file once."""
+    from unmask.cli.options import guarded
+
+    def run() -> None:
+        from unmask.cli.completion import SHELLS, script
+
+        if len(shells) != 1:
+            raise ValueError(f"name one shell: {', '.join(SHELLS)}")
+        sys.stdout.write(script(shells[0]))
+
+    return guarded("--completion", run)
 
 
 def ready() -> None:

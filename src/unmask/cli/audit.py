@@ -14,7 +14,8 @@ from typing import Any
 from unmask.auditing import AuditReport, audit
 from unmask.auditing.normalisation import audit_normalisation
 from unmask.auditing.subjects import BUILTIN
-from unmask.cli.options import guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import guarded
 
 HELP = "package.module:function, from probabilities or logits [rows, classes] to ids; or a built-in subject; or 'list'"
 
@@ -44,9 +45,17 @@ class AuditOptions:
     """Print the report as JSON."""
 
 
+COMMAND = Command(
+    "audit",
+    AuditOptions,
+    {"subject": HELP},
+    ("unmask audit torch_multinomial", "unmask audit my_package.sampling:draw --budget 1e8"),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask audit``: 0 for exact, 1 for a fault, 2 if the subject could not be audited."""
-    chosen = parsed(AuditOptions, arguments, "audit", subject=HELP)
+    chosen = COMMAND.parsed(arguments)
 
     def audited() -> int:
         if chosen.subject == "list":
@@ -57,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         print(shown)
         return 0 if exact else 1
 
-    return guarded("audit", audited, failed=2)
+    return guarded("audit", audited)
 
 
 def run(chosen: AuditOptions) -> tuple[bool, str]:

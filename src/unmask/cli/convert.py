@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unmask.cli.options import CHECKPOINT_HELP, guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import CHECKPOINT_HELP, guarded
 from unmask.text.adapters import look
 from unmask.text.adapters.convert import to_mdlm, to_own
 from unmask.text.find import locate
@@ -30,10 +31,17 @@ class ConvertOptions:
     """Store float16, half the size; for the layout unmask."""
 
 
+COMMAND = Command(
+    "convert",
+    ConvertOptions,
+    {"path": CHECKPOINT_HELP, "out": "The folder to write, which must not exist"},
+    ("unmask convert mdlm.ckpt models/mdlm", "unmask convert kjv kjv-hub --to mdlm"),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask convert``."""
-    told = "The folder to write, which must not exist"
-    chosen = parsed(ConvertOptions, arguments, "convert", path=CHECKPOINT_HELP, out=told)
+    chosen = COMMAND.parsed(arguments)
     return guarded("convert", lambda: _convert(chosen))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, guarded, parsed, use_threads
+from unmask.cli.command import Command
+from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, check_number, guarded, use_threads
 from unmask.data.overlap import overlap
 from unmask.data.runs import RunData, data_of
 from unmask.data.tokens import TokenFile
@@ -47,8 +49,8 @@ class EvaluateOptions(OnMachine):
     """Masks of each sequence, stratified over the counts or times."""
     until: float | None = None
     """Make so many passes again until the error of the estimate is below this, in nats per token."""
-    sequences: int | None = None
-    """So many, evenly spaced. By default all."""
+    number: int | None = None
+    """So many sequences, evenly spaced. By default all."""
     split: Literal["train", "valid"] = "valid"
     """Which part of a corpus, of prepared data, or of a run's own."""
     batch: int | None = None
@@ -66,10 +68,17 @@ class EvaluateOptions(OnMachine):
     """Draw it there: where in the process the nats are, and how they are spread over the sequences."""
 
 
+COMMAND = Command(
+    "evaluate",
+    EvaluateOptions,
+    {"model": MODEL_HELP, "data": f"{DATA_HELP}. By default the run's own"},
+    ("unmask evaluate kjv kjv --number 64", "unmask evaluate runs/book --until 0.01 --output book.json"),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask evaluate``."""
-    data_help = f"{DATA_HELP}. Default: the run's own"
-    chosen = parsed(EvaluateOptions, arguments, "evaluate", model=MODEL_HELP, data=data_help)
+    chosen = COMMAND.parsed(arguments)
 
     def run() -> None:
         check_files(chosen, "output", "picture")
@@ -87,6 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     use_threads(chosen.threads)
+    check_number(chosen.number)
     if chosen.model.startswith(NGRAM):
         return _evaluated_ngram(chosen)
     model = load(chosen.model, device=processes.device(chosen.device))
@@ -107,7 +117,7 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
             by=chosen.by,
             passes=chosen.passes,
             until=chosen.until,
-            sequences=chosen.sequences,
+            sequences=chosen.number,
             batch=chosen.batch,
             seed=chosen.seed,
             partial=partial,
@@ -120,7 +130,7 @@ def _evaluated_ngram(chosen: EvaluateOptions) -> Evaluation:
     if not (order.isascii() and order.isdigit() and 1 <= int(order) <= LONGEST_NGRAM):
         raise ValueError(f"model={chosen.model!r}: it must be {NGRAM}N with N from 1 to {LONGEST_NGRAM}")
     train, tokens = train_and(chosen.split, chosen.data, progress=_preparing)
-    return evaluate_ngram(int(order), train, tokens, sequences=chosen.sequences)
+    return evaluate_ngram(int(order), train, tokens, sequences=chosen.number)
 
 
 def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunData | None) -> Iterator[str]:
@@ -183,7 +193,9 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
             column.justify = "right"
         for row in rows:
             table.add_row(*row)
-        Console(file=stream, highlight=False).print(table)
+        drawn = io.StringIO()  # rich ends the process, with 1, where nobody reads what it writes
+        Console(file=drawn, highlight=False).print(table)
+        stream.write(drawn.getvalue())
     lines = ["± are standard errors"] + ([] if bound.exact else [f"estimate: {OF_ESTIMATE}"])
     print("\n".join([*lines, f"sequences: {OVER_SEQUENCES}"]), file=stream)
 
@@ -215,13 +227,15 @@ def _display(stream: TextIO) -> Iterator[Progress | None]:
     if not stream.isatty():
         yield line
         return
-    columns: tuple[Any, ...] = rich.TextColumn("{task.completed:,.0f}/{task.total:,.0f} rows"), rich.BarColumn()
+    columns: tuple[Any, ...] = rich.TextColumn("{task.description}"), rich.BarColumn()
     columns += rich.TimeRemainingColumn(compact=True), rich.TextColumn("{task.fields[shown]}")
     with rich.Progress(*columns, console=Console(file=stream), transient=True) as bar:
-        task = bar.add_task("", total=None, shown="")
+        # How many rows there are is known with the first of them only.
+        task = bar.add_task("reading the data", total=None, shown="")
 
         def update(done: int, total: int, nats: float) -> None:
-            bar.update(task, completed=done, total=total, shown=f"{nats:.3f} nats per token so far")
+            shown = f"{nats:.3f} nats per token so far"
+            bar.update(task, completed=done, total=total, description=f"{done:,}/{total:,} rows", shown=shown)
 
         yield update
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from unmask.cli.options import MODEL_HELP, OnDevice, guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import MODEL_HELP, OnDevice, guarded
 from unmask.evaluate import processes
 from unmask.evaluate.data import found
 from unmask.evaluate.frontier.advice import TOLERANCE, advice
@@ -39,7 +40,7 @@ class FrontierOptions(OnDevice):
     """A folder for points.jsonl (one line per point, as they come), frontier.png and frontier.txt."""
     judge: str = "smollm2"
     """As in unmask judge: smollm2, stories15m, a left-to-right model of unmask, a causal model of transformers."""
-    num: int = 64
+    number: int = 64
     """Sequences per point."""
     samplers: str = DEFAULT_SAMPLERS
     """Of first-hitting, first-hitting-ahead (the same law in fewer calls), parallel, parallel-extrapolate,
@@ -76,15 +77,26 @@ class FrontierOptions(OnDevice):
     """The points as JSON lines on stdout, instead of the table and the recommendation."""
 
 
+COMMAND = Command(
+    "frontier",
+    FrontierOptions,
+    {"models": f"One or more of: {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}"},
+    (
+        "unmask frontier kjv kjv-ar --judge smollm2 --out frontier",
+        "unmask frontier runs/book --judge kjv-ar --number 16 --steps 8,32 --out frontier-book",
+    ),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask frontier``."""
-    told = f"One or more of: {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}"
-    chosen = parsed(FrontierOptions, arguments, "frontier", models=told)
-    if not chosen.models:
-        print("unmask frontier: name at least one model; --help says everything", file=sys.stderr)
-        return 2
+    chosen = COMMAND.parsed(arguments)
 
     def run() -> None:
+        if not chosen.models:
+            raise ValueError("name at least one model; --help says everything")
+        if chosen.number < 2:
+            raise ValueError(f"--number must be at least 2, for the intervals, got {chosen.number}")
         with processes.joined():
             points = _measured(chosen)
             if processes.main():
@@ -98,7 +110,7 @@ def _measured(chosen: FrontierOptions) -> list[Point]:
     samplers, steps = _names(chosen.samplers), _numbers("steps", chosen.steps, int)
     temperatures = _numbers("temperatures", chosen.temperatures, float)
     conditions = Conditions(
-        num=chosen.num, length=chosen.length, seed=chosen.seed, batch=chosen.batch, level=chosen.level
+        num=chosen.number, length=chosen.length, seed=chosen.seed, batch=chosen.batch, level=chosen.level
     )
     folder = Path(chosen.out)
     if processes.main():

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unmask.cli import texts
-from unmask.cli.options import MODEL_HELP, guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import MODEL_HELP, guarded
 
 TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it from stdin'
 
@@ -27,9 +28,20 @@ class InfillOptions(texts.TextOptions):
     """Each such character is a blank of one token instead, and underscores are text."""
 
 
+COMMAND = Command(
+    "infill",
+    InfillOptions,
+    {"model": MODEL_HELP, "text": TEXT_HELP},
+    (
+        'unmask infill kjv "In the ____ God ____ the heaven"',
+        'unmask infill kjv "And God said, ____________" --number 4 --seed 2',
+    ),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask infill``."""
-    chosen = parsed(InfillOptions, texts.read("infill", arguments), "infill", model=MODEL_HELP, text=TEXT_HELP)
+    chosen = COMMAND.parsed(texts.read("infill", arguments))
     return guarded("infill", lambda: _infill(chosen))
 
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unmask.cli.options import CHECKPOINT_HELP, guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import CHECKPOINT_HELP, guarded
 from unmask.text.adapters.report import inspect, lines
 from unmask.text.find import locate
 
@@ -24,9 +25,14 @@ class InspectOptions:
     """One JSON object."""
 
 
+COMMAND = Command(
+    "inspect", InspectOptions, {"path": CHECKPOINT_HELP}, ("unmask inspect kjv", "unmask inspect mdlm.ckpt --json")
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask inspect``."""
-    chosen = parsed(InspectOptions, arguments, "inspect", path=CHECKPOINT_HELP)
+    chosen = COMMAND.parsed(arguments)
 
     def run() -> int:
         report = inspect(locate(chosen.path))

@@ -14,7 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unmask.cli.options import OnDevice, check_files, guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import OnDevice, check_files, guarded
 from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
@@ -73,9 +74,17 @@ class JudgeOptions(OnDevice):
     """Draw it there, as PNG: each sequence's perplexity over its entropy."""
 
 
+COMMAND = Command(
+    "judge",
+    JudgeOptions,
+    {"samples": SAMPLES_HELP},
+    ("unmask judge samples.jsonl", "unmask judge samples.jsonl --judge kjv-ar --picture judged.png"),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask judge``."""
-    chosen = parsed(JudgeOptions, arguments, "judge", samples=SAMPLES_HELP)
+    chosen = COMMAND.parsed(arguments)
 
     def run() -> None:
         if not 0 < chosen.level < 1:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unmask.cli.options import guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import guarded
 from unmask.text.fetch import cache_folder
 from unmask.text.find import Known, available, describe
 from unmask.text.weights import NAMED
@@ -20,9 +21,12 @@ class ModelsOptions:
     """One JSON line per model."""
 
 
+COMMAND = Command("models", ModelsOptions, {}, ("unmask models", "unmask models --json"))
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask models``."""
-    chosen = parsed(ModelsOptions, arguments, "models")
+    chosen = COMMAND.parsed(arguments)
     return guarded("models", lambda: _models(chosen))
 
 

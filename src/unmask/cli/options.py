@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
+import errno
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Any
 
 import torch
 
+from unmask.cli import BAD_INPUT, CLOSED, FAILED, INTERRUPTED
+
 MODEL_HELP = "A name that unmask models lists, a run's folder, or ORG/NAME on the Hugging Face hub"
 DATA_HELP = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, a .tokens file, or a text"
+# What the system says about a file that was named on the command line.
+OF_INPUT = {
+    errno.ENOENT: "there is no such file or folder",
+    errno.EISDIR: "it is a folder, and a file is needed",
+    errno.ENOTDIR: "a part of this path is a file and no folder",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EEXIST: "it exists already",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "it is a link that leads in a circle",
+}
 CHECKPOINT_HELP = "A folder or a file (.safetensors, .ckpt, .bin, .pt, .pth), a name of unmask models, or ORG/NAME"
-
-Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,40 +48,10 @@ class OnMachine(OnDevice):
     """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
 
 
-def parsed(options: type[Chosen], arguments: Sequence[str], verb: str, **positional: str) -> Chosen:
-    """The options from the command line. tyro leaves with 2 where they are wrong, and with 0 after --help.
+def guarded(verb: str, run: Callable[[], int | None], *, stopped: Callable[[], str] | None = None) -> int:
+    """Run a verb and tell its exit code; the table is in ``unmask.cli.main``. What went wrong is said in one line.
 
-    positional: which of the fields stand without a flag, in this order, each with its help.
-    """
-    try:
-        import tyro
-    except ImportError as error:
-        raise ModuleNotFoundError("the command line needs tyro: pip install 'unmask[cli]'", name="tyro") from error
-    known, hints = {one.name: one for one in fields(options)}, get_type_hints(options)  # type: ignore[arg-type]
-    given: list[Any] = []
-    for name, text in positional.items():
-        optional, several = known[name].default is not MISSING, hints[name] == tuple[str, ...]
-        shown = f"{name.upper().removesuffix('S')} ..." if several else name.upper()
-        about = tyro.conf.arg(help=text, metavar=f"[{shown}]" if optional else shown)
-        kind: Any = Annotated[hints[name], tyro.conf.Positional, about]
-        given.append((name, kind, field(default=known[name].default)) if optional else (name, kind))
-    Parsed: Any = make_dataclass("Parsed", given, bases=(options,), frozen=True, kw_only=True)
-    chosen: Chosen = tyro.cli(
-        Parsed,
-        args=list(arguments),
-        prog=f"unmask {verb}",
-        description=inspect.cleandoc(options.__doc__ or ""),
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
-    )
-    return chosen
-
-
-def guarded(
-    verb: str, run: Callable[[], int | None], *, failed: int = 1, stopped: Callable[[], str] | None = None
-) -> int:
-    """Run a verb: what it returns, or 0; ``failed`` with one line for what went wrong; 130 after Ctrl-C.
-
-    stopped: what to say then. 141, in silence, when nobody reads stdout any more.
+    stopped: what to say after Ctrl-C.
     """
     try:
         try:
@@ -82,15 +63,29 @@ def guarded(
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # what is still in the buffer must go somewhere when Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return CLOSED
     except KeyboardInterrupt:
         if stopped and int(os.environ.get("RANK", 0)) == 0:
             print(stopped(), file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except (ValueError, OSError, ImportError, torch.OutOfMemoryError) as error:
-        if int(os.environ.get("RANK", 0)) == 0:  # of several processes one speaks
-            print(f"unmask {verb}: {' '.join(str(error).split())}", file=sys.stderr)
-        return failed
+        return told(verb, error)
+
+
+def told(verb: str, error: Exception) -> int:
+    """Say in one line what went wrong, and return the exit code that goes with it."""
+    if int(os.environ.get("RANK", 0)) == 0:  # of several processes one speaks
+        print(f"unmask {verb}: {sentence(error)}", file=sys.stderr)
+    unforeseen = isinstance(error, OSError) and error.errno is not None and error.errno not in OF_INPUT
+    return FAILED if unforeseen or isinstance(error, torch.OutOfMemoryError) else BAD_INPUT
+
+
+def sentence(error: Exception) -> str:
+    """An error in one line, the system's own in words."""
+    if not isinstance(error, OSError) or error.filename is None or error.errno is None:
+        return " ".join(str(error).split())
+    said = OF_INPUT.get(error.errno)
+    return f"{os.fsdecode(error.filename)}: {said or error.strerror or error}"
 
 
 @contextmanager
@@ -113,6 +108,11 @@ def check_files(chosen: Any, *names: str) -> None:
         value = getattr(chosen, name)
         if value is not None and (Path(value).is_dir() or not Path(value).absolute().parent.is_dir()):
             raise ValueError(f"--{name} {value}: {'it is' if Path(value).is_dir() else 'it is in no'} folder")
+
+
+def check_number(number: int | None) -> None:
+    if number is not None and number < 1:
+        raise ValueError(f"--number must be at least 1, got {number}")
 
 
 def use_threads(count: int | None) -> None:

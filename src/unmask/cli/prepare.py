@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from unmask.cli.options import guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import guarded
 from unmask.data import corpora
 from unmask.data.prepare import Progress, prepare
 from unmask.data.tokens import TokenFile
@@ -53,9 +54,20 @@ class PrepareOptions:
     """Whether such a dataset is streamed instead of downloaded first."""
 
 
+COMMAND = Command(
+    "prepare",
+    PrepareOptions,
+    HELP,
+    (
+        "unmask prepare book.txt data/book",
+        "unmask prepare molecules.csv data/molecules --column smiles --tokenizer smiles",
+    ),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask prepare``."""
-    chosen = parsed(PrepareOptions, arguments, "prepare", **HELP)
+    chosen = COMMAND.parsed(arguments)
 
     def prepared() -> None:
         with display(sys.stderr) as progress:

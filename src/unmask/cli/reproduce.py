@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.cli.options import guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import guarded
 from unmask.models.files import write_whole
 from unmask.reproduce import files
 from unmask.reproduce.item import Settings
@@ -35,9 +36,17 @@ class ReproduceOptions:
     """Who judges texts of trained models; the oracle is judged by the truth."""
 
 
+COMMAND = Command(
+    "reproduce",
+    ReproduceOptions,
+    {"names": HELP},
+    ("unmask reproduce list", "unmask reproduce largest_gumbel variance_reduction --fast --out results"),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask reproduce``."""
-    chosen = parsed(ReproduceOptions, arguments, "reproduce", names=HELP)
+    chosen = COMMAND.parsed(arguments)
     return guarded("reproduce", lambda: _reproduce(chosen))
 
 

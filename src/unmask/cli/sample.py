@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.cli import texts, trace
-from unmask.cli.options import MODEL_HELP, guarded, parsed
+from unmask.cli.command import Command
+from unmask.cli.options import MODEL_HELP, guarded
 from unmask.text.find import DEFAULT, default, tokenizer_of
 
 if TYPE_CHECKING:
@@ -34,9 +35,20 @@ class SampleOptions(texts.TextOptions):
     """Replay what --json saved in this file, or on stdin (-), instead of sampling."""
 
 
+COMMAND = Command(
+    "sample",
+    SampleOptions,
+    {"model": f"{MODEL_HELP}. By default {DEFAULT}"},
+    (
+        'unmask sample kjv --steps 32 --prompt "And God said"',
+        "unmask sample molecules --number 10 --json --output molecules.jsonl",
+    ),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask sample``."""
-    chosen = parsed(SampleOptions, texts.read("sample", arguments), "sample", model=f"{MODEL_HELP}. Default: {DEFAULT}")
+    chosen = COMMAND.parsed(texts.read("sample", arguments))
     return guarded("sample", lambda: _sample(chosen) if chosen.watch is None else _watch(chosen, chosen.watch))
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.cli.options import MODEL_HELP, OnMachine, device_named, guarded, parsed, use_threads
+from unmask.cli.command import Command
+from unmask.cli.options import MODEL_HELP, OnMachine, device_named, guarded, use_threads
 from unmask.serve.engine.limits import Limits
 from unmask.text.find import Known, available, default, describe, load, locate
 
@@ -47,10 +48,17 @@ class ServeOptions(OnMachine):
     limits: Limits = field(default_factory=Limits)
 
 
+COMMAND = Command(
+    "serve",
+    ServeOptions,
+    {"models": f"{MODEL_HELP}; several if you like. By default every model in the box"},
+    ("unmask serve", "unmask serve runs/book kjv --port 8080"),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask serve``. 0 after SIGTERM or Ctrl-C; 1 with one line for what went wrong."""
-    told = f"{MODEL_HELP}; several if you like. Default: every model in the box"
-    chosen = parsed(ServeOptions, arguments, "serve", models=told)
+    """Run ``unmask serve``. 0 after SIGTERM or Ctrl-C; 2 with one line for what was wrong."""
+    chosen = COMMAND.parsed(arguments)
     return guarded("serve", lambda: _serve(chosen))
 
 

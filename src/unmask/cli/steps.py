@@ -11,7 +11,17 @@ from typing import Literal
 import torch
 
 from unmask import sample, theory
-from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, device_named, guarded, parsed, use_threads
+from unmask.cli.command import Command
+from unmask.cli.options import (
+    DATA_HELP,
+    MODEL_HELP,
+    OnMachine,
+    check_files,
+    check_number,
+    device_named,
+    guarded,
+    use_threads,
+)
 from unmask.evaluate.data import found
 from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_profile
 from unmask.models.files import write_whole
@@ -35,11 +45,11 @@ class StepsOptions(OnMachine):
     data: str | None = None
     split: Literal["train", "valid"] = "valid"
     """Which part of a corpus or of prepared data."""
-    sequences: int | None = None
-    """So many of the data, evenly spaced. By default all."""
+    number: int | None = None
+    """So many sequences of the data, evenly spaced. By default all."""
     passes: int | None = None
     """Of each sequence. By default one for every number of visible tokens."""
-    number: int = 4
+    samples: int = 4
     """Samples that the calls of --ahead are measured on; 0 measures none."""
     seed: int = 0
     """Of the masks and of the samples."""
@@ -49,23 +59,31 @@ class StepsOptions(OnMachine):
     """Write the profile there; as profile.json in the model's folder it comes with the model."""
 
 
+COMMAND = Command(
+    "steps",
+    StepsOptions,
+    {"model": MODEL_HELP, "data": f"{DATA_HELP}; without it, the profile that comes with the model"},
+    ("unmask steps kjv", "unmask steps runs/book book.txt --number 64"),
+)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask steps``."""
-    about = f"{DATA_HELP}; without it, the profile that comes with the model"
-    chosen = parsed(StepsOptions, arguments, "steps", model=MODEL_HELP, data=about)
+    chosen = COMMAND.parsed(arguments)
     return guarded("steps", lambda: _steps(chosen))
 
 
 def _steps(chosen: StepsOptions) -> None:
     check_files(chosen, "output")
     use_threads(chosen.threads)
+    check_number(chosen.number)
     model = load(chosen.model, device=device_named(chosen.device))
     profile = _profile(chosen, model)
     if chosen.output is not None:
         write_whole(Path(chosen.output), (profile.to_json() + "\n").encode())
     length = len(profile.nats)
     costs = _costs(profile, [n for n in _powers(length) if n >= min(4, length)])
-    ahead = {window: _calls(model, length, window, chosen) for window in WINDOWS if chosen.number}
+    ahead = {window: _calls(model, length, window, chosen) for window in WINDOWS if chosen.samples}
     if chosen.json:
         record = {"model": chosen.model, "profile": asdict(profile), "costs": [asdict(cost) for cost in costs]}
         print(json.dumps(record | {"ahead": ahead}))
@@ -80,7 +98,7 @@ def _profile(chosen: StepsOptions, model: Model) -> EntropyProfile:
             raise ValueError(f"{chosen.model} comes with no profile: give DATA to measure it on, such as held-out text")
         return EntropyProfile.from_json((folder / PROFILE).read_text(encoding="utf-8"))
     with found(chosen.data, model, split=chosen.split) as tokens:
-        num = min(chosen.sequences or len(tokens), len(tokens))
+        num = min(chosen.number or len(tokens), len(tokens))
         rows = tokens.sequences(torch.arange(num) * len(tokens) // max(num, 1))
     return entropy_profile(model.denoiser, rows, passes=chosen.passes, schedule=model.schedule, seed=chosen.seed)
 
@@ -101,7 +119,7 @@ def _costs(profile: EntropyProfile, steps: Sequence[int]) -> list[theory.Paralle
 def _calls(model: Model, length: int, window: int, chosen: StepsOptions) -> float:
     """The mean number of calls of a sequence that looks ahead."""
     made = sample(
-        model.denoiser, num=chosen.number, length=length, ahead=window, schedule=model.schedule, seed=chosen.seed
+        model.denoiser, num=chosen.samples, length=length, ahead=window, schedule=model.schedule, seed=chosen.seed
     )
     return float(made.nfe.double().mean())
 
@@ -129,5 +147,5 @@ def _lines(
     lines += [f"  {cost.steps:7d} {cost.equal:14.2f} {cost.optimal:16.2f}" for cost in costs]
     if ahead:
         each = ", ".join(f"{calls:.1f} calls with a window of {window}" for window, calls in ahead.items())
-        lines += ["", f"looking ahead (--ahead) loses none: {each}, the mean of {chosen.number} sequences"]
+        lines += ["", f"looking ahead (--ahead) loses none: {each}, the mean of {chosen.samples} sequences"]
     return lines

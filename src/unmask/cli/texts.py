@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unmask.cli import trace
-from unmask.cli.options import OnMachine, check_files, device_named, use_threads
+from unmask.cli.options import OnMachine, check_files, check_number, device_named, use_threads
 from unmask.models.files import write_whole
 from unmask.sampler import Step
 from unmask.samplers.names import SamplerOptions, moved
@@ -63,8 +63,7 @@ def read(verb: str, arguments: Sequence[str]) -> list[str]:
 
 def model_for(chosen: TextOptions, name: str) -> Model:
     """The model as it was asked for: on its device, compiled or as it is."""
-    if chosen.number < 1:
-        raise ValueError(f"--number must be at least 1, got {chosen.number}")
+    check_number(chosen.number)
     check_files(chosen, "output")
     use_threads(chosen.threads)
     model = load(name, device=device_named(chosen.device))

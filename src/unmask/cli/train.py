@@ -6,10 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import fields, make_dataclass
-from typing import Annotated, Any
+from dataclasses import fields
+from typing import Any
 
-from unmask.cli.options import short_warnings
+from unmask.cli import FAILED, INTERRUPTED
+from unmask.cli.command import Command
+from unmask.cli.options import short_warnings, told
 from unmask.cli.train_display import display
 from unmask.data.prepare import Progress
 from unmask.train.config import TrainConfig, read_toml
@@ -19,9 +21,18 @@ from unmask.train.loop import train
 from unmask.train.run import stored_config
 from unmask.train.signals import Interrupted
 
+COMMAND = Command(
+    "train",
+    TrainConfig,
+    {"data": "A corpus (kjv, text8, moses, digits, ...), prepared data, or text to be prepared on the way."},
+    ("unmask train book.txt --out runs/book", "unmask train kjv --out runs/kjv --preset mini --steps 2000"),
+    note="--config FILE.toml reads settings from a file; flags overrule it.",
+    pairs=True,
+)
+
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask train`` with these arguments. 0; 143 or 130 after a signal; 1 with one line for what went wrong."""
+    """Run ``unmask train`` with these arguments. 0; 143 or 130 after a signal; 2 with one line for what was wrong."""
     try:
         config = parse(arguments)
         main_process = int(os.environ.get("RANK", 0)) == 0
@@ -32,22 +43,16 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        return 130
-    except (ValueError, ImportError, OSError, NotFinite) as error:
+        return INTERRUPTED
+    except NotFinite as error:
         print(f"unmask train: {error}", file=sys.stderr)
-        return 1
+        return FAILED
+    except (ValueError, ImportError, OSError) as error:
+        return told("train", error)
 
 
 def parse(arguments: Sequence[str]) -> TrainConfig:
     """Flags over --config FILE over the stored configuration of a run that is resumed over the defaults."""
-    try:
-        import tyro
-    except ImportError as error:
-        raise ImportError("the command line needs tyro: pip install 'unmask[cli]'") from error
-
-    help_text = "A corpus (kjv, text8, moses, digits, ...), prepared data, or text to be prepared on the way."
-    positional = Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=help_text, metavar="DATA")]
-    Arguments: Any = make_dataclass("Arguments", [("data", positional)], bases=(TrainConfig,), frozen=True)
     rest, file = _taken(list(arguments), "--config")
     settings: dict[str, Any] = read_toml(file) if file else {}
     _, out = _taken(list(arguments), "--out")
@@ -55,16 +60,7 @@ def parse(arguments: Sequence[str]) -> TrainConfig:
         stored = stored_config(out or settings.get("out", TrainConfig.out))
         if stored is not None:
             settings = {field.name: getattr(stored, field.name) for field in fields(stored)} | settings
-    default: Any = tyro.MISSING_NONPROP
-    if settings:
-        default = Arguments(**({"data": tyro.MISSING} | settings))
-    parsed = tyro.cli(
-        Arguments,
-        args=rest,
-        default=default,
-        prog="unmask train",
-        description=f"{TrainConfig.__doc__} --config FILE.toml reads settings from a file; flags come before it.",
-    )
+    parsed = COMMAND.parsed(rest, settings)
     return TrainConfig(**{field.name: getattr(parsed, field.name) for field in fields(TrainConfig)})
 
 

@@ -127,7 +127,8 @@ def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:
     if HUB_ID.fullmatch(name) and not Path(name).expanduser().parent.is_dir():
         return None
     known = sorted({*boxed, *cached})
-    close = difflib.get_close_matches(name, [*known, *NAMED], n=1)
+    names = {known_name.lower(): known_name for known_name in (*NAMED, *known)}
+    close = [names[found] for found in difflib.get_close_matches(name.lower(), names, n=1)]
     by_name = f"by name there are {', '.join(known) or 'none'}, and to be fetched {', '.join(NAMED)}"
     there = f"did you mean {close[0]!r}?" if close else by_name
     raise ValueError(f"there is no model {name!r}: {there}; otherwise give a run's folder, or a hub id ORG/NAME")

@@ -305,7 +305,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         str(causal),
         "--judge",
         str(judge),
-        "--num",
+        "--number",
         "6",
         "--batch",
         "4",
@@ -354,12 +354,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (["--steps", "4,x"], "--steps must be whole numbers"),
         (["--samplers", "euler"], "'euler' is not one of first-hitting"),
-        (["--num", "1"], "num must be at least 2"),
+        (["--number", "1"], "--number must be at least 2"),
         (["--temperatures", ""], "--temperatures must be numbers"),
     ],
 )
 def test_a_wrong_command(wrong: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert frontier_command.main([str(tmp_path), "--out", str(tmp_path / "out"), *wrong]) == 1
+    assert frontier_command.main([str(tmp_path), "--out", str(tmp_path / "out"), *wrong]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -105,7 +105,7 @@ def test_what_cannot_be_converted_is_told_and_nothing_is_written(tmp_path, capsy
         ((str(tmp_path / "none"), "out"), "there is no model"),
     ):
         given = [str(tmp_path / "out") if argument == "out" else argument for argument in arguments]
-        assert main(["convert", *given]) == 1
+        assert main(["convert", *given]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -156,7 +156,7 @@ def test_inspect_says_why_not(tmp_path, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["format"] is None and said["parameters"] == 6 and "of no known kind" in said["why_not"]
     (tmp_path / "broken.ckpt").write_bytes(b"PK\x03\x04 and nothing more")
-    assert main(["inspect", str(tmp_path / "broken.ckpt")]) == 1
+    assert main(["inspect", str(tmp_path / "broken.ckpt")]) == 2
     assert "is not a whole torch file" in capsys.readouterr().err
 
 

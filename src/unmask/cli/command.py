@@ -1,0 +1,109 @@
+"""A verb's command line: a dataclass of options, read by tyro, with help that a person can read."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, make_dataclass
+from dataclasses import field as new_field
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Chosen = TypeVar("Chosen")
+
+
+@dataclass(frozen=True)
+class Command(Generic[Chosen]):
+    """What a verb understands.
+
+    options: a dataclass; the string below a field is its help. positional: which of its fields stand without a flag, in
+    this order, each with its help. examples: two command lines to begin with. pairs: whether every switch has --X and
+    --no-X, for options whose defaults come from a file.
+    """
+
+    verb: str
+    options: type[Chosen]
+    positional: Mapping[str, str]
+    examples: tuple[str, ...]
+    note: str = ""
+    pairs: bool = False
+
+    def parsed(self, arguments: Sequence[str], defaults: Mapping[str, Any] | None = None) -> Chosen:
+        """The options from the command line. tyro leaves with 2 where they are wrong, and with 0 after --help.
+
+        defaults: in the place of the dataclass's own.
+        """
+        import tyro
+
+        kind = self._kind()
+        known: Any = tyro.MISSING_NONPROP
+        if defaults:
+            known = kind(**(dict.fromkeys(self.positional, tyro.MISSING) | dict(defaults)))
+        chosen: Chosen = tyro.cli(kind, args=list(arguments), default=known, **self._how())
+        return chosen
+
+    def parser(self) -> Any:
+        """The same as a parser of argparse: for whoever wants to know the options."""
+        import tyro
+
+        return tyro.extras.get_parser(self._kind(), **self._how())
+
+    def _how(self) -> dict[str, Any]:
+        import tyro
+
+        examples = "\n".join(f"  {example}" for example in self.examples)
+        about = " ".join(part for part in (inspect.cleandoc(self.options.__doc__ or ""), self.note) if part)
+        config = (tyro.conf.OmitArgPrefixes, *(() if self.pairs else (tyro.conf.FlagCreatePairsOff,)))
+        return {"prog": f"unmask {self.verb}", "description": f"{about}\n\nexamples:\n{examples}", "config": config}
+
+    def _kind(self) -> Any:
+        """The dataclass with what tyro is to show of each field."""
+        hints, told = get_type_hints(self.options), documented(self.options)
+        known: dict[str, Field[Any]] = {one.name: one for one in fields(self.options)}  # type: ignore[arg-type]
+        ordered = [*self.positional, *(name for name in known if name not in self.positional)]
+        redeclared = []
+        for name in ordered:
+            if not isinstance(known[name].default_factory, type(MISSING)):
+                continue  # options of their own, which stay as they are
+            kind = self._annotated(name, hints[name], known[name].default, told.get(name, ""))
+            given = () if known[name].default is MISSING else (new_field(default=known[name].default),)
+            redeclared.append((name, kind, *given))
+        return make_dataclass("Parsed", redeclared, bases=(self.options,), frozen=True, kw_only=True)
+
+    def _annotated(self, name: str, hint: Any, default: Any, told: str) -> Any:
+        import tyro
+
+        about: dict[str, Any] = {"help": self.positional.get(name) or told or None}
+        several = hint == tuple[str, ...]
+        if default in (None, "", ()) or (isinstance(default, bool) and not self.pairs) or several:
+            about["help_behavior_hint"] = ""  # the help says what happens without it
+        if default is None:
+            about["metavar"] = metavar(hint)
+        if name not in self.positional:
+            return Annotated[hint, tyro.conf.arg(**about)]
+        shown = f"{name.upper().removesuffix('S')} ..." if several else name.upper()
+        about["metavar"] = shown if default is MISSING else f"[{shown}]"
+        return Annotated[hint, tyro.conf.Positional, tyro.conf.arg(**about)]
+
+
+def metavar(hint: Any) -> str:
+    """A type as the help shows it; None is what the option is when it is left out."""
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(map(str, get_args(hint))) + "}"
+    if get_origin(hint) in (Union, types.UnionType):
+        return "|".join(metavar(part) for part in get_args(hint) if part is not type(None))
+    return "{True,False}" if hint is bool else str(getattr(hint, "__name__", hint)).upper()
+
+
+def documented(options: type) -> dict[str, str]:
+    """The string below each field of a dataclass, in one line."""
+    found: dict[str, str] = {}
+    for kind in reversed(options.__mro__[:-1]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for one, below in zip(body.body, body.body[1:], strict=False):
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(below, ast.Expr):
+                found[one.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return found
