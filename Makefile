@@ -3,28 +3,43 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEMO   := $(VENV)/.installed-demo
+# Where torch comes without CUDA: 200 MB instead of gigabytes. It is asked where there is no NVIDIA GPU.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 # Threads that spin while they wait collapse beside another process (docs/speed.md).
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help demo browser test test-all lint bench clean
+.PHONY: help demo browser test test-all test-wheel lint bench clean
 
 help:
 	@echo "make demo      see a model unmask text, and the float32 fault shown and gone"
 	@echo "make test      lint and the ordinary tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the long tests too"
+	@echo "make test-wheel  build wheel and sdist, and try each in a venv of its own"
 	@echo "make lint      ruff, mypy --strict on src, and the direction of imports"
 	@echo "make browser   as root on Debian: install the Chromium that the tests of the page drive"
 	@echo "make bench     benchmarks: ratios measured in one run"
 	@echo "make clean     remove the .venv and caches"
 
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "unmask needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V): run make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up $(VENV) (once; a few minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PYTHON) -m venv $(VENV)
+	@command -v nvidia-smi >/dev/null || $(PIP) --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX) torch 2>/dev/null || true
+
+# A file that is older than its prerequisites is installed again; the venv itself is made once.
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what the demo needs into $(VENV): once, one to three minutes, most of it torch"
+	@$(PIP) -e '.[plot]'
 	@touch $@
 
-demo: $(STAMP)
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what development needs into $(VENV): once, two to five minutes"
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(DEMO)
+
+demo: $(DEMO)
+	@echo "The demo takes about a minute"
 	@$(BIN)/python -m unmask.cli.demo
 
 lint: $(STAMP)
@@ -42,6 +57,9 @@ test: lint
 
 test-all: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m ''
+
+test-wheel: $(STAMP)
+	$(BIN)/pytest -m slow tests/test_install.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.sampling --output sampling.json --picture sampling.png

@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -61,10 +60,10 @@ def test_the_demo_shows_text_a_verse_a_digit_molecules_the_fault_and_what_to_typ
     assert done.returncode == 0, done.stderr
     verses = re.findall(r"^  In the beginning God .+ the heaven and the .+\.$", done.stdout, re.MULTILINE)
     assert len(verses) == 3
-    tables = re.findall(r"^  (as published|exact).*?(\d+) +([\d.]+) +([\d.]+) +([\d.]+)$", done.stdout, re.MULTILINE)
+    tables = re.findall(r"^  (as published|exact).*? ([\d.]+) +([\d.]+)$", done.stdout, re.MULTILINE)
     assert [name for name, *_ in tables] == ["as published", "exact"] * 2
-    published, exact = (float(perplexity) for *_, perplexity in tables[2:])
-    assert published < exact  # the fault, for the demo's seed
+    for published, exact in (tables[:2], tables[2:]):  # the fault, for the demo's seed
+        assert float(published[1]) < float(exact[1]) and float(published[2]) < float(exact[2])
     assert "unmask infill kjv" in done.stdout
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
@@ -136,17 +135,3 @@ def test_a_short_sample_runs_functions_of_at_most_25_files(tmp_path):
     assert done.returncode == 0, done.stderr
     files = done.stdout.split()
     assert "sampling.py" in files and len(files) <= 25, files
-
-
-def test_the_wheel_holds_the_whole_package(tmp_path):
-    done = run("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path), cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-        metadata = archive.read(next(n for n in names if n.endswith("METADATA"))).decode()
-    files = [p for p in (ROOT / "src/unmask").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
-    wanted = {str(p.relative_to(ROOT / "src")) for p in files}
-    assert {"unmask/py.typed", "unmask/box/kjv/model.safetensors"} <= wanted <= names
-    required = re.findall(r"^Requires-Dist: ([a-z0-9_-]+)[^;\n]*$", metadata, re.MULTILINE)
-    assert sorted(required) == ["numpy", "torch"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -307,26 +305,3 @@ def test_push_to_hub_uploads_the_same_folder(tmp_path: Path, monkeypatch: pytest
     back = DDiT.from_pretrained(tmp_path / "uploaded")
     assert torch.equal(back(TOKENS), model(TOKENS)) and back.card == CARD
     assert "the King James Bible" in (tmp_path / "uploaded" / "README.md").read_text()
-
-
-def test_without_huggingface_hub_folders_work_and_the_hub_is_named(folder: Path) -> None:
-    code = f"""
-import sys
-sys.modules["huggingface_hub"] = None
-from unmask.models.ddit import DDiT
-model = DDiT.from_pretrained({str(folder)!r})
-model.save_pretrained({str(folder / "again")!r})
-DDiT.from_pretrained({str(folder / "again")!r})
-for act in (lambda: model.push_to_hub("a/b"), lambda: DDiT.from_pretrained("a/b")):
-    try:
-        act()
-    except ImportError as error:
-        print(error)
-sys.modules["safetensors"] = sys.modules["safetensors.torch"] = None
-try:
-    DDiT.from_pretrained({str(folder)!r})
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.count("pip install 'unmask[hub]'") == 3 and done.stdout.count("\n") == 3

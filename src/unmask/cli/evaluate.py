@@ -181,21 +181,17 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
         [unit, f"{value:.6g}", *([] if bound.exact else [_error(estimate)]), _error(over)]
         for unit, (value, estimate, over) in bound.units().items()
     ]
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        for row in (header, *rows):
-            print("  ".join(f"{cell:>18}" for cell in row), file=stream)
-    else:
-        table = Table(*header)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for row in rows:
-            table.add_row(*row)
-        drawn = io.StringIO()  # rich ends the process, with 1, where nobody reads what it writes
-        Console(file=drawn, highlight=False).print(table)
-        stream.write(drawn.getvalue())
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    drawn = io.StringIO()  # rich ends the process, with 1, where nobody reads what it writes
+    Console(file=drawn, highlight=False).print(table)
+    stream.write(drawn.getvalue())
     lines = ["± are standard errors"] + ([] if bound.exact else [f"estimate: {OF_ESTIMATE}"])
     print("\n".join([*lines, f"sequences: {OVER_SEQUENCES}"]), file=stream)
 
@@ -218,15 +214,12 @@ def _display(stream: TextIO) -> Iterator[Progress | None]:
             last = time.monotonic()
             print(f"{done:,} of {total:,} rows, {nats:.3f} nats per token so far", file=stream, flush=True)
 
-    try:
-        from rich import progress as rich
-        from rich.console import Console
-    except ImportError:
-        yield line
-        return
     if not stream.isatty():
         yield line
         return
+    from rich import progress as rich
+    from rich.console import Console
+
     columns: tuple[Any, ...] = rich.TextColumn("{task.description}"), rich.BarColumn()
     columns += rich.TimeRemainingColumn(compact=True), rich.TextColumn("{task.fields[shown]}")
     with rich.Progress(*columns, console=Console(file=stream), transient=True) as bar:

@@ -77,12 +77,10 @@ def _boxed() -> list[str]:
 
 
 def _serve(options: ServeOptions) -> None:
-    try:
-        import uvicorn
+    import uvicorn
 
-        from unmask.serve.http.app import create_app
-    except ImportError as error:
-        raise ImportError(f"serving needs {error.name}: pip install 'unmask[serve]'") from error
+    from unmask.serve.http.app import create_app
+
     use_threads(options.threads)
     token = _token(options)
     loopback = options.host == "localhost" or _is_loopback(options.host)

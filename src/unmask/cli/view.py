@@ -33,7 +33,7 @@ Span = tuple[str, str]  # text and its style
 
 @contextmanager
 def view(
-    tokenizer: Tokenizer | Foreign,
+    tokenizer: Tokenizer | Foreign | None,
     canvas: Tensor,
     mask_id: int,
     *,
@@ -43,7 +43,8 @@ def view(
 ) -> Iterator[Callable[[Step], None]]:
     """A callback that shows sequence 0 of the canvas [B, L] and the bar on a terminal, and nothing anywhere else.
 
-    width: characters per token on average. with_canvas=False shows the bar alone. It is all gone in the end.
+    width: characters per token on average. with_canvas=False shows the bar alone,
+    and needs no tokenizer. It is all gone in the end.
     """
     console = _console(stream)
     if console is None:
@@ -69,7 +70,7 @@ class CanvasView:
 
     def __init__(
         self,
-        tokenizer: Tokenizer | Foreign,
+        tokenizer: Tokenizer | Foreign | None,
         canvas: Tensor,
         mask_id: int,
         *,
@@ -113,6 +114,7 @@ class CanvasView:
 
     def spans(self) -> Iterable[Span]:
         """The canvas of sequence 0 in pieces of one style."""
+        assert self.tokenizer is not None
         ids = self.tokens[0].tolist() if len(self.tokens) else []
         styles = [self._style(position, i) for position, i in enumerate(ids)]
         ids = [(self.guesses or {}).get(position, i) if i == self.mask_id else i for position, i in enumerate(ids)]
@@ -247,9 +249,7 @@ def _console(stream: TextIO) -> Any:
     """rich's console for a terminal that can move its cursor, or None."""
     if not stream.isatty():
         return None
-    try:
-        from rich.console import Console
-    except ImportError:
-        return None
+    from rich.console import Console
+
     console = Console(file=stream, highlight=False)
     return None if console.is_dumb_terminal or not console.is_terminal else console

@@ -31,25 +31,7 @@ if TYPE_CHECKING:
         def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self: ...
 
 else:
-    try:  # a base class cannot come lazily
-        from huggingface_hub import PyTorchModelHubMixin as HubMixin
-    except ImportError:
-
-        class HubMixin:
-            """Stands in for huggingface_hub: folders work, the hub says what is missing."""
-
-            def save_pretrained(self, save_directory, **options):
-                self._save_pretrained(Path(save_directory))
-
-            def push_to_hub(self, repo_id, **options):
-                raise ImportError("push_to_hub needs huggingface_hub: pip install 'unmask[hub]'")
-
-            @classmethod
-            def from_pretrained(cls, pretrained_model_name_or_path, **options):
-                raise ImportError(
-                    f"{pretrained_model_name_or_path} is no folder, and the hub needs huggingface_hub: "
-                    "pip install 'unmask[hub]'"
-                )
+    from huggingface_hub import PyTorchModelHubMixin as HubMixin
 
 
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
@@ -145,10 +127,8 @@ def save(
 
     half: store float16, half the size; it is float32 again when loaded. extra: anything else to keep in config.json.
     """
-    try:
-        from safetensors.torch import save_file
-    except ImportError:
-        raise ImportError("saving a model needs safetensors: pip install 'unmask[hub]'") from None
+    from safetensors.torch import save_file
+
     texts = described(model, card, extra, half=half)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -315,11 +295,9 @@ def _snippet(architecture: str, length: int) -> list[str]:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError:
-        raise ImportError("loading a model needs safetensors: pip install 'unmask[hub]'") from None
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}; weights are read from safetensors alone, never a pickle")
     try:

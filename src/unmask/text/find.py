@@ -185,13 +185,11 @@ def _folders(root: Path, where: Literal["box", "cache"]) -> list[Known]:
 
 def _hub_cache() -> list[Known]:
     """Repositories in huggingface_hub's cache that are models of this package, with their tokenizers."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
     from unmask.models.pretrained import read_config
 
-    try:
-        from huggingface_hub import scan_cache_dir
-        from huggingface_hub.errors import CacheNotFound
-    except ImportError:
-        return []
     try:
         repositories = sorted(scan_cache_dir().repos, key=lambda repository: repository.repo_id)
     except CacheNotFound:
@@ -211,10 +209,8 @@ def _hub_cache() -> list[Known]:
 
 def _hub_folder(name: str) -> Path:
     """A repository of the hub, in the hub's own cache."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ImportError(f"{name} is no folder; the hub needs huggingface_hub: pip install 'unmask[hub]'") from None
+    from huggingface_hub import snapshot_download
+
     try:
         folder = Path(snapshot_download(name, allow_patterns=list(DATA_FILES)))
         if not any(folder.glob("*.safetensors")):

@@ -31,8 +31,4 @@ def to_smiles(text: str) -> str:
 
 
 def _selfies() -> Any:
-    try:
-        return importlib.import_module("selfies")
-    except ImportError as error:
-        hint = "molecules in SELFIES need selfies: pip install 'unmask[molecules]'"
-        raise ModuleNotFoundError(hint, name="selfies") from error
+    return importlib.import_module("selfies")  # when it is first needed

@@ -284,11 +284,8 @@ def byte_spelling() -> list[str]:
 
 
 def import_tokenizers() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        hint = "a BPE tokenizer needs tokenizers: pip install 'unmask[data]'"
-        raise ModuleNotFoundError(hint, name="tokenizers") from error
+    import tokenizers  # when it is first needed
+
     return tokenizers
 
 

@@ -3,9 +3,10 @@
 import sys
 
 from unmask.cli import ready
+from unmask.cli.demo.waiting import waiting
 
 if __name__ == "__main__":
     ready()
-    from unmask.cli.demo.tour import main  # torch comes with it
-
+    with waiting("starting torch"):
+        from unmask.cli.demo.tour import main
     sys.exit(main())

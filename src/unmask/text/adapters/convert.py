@@ -52,10 +52,8 @@ def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:
 
     What once was in that layout comes back bit for bit. A mask without a column gets one, of zeros: MDLM suppresses it.
     """
-    try:
-        from safetensors.torch import save_file
-    except ImportError:
-        raise ImportError("writing a checkpoint needs safetensors: pip install 'unmask[hub]'") from None
+    from safetensors.torch import save_file
+
     adapter = recognise(found)
     loaded: Loaded = adapter.load(found, **override)
     network = _ddit(loaded, found, adapter.NAME)

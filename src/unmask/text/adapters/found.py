@@ -234,11 +234,9 @@ def _from_safetensors(file: Path) -> WeightFile:
     _distinct(file, names)
 
     def read(ema: bool) -> dict[str, Tensor]:
-        try:
-            from safetensors import SafetensorError
-            from safetensors.torch import load_file
-        except ImportError:
-            raise ImportError("reading safetensors needs safetensors: pip install 'unmask[hub]'") from None
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
         try:
             return {names[name]: tensor for name, tensor in load_file(file).items()}
         except SafetensorError as error:
