@@ -213,7 +213,7 @@ def test_a_run_is_evaluated_on_its_own_held_out_part_and_overlap_is_said(tmp_pat
     tokens = run / "data" / "valid.tokens"
     tokens.write_bytes(tokens.read_bytes()[:-50] + bytes(50))
     capsys.readouterr()
-    assert main([str(run), *options]) == 1 and "valid.tokens is damaged" in capsys.readouterr().err
+    assert main([str(run), *options]) == 2 and "valid.tokens is damaged" in capsys.readouterr().err
 
 
 def test_a_model_that_is_no_run_needs_data(model: Path, capsys: Any) -> None:
