@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+import unmask
 from tests.helpers import Counting, generator, hidden_markov, oracle
 from unmask import draw, plan, predict, sample, stream
 from unmask.draw import Pick
@@ -329,9 +330,19 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"canvas": torch.zeros(2, 4)}, "canvas must be an int64 tensor"),
-            ({"canvas": torch.zeros(4, dtype=torch.int64)}, "canvas must be an int64 tensor"),
-            ({"canvas": [[3, 3]]}, "canvas must be an int64 tensor"),
+            ({"canvas": torch.zeros(2, 4)}, "canvas must be token ids"),
+            ({"canvas": torch.zeros(4, dtype=torch.int64)}, "a single sequence is canvas"),
+            ({"canvas": [[3, 3], [3]]}, "canvas must be token ids"),
+            ({"num": 1.5}, "num and length must be whole numbers"),
+            ({"draw": "gumbel"}, "write draw=unmask.draw.gumbel"),
+            ({"draw": draw.gumbel}, "draw=unmask.draw.gumbel makes a draw: write draw=unmask.draw.gumbel"),
+            ({"draw": 3}, "draw must be callable"),
+            ({"predict": predict.auto}, "predict=unmask.predict.auto makes a predict"),
+            ({"predict": "correct"}, "write predict=unmask.predict.correct"),
+            ({"sampler": decoding.margin}, "call it: margin"),
+            ({"sampler": "margin"}, "sampler must be a sampler of unmask.samplers"),
+            ({"schedule": unmask.Cosine}, "schedule must be a schedule such as unmask.Linear"),
+            ({"schedule": "cosine"}, "schedule must be a schedule"),
             ({"canvas": torch.full((1, 4), 9)}, "the first is 9; allowed are 0..2 and the mask 3"),
             ({"canvas": torch.full((1, 4), -1)}, "the first is -1"),
             ({"canvas": torch.full((1, 4), 3), "length": 5}, "length=5 contradicts"),
@@ -351,7 +362,7 @@ class TestBadInput:
             ({"plan": plan.first_hitting, "steps": 3}, "steps=3: plan.first_hitting takes one token per step"),
             ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
             ({"steps": True}, "steps must be a whole number of at least 1, got True"),
-            ({"plan": "parallel"}, "plan must be a planner such as unmask.plan.parallel, got 'parallel'"),
+            ({"plan": "parallel"}, "write plan=unmask.plan.parallel"),
             ({"sampler": decoding.margin(), "plan": plan.parallel, "steps": 2}, "give a sampler, or a plan"),
             ({"sampler": decoding.margin(), "predict": predict.correct}, "give a sampler, or a plan"),
             ({"predict": predict.lagrange}, "predict must be"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bound:
     """An upper bound on -log p of each sequence in nats, and the standard error of its estimate.
 
@@ -23,6 +23,19 @@ class Bound:
     errors: Tensor  # float64 [B]; infinite after a single pass
     tokens: Tensor  # int64 [B]
     characters: Tensor | None = None  # float64 [B]; None where tokens are not text
+
+    def __repr__(self) -> str:
+        """Three lines, with the perplexity."""
+        what = "-log p" if self.exact else "upper bound on -log p"
+        character = self.bits_per_character
+        more = "" if character is None else f", {character:.4g} per character"
+        return "\n".join(
+            (
+                f"Bound({what} of {self.sequences:,} sequences, {int(self.tokens.sum()):,} tokens)",
+                f"  {self.nats_per_token:.4f} ± {self.error:.2g} nats per token, {self.bits_per_token:.4f} bits{more}",
+                f"  perplexity {self.perplexity:.5g} ± {self.perplexity_error:.2g}",
+            )
+        )
 
     @property
     def sequences(self) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask import objective, timing
+from unmask import checks, objective, timing
 from unmask.bound import Bound
 from unmask.forward import holes
 from unmask.noise import generator as stream
@@ -118,7 +118,7 @@ def nelbo(
 ) -> Bound:
     """The NELBO of each sequence by the number of masked tokens (Eq. 7) or by time (Eq. 6), over several passes.
 
-    tokens: int64 [B, L] without a mask. by and passes: see ``Passes``.
+    tokens: ids [B, L] without a mask; a tensor, an array or lists. by and passes: see ``Passes``.
     generator: the seed is drawn from it, if it is given.
     index: which sequences these are, [B]: their masks depend on it and the seed alone. 0 .. B - 1 by default.
     where: bool [B, L], the positions whose bound is asked for, given the others: a prompt is False.
@@ -126,8 +126,8 @@ def nelbo(
 
     A left-to-right model's bound is exact, and its errors are 0.
     """
-    how = Passes(by, passes, seed if generator is None else drawn_seed(generator))
-    _check(model, tokens, batch, where)
+    how = Passes(by, passes, seed if generator is None else drawn_seed(checks.generator(generator)))
+    tokens, where = _checked(model, tokens, batch, where)
     if is_left_to_right(model):
         return exact(model, tokens, batch=batch, where=where)
     tokens, where = tokens.cpu(), None if where is None else where.cpu()
@@ -148,7 +148,7 @@ def nelbo(
 
 def exact(model: Any, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
     """-log p of each sequence under a left-to-right model, of its tokens where ``where`` holds given those before."""
-    _check(model, tokens, batch, where)
+    tokens, where = _checked(model, tokens, batch, where)
     if not is_left_to_right(model):
         raise ValueError(f"{type(model).__name__} is no left-to-right model: its likelihood has a bound, see nelbo")
     batch = batch or default_batch(model, tokens.shape[1])
@@ -183,7 +183,7 @@ def along_orders(
         positions outside an order are visible throughout. K network calls for each.
     time: [K], what a network that reads the time is told at each call.
     """
-    _check(model, tokens, batch, None)
+    tokens, _ = _checked(model, tokens, batch, None)
     if orders.dtype != torch.int64 or orders.ndim not in (2, 3) or (orders.ndim == 3 and len(orders) != len(tokens)):
         raise ValueError(f"orders must be int64 [O, K] or [{len(tokens)}, O, K], got {tuple(orders.shape)}")
     orders = orders.expand(len(tokens), *orders.shape[-2:]).cpu()
@@ -222,19 +222,18 @@ def _counted(tokens: Tensor, where: Tensor | None) -> Tensor:
     return torch.full((len(tokens),), tokens.shape[1]) if where is None else where.sum(1).cpu()
 
 
-def _check(model: Denoiser, tokens: Tensor, batch: int | None, where: Tensor | None) -> None:
+def _checked(model: Denoiser, tokens: Any, batch: int | None, where: Any) -> tuple[Tensor, Tensor | None]:
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
-    if tokens.ndim != 2 or tokens.dtype != torch.int64 or tokens.shape[1] < 1:
-        raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
-    if bool((tokens == model.mask_id).any()):
-        raise ValueError(f"tokens must be complete: they hold the mask {model.mask_id}")
+    tokens = checks.complete(model, tokens, "tokens")
     if where is None:
-        return
+        return tokens, None
+    where = torch.as_tensor(where)
     if where.dtype != torch.bool or where.shape != tokens.shape:
         raise ValueError(f"where must be bool {tuple(tokens.shape)}, got {where.dtype} {tuple(where.shape)}")
     if not bool(where.any(1).all()):
         raise ValueError("where must hold at one position at least of every sequence")
+    return tokens, where
 
 
 def _check_orders(orders: Tensor, length: int) -> None:

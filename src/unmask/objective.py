@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask import checks
 from unmask.forward import holes, masked_by_count, masked_by_time, uniforms
 from unmask.protocol import Denoiser, follows_order, logits_where, suppress_mask
 from unmask.schedule import Linear, Schedule
@@ -211,6 +212,8 @@ def nelbo_by_time(
 
     With ``where`` the NELBO of its positions given the others, at t_start times t.
     """
+    x0 = checks.complete(model, x0, "x0")
+    t, generator = checks.times(t, x0), checks.generator(generator)
     masking = by_time(t, uniforms(x0, generator), schedule=schedule, where=where, when=_order(model, x0, generator))
     return weighted(masking, cross_entropy(model, x0, masking))
 
@@ -229,6 +232,8 @@ def score_entropy(
     sigma(t) sum_x I(s_x, r delta_{x,x0}) = sigma(t) r (sum_x e^f_x - f_x0 - 1) with r = alpha/(1 - alpha) and
     s = r e^f; and sigma(t) r = -alpha'/(1 - alpha), the weight of Eq. 6.
     """
+    x0 = checks.complete(model, x0, "x0")
+    t, generator = checks.times(t, x0), checks.generator(generator)
     masking = by_time(t, uniforms(x0, generator), schedule=schedule, where=where, when=_order(model, x0, generator))
     return weighted(masking, score_terms(model, x0, masking))
 
@@ -265,6 +270,8 @@ def weighted_cross_entropy(
     n ~ p(n) with this weight has w_n = p(n) weight. L/n with n uniform is the NELBO (Eq. 7), for which None stands; 1
     with n uniform is Mask-Predict; 1 with ``maskgit_count`` is MaskGIT. All have the same minimiser (Prop. 3.2).
     """
+    x0 = checks.complete(model, x0, "x0")
+    n, generator = checks.counts(n, x0), checks.generator(generator)
     keys, hits, when = uniforms(x0, generator), uniforms(x0, generator), _order(model, x0, generator)
     masking = by_count(n, keys, hits, weight=weight, schedule=schedule, where=where, when=when)
     return weighted(masking, cross_entropy(model, x0, masking))
@@ -272,6 +279,7 @@ def weighted_cross_entropy(
 
 def left_to_right(model: Any, x0: Tensor) -> Tensor:
     """-log p(x0) of a left-to-right model: its logits at l depend on the tokens before l alone. [B] nats."""
+    x0 = checks.ids(x0, "x0")
     logits: Tensor = _at_least_float32(model(x0))
     losses = functional.cross_entropy(logits.flatten(0, 1), x0.flatten(), reduction="none")
     return losses.view_as(x0).sum(1)

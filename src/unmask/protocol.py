@@ -37,7 +37,11 @@ def _taken(value: Any, index: Tensor) -> Any:
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """A masked model: tokens with holes in, raw logits of what the holes hide out."""
+    """A masked model: tokens with holes in, raw logits of what the holes hide out.
+
+    Any callable with these two attributes is one, a torch module or not; ``time`` and ``rows`` may be missing from its
+    signature, and it is then called without them.
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -48,7 +52,15 @@ class Denoiser(Protocol):
     def mask_id(self) -> int: ...
 
     def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        """tokens int64 [B, L], time float [B], rows int64 [B, R] -> logits [B, R, V], or [B, L, V] without rows."""
+        """tokens int64 [B, L], time float [B], rows int64 [B, R] -> logits [B, R, V], or [B, L, V] without rows.
+
+        tokens: a sequence with mask_id where it is masked.
+        time: t of the forward process for each sequence, from 1 (all masked) to 0 (all visible): a token is visible at
+        t with probability alpha(t). It tells how many are masked and nothing more (Sec. 3), so a network may ignore
+        it; None means that it was not said.
+        rows: the positions that are asked for; logits of the others need not be computed.
+        Logits are raw, floating-point and indexed by token id; an id that must never be drawn has -inf.
+        """
         ...
 
 
@@ -190,7 +202,10 @@ def is_left_to_right(model: Any) -> bool:
 def check(model: Any) -> None:
     """Refuse what is not a denoiser, and say what is missing."""
     if not callable(model):
-        raise ValueError(f"model must be callable as model(tokens, time=..., rows=...), got {type(model).__name__}")
+        hint = "; give model.denoiser, or call model.sample" if hasattr(model, "denoiser") else ""
+        raise ValueError(
+            f"model must be callable as model(tokens, time=..., rows=...), got {type(model).__name__}{hint}"
+        )
     for name in ("vocab_size", "mask_id"):
         if not isinstance(getattr(model, name, None), int):
             raise ValueError(f"model must have an integer attribute {name!r}; {type(model).__name__} has none")
@@ -289,6 +304,11 @@ def suppress_mask(model: Any, logits: Tensor) -> Tensor:
 
 def _check_shape(model: Any, logits: Tensor, leading: tuple[int, ...]) -> None:
     expected = (*leading, model.vocab_size)
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"{type(model).__name__} returned a {type(logits).__name__}; a torch tensor of logits {expected} (batch, "
+            "rows, vocab_size) was expected: wrap the network so that it returns its logits alone"
+        )
     if tuple(logits.shape) != expected or not logits.is_floating_point():
         raise ValueError(
             f"{type(model).__name__} returned {logits.dtype} {tuple(logits.shape)}; floating-point logits of shape "

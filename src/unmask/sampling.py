@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from unmask import checks
 from unmask import plan as plans
 from unmask import predict as predictors
 from unmask.ahead import Ahead
@@ -47,7 +48,7 @@ Window = int | bool | Literal["auto"] | None
 CALLS_BETWEEN_CHECKS = 64  # of an accelerator: looking at what it computed makes it wait
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sample:
     """Finished sequences and what they cost."""
 
@@ -57,6 +58,22 @@ class Sample:
     ncs: Tensor  # int64 [B]: rows that were drawn for each sequence
     calls: int  # network calls in total
     seconds: float
+
+    def __repr__(self) -> str:
+        """Three lines: how many, what they cost, and how the first begins."""
+        num, length = self.tokens.shape
+        each = "" if not num else f", {self.nfe.double().mean():.4g} for each sequence"
+        return "\n".join(
+            (
+                f"{type(self).__name__}({num:,} sequences of {length:,} tokens)",
+                f"  {self.calls:,} network calls{each}, {int(self.ncs.sum()):,} tokens drawn, {self.seconds:.3g} s",
+                f"  {self._beginning()}",
+            )
+        )
+
+    def _beginning(self) -> str:
+        first = self.tokens[0].tolist() if len(self.tokens) else []
+        return f"tokens: {first[:12]}{' ...' if len(first) > 12 else ''}"
 
 
 def sample(
@@ -82,17 +99,35 @@ def sample(
 ) -> Sample:
     """Fill the masked positions of a canvas, or of ``num`` empty canvases of ``length``.
 
-    canvas: int64 [B, L] with mask_id at the holes. num, length: without a canvas, by default 1 and the model's own.
-    plan: which positions are unmasked when: plan.first_hitting (one token per call, exact, the default), plan.parallel
-    (the default with ``steps``), plan.ancestral or plan.left_to_right (the only one of a left-to-right model).
-    steps: how many network calls at most. predict: predict.first_order, extrapolate or correct.
-    sampler: one of unmask.samplers in the place of plan and predict.
-    ahead: several tokens per network pass, and the very same tokens (unmask.ahead): a number of tokens to look ahead,
-    or True or "auto" to let the run choose it. For plans that fill one token per step.
-    draw, temperature, top_k, top_p: how a token is drawn from its distribution; exact by default.
-    schedule: alpha(t), for networks that read the time. allowed: for some positions the only ids, bool [V].
-    seed: one number for the whole call, or one per sequence, which is then what that seed gives alone.
-    batch: at most so many sequences per network call. callback: gets every Step.
+    What is filled
+        model: a Denoiser: called as model(tokens, time=..., rows=...), with vocab_size and mask_id. No base class.
+        canvas: token ids [B, L], mask_id at the holes; a tensor, an array or lists. Visible tokens never change.
+        num, length: without a canvas, how many sequences (1) and their length (the model's own, if it says).
+        allowed: {position: bool [V]}, the only ids that may fill a position.
+    Which positions are unmasked when
+        plan: unmask.plan.first_hitting (one token per call, exact, the default), plan.parallel (the default with
+        ``steps``), plan.ancestral, or plan.left_to_right (the only one of a left-to-right model).
+        steps: the number of network calls, at most, of parallel; of ancestral the N of its grid.
+        predict: unmask.predict.first_order, or extrapolate and correct, the second-order variants for ``steps``.
+        sampler: one of unmask.samplers in the place of plan and predict: another law.
+        ahead: several tokens per call, and the very same tokens: how many to look ahead, or True to let the run choose.
+        For plans that fill one token per step.
+    How a token is drawn
+        draw: unmask.draw.exponential_race (exact, the default), inverse_cdf, gumbel(dtype), truncated(M).
+        temperature: below 1 for likelier tokens, 0 for the likeliest. top_k: from the k likeliest ids alone.
+        top_p: from the fewest ids of probability p. 1.0, None and None leave the distribution as it is.
+        schedule: alpha(t), unmask.Linear() by default; it matters to networks that read the time alone.
+        seed: one number for the call, of which sequence i is always the same; or a list with one for each sequence,
+        which is then what that seed gives alone.
+    How it is run
+        batch: at most so many sequences per network call; it changes no token. None: all.
+        callback: called with every Step, one for each network call: what it filled, where, and how sure it was.
+
+    Returns a Sample: tokens int64 [B, L]; nfe and ncs [B], the network calls and drawn rows of each sequence; calls and
+    seconds of the whole run; trace, its Steps. Whatever is wrong with an argument is one ValueError.
+
+        unmask.sample(model, num=4, length=64, seed=1).tokens
+        unmask.sample(model, canvas=canvas, steps=16, predict=unmask.predict.extrapolate)
     """
     started = clock.perf_counter()
     canvas = check_canvas(model, canvas, num, length)
@@ -147,6 +182,7 @@ def stream(
 ) -> Iterator[Step]:
     """Yield one Step per network call; arguments as in ``sample``. ``apply`` turns Steps into tokens."""
     canvas = check_canvas(model, canvas, None, None)
+    checks.choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
@@ -301,12 +337,12 @@ def check_canvas(model: Any, canvas: Tensor | None, num: int | None, length: int
         if length is None:
             raise ValueError("give length, the number of tokens, or a canvas with mask_id at the holes")
         num = 1 if num is None else num
+        if not (isinstance(num, int) and isinstance(length, int)):
+            raise ValueError(f"num and length must be whole numbers, got num={num!r} and length={length!r}")
         if length < 0 or num < 0:
             raise ValueError(f"num and length must be at least 0, got num={num} and length={length}")
         return torch.full((num, length), model.mask_id, dtype=torch.int64, device=device_of(model))
-    if not isinstance(canvas, Tensor) or canvas.ndim != 2 or canvas.dtype != torch.int64:
-        what = f"{canvas.dtype} {tuple(canvas.shape)}" if isinstance(canvas, Tensor) else type(canvas).__name__
-        raise ValueError(f"canvas must be an int64 tensor [batch, length], got {what}")
+    canvas = checks.ids(canvas, "canvas")
     if length is not None and length != canvas.shape[1]:
         raise ValueError(f"length={length} contradicts the canvas, which has {canvas.shape[1]} positions")
     if num is not None and num != len(canvas):

@@ -49,11 +49,15 @@ class SamplingOptions(TypedDict, total=False):
     callback: Callable[[Step], object] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextSample(Sample):
     """Finished sequences, what they cost, and their texts."""
 
     text: list[str]
+
+    def _beginning(self) -> str:
+        first = self.text[0] if self.text else ""
+        return f"text: {first[:80]!r}{' ...' if len(first) > 80 else ''}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time as clock
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from unmask.cli.demo import fault, picture
 from unmask.cli.demo.waiting import waiting
 from unmask.cli.view import picture as blocks
 from unmask.cli.view import view
+from unmask.text.model import TextSample
 
 Made = TypeVar("Made")
 Run = Callable[[Callable[[unmask.Step], None]], Made]
@@ -50,9 +52,9 @@ def main() -> int:
     print(indented(wrapped(text.text[0])))
 
     heading(f"A verse with blanks: {VERSE}")
-    for i in range(3):
-        canvas = torch.tensor([kjv.blanks(VERSE).ids])
-        text = watched(kjv, canvas, lambda show, i=i: kjv.infill(VERSE, seed=i + 2, callback=show), seconds=0.5)
+    canvas = torch.tensor([kjv.blanks(VERSE).ids])
+    for seed in (2, 3, 4):
+        text = watched(kjv, canvas, partial(_filled, kjv, seed), seconds=0.5)
         print(indented(text.text[0]))
 
     heading("Half a digit given, completed three times (digits)")
@@ -74,6 +76,10 @@ def main() -> int:
     print(NEXT.format(activate="" if inside else f", after `. {os.path.relpath(sys.prefix)}/bin/activate`"))
     print(f"\n{clock.monotonic() - started:.0f} seconds.")
     return 0
+
+
+def _filled(model: unmask.Model, seed: int, show: Callable[[unmask.Step], None]) -> TextSample:
+    return model.infill(VERSE, seed=seed, callback=show)
 
 
 def the_fault(kjv: unmask.Model, judge: unmask.Model) -> None:

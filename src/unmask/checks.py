@@ -1,0 +1,111 @@
+"""What users hand to the core, as the core takes it; what cannot be meant is refused in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask import draw as draws
+from unmask import plan as plans
+from unmask import predict as predictors
+from unmask.protocol import check
+
+MODULES = {"plan": plans, "predict": predictors, "draw": draws}
+CHOICES = {
+    "plan": ("first_hitting", "parallel", "ancestral", "left_to_right"),
+    "predict": ("first_order", "extrapolate", "correct", "auto(steps)"),
+    "draw": ("exponential_race", "inverse_cdf", "gumbel(torch.float64)", "truncated(16.6)"),
+}
+
+
+def ids(value: Any, name: str) -> Tensor:
+    """Token ids as int64 [batch, length]: from a tensor, a numpy array or lists."""
+    wanted = f"{name} must be token ids [batch, length]: a tensor, an array, or lists that are equally long"
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"{wanted}; got {type(value).__name__}") from None
+    whole = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+    if value.ndim != 2 or not (whole or value.numel() == 0):
+        hint = f"; a single sequence is {name}[None]" if value.ndim == 1 and whole else ""
+        raise ValueError(f"{wanted}; got {value.dtype} {tuple(value.shape)}{hint}")
+    tokens: Tensor = value.to(torch.int64)
+    return tokens
+
+
+def complete(model: Any, value: Any, name: str) -> Tensor:
+    """Token ids of the model's, int64 [batch, length], none of which is the mask."""
+    check(model)
+    tokens = ids(value, name)
+    if tokens.shape[1] < 1:
+        raise ValueError(f"{name} must have at least one token per sequence, got {tuple(tokens.shape)}")
+    if bool((tokens == model.mask_id).any()):
+        raise ValueError(f"{name} must be complete: they hold the mask {model.mask_id}")
+    wrong = (tokens < 0) | (tokens >= model.vocab_size)
+    if bool(wrong.any()):
+        raise ValueError(f"{name} must be ids in 0..{model.vocab_size - 1}, got {int(tokens[wrong][0])}")
+    return tokens
+
+
+def times(t: Any, x0: Tensor) -> Tensor:
+    """Times in 0..1, one for each sequence of x0 or one for all."""
+    return _per_sequence(t, x0, "t", 0, 1, whole=False)
+
+
+def counts(n: Any, x0: Tensor, most: int | None = None) -> Tensor:
+    """Numbers of masked tokens, 1 to ``most`` (L), one for each sequence of x0 or one for all."""
+    return _per_sequence(n, x0, "n", 1, x0.shape[1] if most is None else most, whole=True)
+
+
+def _per_sequence(value: Any, x0: Tensor, name: str, least: int, most: int, *, whole: bool) -> Tensor:
+    kind = "whole numbers" if whole else "numbers"
+    wanted = f"{name} must be {kind} in {least}..{most}, one for each of the {len(x0)} sequences or one for all"
+    try:
+        given = torch.as_tensor(value, device=x0.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{wanted}, got {value!r}") from None
+    if given.dtype == torch.bool or (whole and given.is_floating_point()) or given.shape not in ((), (len(x0),)):
+        raise ValueError(f"{wanted}, got {given.dtype} {tuple(given.shape)}")
+    wrong = ~((given >= least) & (given <= most))  # NaN too
+    if bool(wrong.any()):
+        raise ValueError(f"{wanted}, got {given[wrong].flatten()[0].item()}")
+    given = given.long() if whole else given if given.is_floating_point() else given.double()
+    return given.expand(len(x0))
+
+
+def generator(value: Any) -> torch.Generator:
+    if not isinstance(value, torch.Generator):
+        example = "torch.Generator().manual_seed(0)"
+        raise ValueError(f"generator must be a torch.Generator, such as {example}, got {value!r}")
+    return value
+
+
+def choices(**given: Any) -> None:
+    """Refuse the name of a plan, predictor or draw, and what makes one, where one itself belongs; samplers too."""
+    for name, value in given.items():
+        if name in MODULES:
+            _object(name, value)
+    sampler, schedule = given.get("sampler"), given.get("schedule")
+    parts = all(callable(getattr(sampler, part, None)) for part in ("begin", "ask", "fill"))
+    if sampler is not None and (isinstance(sampler, type) or not parts):
+        made = f"call it: {sampler.__name__}(...)" if callable(sampler) else "such as decoding.confidence()"
+        raise ValueError(f"sampler must be a sampler of unmask.samplers, {made}; got {sampler!r}")
+    if schedule is not None and (isinstance(schedule, type) or not callable(getattr(schedule, "inverse", None))):
+        raise ValueError(f"schedule must be a schedule such as unmask.Linear() or unmask.Cosine(), got {schedule!r}")
+
+
+def _object(name: str, value: Any) -> None:
+    offered = {one.partition("(")[0]: one for one in CHOICES[name]}
+    if isinstance(value, str):
+        key = value.replace("-", "_")
+        known = [offered[key]] if key in offered else list(offered.values())
+        written = " or ".join(f"{name}=unmask.{name}.{one}" for one in known)
+        raise ValueError(f"{name} must be the thing itself and not its name {value!r}: write {written}")
+    for key, one in offered.items():
+        if "(" in one and value is getattr(MODULES[name], key):
+            raise ValueError(f"{name}=unmask.{name}.{key} makes a {name}: write {name}=unmask.{name}.{one}")
+    if name == "draw" and not callable(value):
+        raise ValueError(f"draw must be callable: (logits, noise) -> ids, as unmask.draw.inverse_cdf is, got {value!r}")

@@ -1,0 +1,99 @@
+"""What people hand to the library by mistake is refused in a sentence; what they may mean is taken."""
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.helpers import generator, hidden_markov
+
+MODEL = hidden_markov()
+TOKENS = MODEL.sample(3, 6, generator=generator(0))
+
+
+@pytest.mark.parametrize("as_given", [torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.int, torch.Tensor.short])
+def test_lists_arrays_and_other_integers_are_token_ids(as_given):
+    canvas = TOKENS.clone()
+    canvas[:, 2:4] = MODEL.mask_id
+    expected = unmask.sample(MODEL, canvas=canvas, seed=3).tokens
+    assert torch.equal(unmask.sample(MODEL, canvas=as_given(canvas), seed=3).tokens, expected)
+    assert torch.equal(unmask.nelbo(MODEL, as_given(TOKENS)).nats, unmask.nelbo(MODEL, TOKENS).nats)
+    by_list = unmask.objective.nelbo_by_count(MODEL, as_given(TOKENS), [1, 2, 3], generator=generator(1))
+    assert torch.equal(
+        by_list, unmask.objective.nelbo_by_count(MODEL, TOKENS, torch.tensor([1, 2, 3]), generator=generator(1))
+    )
+
+
+MASKED = torch.full((1, 4), MODEL.mask_id)
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (
+            lambda: unmask.objective.nelbo_by_time(MODEL, TOKENS, 1.5, generator=generator(0)),
+            "t must be.*0..1.*got 1.5",
+        ),
+        (lambda: unmask.objective.score_entropy(MODEL, TOKENS, float("nan"), generator=generator(0)), "got nan"),
+        (lambda: unmask.objective.nelbo_by_time(MODEL, TOKENS, [0.1, 0.2], generator=generator(0)), "got .* .2,"),
+        (lambda: unmask.objective.nelbo_by_time(MODEL, TOKENS, "now", generator=generator(0)), "got 'now'"),
+        (lambda: unmask.objective.nelbo_by_count(MODEL, TOKENS, 0, generator=generator(0)), "n must be.*1..6.*got 0"),
+        (lambda: unmask.objective.nelbo_by_count(MODEL, TOKENS, 7, generator=generator(0)), "got 7"),
+        (lambda: unmask.objective.nelbo_by_count(MODEL, TOKENS, 1.5, generator=generator(0)), "whole numbers"),
+        (lambda: unmask.objective.nelbo_by_count(MODEL, TOKENS, 1, generator=0), "must be a torch.Generator"),
+        (lambda: unmask.objective.nelbo_by_time(MODEL, MASKED, 0.5, generator=generator(0)), "hold the mask"),
+        (lambda: unmask.objective.left_to_right(MODEL, TOKENS[0]), "x0.None"),
+        (lambda: unmask.nelbo(MODEL, MASKED), "tokens must be complete: they hold the mask"),
+        (lambda: unmask.nelbo(MODEL, TOKENS + 99), "tokens must be ids in 0.."),
+        (lambda: unmask.nelbo(MODEL, TOKENS.float()), "tokens must be token ids"),
+        (lambda: unmask.nelbo(MODEL, "text"), "got str"),
+        (lambda: unmask.nelbo(MODEL, TOKENS, generator=5), "must be a torch.Generator"),
+        (lambda: unmask.sample(unmask.load("digits"), num=1), "give model.denoiser, or call model.sample"),
+        (lambda: unmask.sample(Answers(lambda x: (x, None)), num=1, length=4), "returned a tuple"),
+        (lambda: unmask.sample(Answers(lambda x: x.numpy()), num=1, length=4), "returned a ndarray"),
+        (lambda: unmask.nelbo(Answers(lambda x: (x, None)), TOKENS), "returned a tuple"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(act, message):
+    with pytest.raises(ValueError, match=message):
+        act()
+
+
+class Answers:
+    """The truth, in another shape."""
+
+    vocab_size, mask_id = MODEL.vocab_size, MODEL.mask_id
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def __call__(self, tokens, time=None, rows=None):
+        return self.shape(MODEL(tokens, time=time, rows=rows))
+
+
+def test_sample_and_bound_are_shown_in_three_lines():
+    made = unmask.sample(MODEL, num=2, length=20, steps=4)
+    assert repr(made).splitlines()[0] == "Sample(2 sequences of 20 tokens)"
+    assert "4 network calls" in repr(made) and len(repr(made).splitlines()) == 3
+    bound = unmask.nelbo(MODEL, TOKENS)
+    assert len(repr(bound).splitlines()) == 3 and f"perplexity {bound.perplexity:.5g}" in repr(bound)
+    text = unmask.load("kjv").sample(1, steps=1, length=8)
+    assert repr(text).startswith("TextSample(1 sequences") and f"text: {text.text[0]!r}" in repr(text)
+    assert repr(unmask.sample(MODEL, num=0, length=3)).count("\n") == 2
+
+
+def test_help_explains_every_argument_and_the_result():
+    import inspect
+
+    said = inspect.getdoc(unmask.sample)
+    assert all(f"{name}" in said for name in inspect.signature(unmask.sample).parameters)
+    assert "Returns a Sample" in said
+    assert "alpha(t)" in inspect.getdoc(unmask.Denoiser.__call__)
+
+
+def test_dir_shows_public_names_alone():
+    import unmask.sampling
+
+    assert set(dir(unmask)) == {*unmask.__all__, "__version__"}
+    assert not [name for name in dir(unmask) if name.startswith("_") and name != "__version__"]
+    assert np.all([hasattr(unmask, name) for name in dir(unmask)])
