@@ -23,7 +23,7 @@ STORY = [
     Previewed(21, "[bold]abc\nabd[/bold]"),
     Saved(21, Path("run/checkpoints/step-00000021")),
     Stepped(40, 1.5, 0.3, 1e-3, 0.5),
-    Finished(40, Path("run/model")),
+    Finished(40, Path("run/model"), "the time is over", BOUND.record(), 2.1, ("abc\nabd",), Path("run/curve.png")),
 ]
 
 
@@ -41,7 +41,14 @@ def test_a_run_that_is_not_on_a_terminal_is_told_in_plain_lines() -> None:
         "step 21  sample: [bold]abc abd[/bold]",
         "step 21  saved run/checkpoints/step-00000021",
         "step 40/40  loss 2.000  2.0k tokens/s  0m00s left",
-        "finished after 40 steps; the model is in run/model",
+        "ended early, because the time is over; the model of step 40 is in run/model",
+        "2.000 ± 0.010 nats per token held out; a Kneser-Ney trigram of the same data has 2.100: "
+        "the network has learned more than counting gives",
+        "the curve of the run: run/curve.png",
+        "sample 1: abc abd",
+        "next:  unmask sample run",
+        "       unmask evaluate run",
+        "       unmask serve run",
     ]
 
 

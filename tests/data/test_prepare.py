@@ -71,7 +71,7 @@ def test_rows_are_kept_apart_and_padded(tmp_path) -> None:
     molecules = ["CC", "c1ccccc1Br", "N", "CC(=O)O", "[nH]1cccc1", "CCl"]
     path = tmp_path / "m.csv"
     path.write_text("SMILES,n\n" + "".join(f"{m},1\n" for m in molecules))
-    train, valid = prepare(path, tmp_path / "out", tokenizer="smiles", column="SMILES", holdout=0.3)
+    train, valid = prepare(path, tmp_path / "out", tokenizer="smiles", column="SMILES", holdout=0.3, held_out="end")
     assert (len(train), len(valid)) == (4, 2)
     assert train.header.layout == "rows"
     assert train.length == valid.length == 10, "the nine tokens of bromobenzene, and eos"

@@ -49,7 +49,8 @@ def test_a_folder_is_read_in_order_of_names(tmp_path) -> None:
     (tmp_path / "a2.txt.gz").write_bytes(gzip.compress(b"second"))
     (tmp_path / "ignored.bin").write_bytes(b"\xff")
     (tmp_path / "empty.txt").write_text("")
-    assert documents(tmp_path) == ["first", "second", "third"]
+    with pytest.warns(UserWarning, match="1 of 5 files are no text and left out"):
+        assert documents(tmp_path) == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -113,7 +114,7 @@ def test_bad_files_are_named_with_the_place(tmp_path, name: str, content: bytes,
 def test_missing_sources_are_named(tmp_path) -> None:
     with pytest.raises(ValueError, match="no such file"):
         documents(tmp_path / "nothing.txt")
-    with pytest.raises(ValueError, match=r"no .txt"):
+    with pytest.raises(ValueError, match="no file of text"):
         documents(tmp_path)
 
 

@@ -48,7 +48,7 @@ def test_what_is_given_is_not_touched_and_what_was_chosen_is_told() -> None:
     [
         ({"objective": "elbo"}, "objective must be one of 'time'"),
         ({"batch": 0}, "batch must be at least 1, got 0"),
-        ({"steps": -1}, "steps must be at least 0, got -1"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
         ({"ema": 1.0}, "ema must be at least 0 and below 1, got 1.0"),
         ({"dropout": -0.1}, "dropout must be at least 0 and below 1, got -0.1"),
@@ -93,7 +93,9 @@ def test_only_what_changes_the_numbers_counts_as_a_difference() -> None:
     assert differences(base, free) == []
     assert differences(base, replace(base, seed=1, width=32)) == ["seed: 0 -> 1", "width: None -> 32"]
     cosine = replace(base, decay="cosine")
-    assert differences(cosine, replace(cosine, steps=20)) == ["steps: 10 -> 20"]
+    assert differences(cosine, replace(cosine, steps=20)) == [
+        "steps: 10 -> 20 (a cosine is planned for its steps; --init RUN begins a new run with these weights)"
+    ]
 
 
 def test_flags_come_before_the_file_and_the_file_before_the_defaults(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from unmask.data.prepare import Progress, prepare
 from unmask.data.tokens import TokenFile
 
 SECONDS_BETWEEN_UPDATES = 0.1
+SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal
 HELP = {
-    "source": "A text file, a folder of them, .csv, .tsv or .jsonl (each also .gz), datasets:NAME[:CONFIG], or one of "
-    + ", ".join(corpora.NAMES),
+    "source": "Text, .csv, .tsv, .jsonl, .parquet, FASTA or .smi (each also .gz, .bz2, .xz or .zst), a folder of them, "
+    "datasets:NAME[:CONFIG], or one of " + ", ".join(corpora.NAMES),
     "out": "The folder to make; it must not exist yet",
 }
 
@@ -44,6 +45,10 @@ class PrepareOptions:
     """A held-out source of its own, instead of the last part of the text."""
     holdout: float = 0.05
     """The part of the text that is held out."""
+    held_out: str | None = None
+    """Hold out the end, or documents drawn at random. Default: random for FASTA and molecules, otherwise the end."""
+    long: str | None = None
+    """What becomes of rows that are longer than --length: drop or cut, with a count. Default: an error."""
     eos: bool | None = None
     """Whether a tokenizer made here has an end-of-sequence token. Default: yes, or the corpus's own."""
     dtype: str | None = None
@@ -96,15 +101,32 @@ def summary(file: TokenFile) -> str:
     )
 
 
+def plain_lines(stream: TextIO) -> Progress:
+    """A line for each stage, and one every half minute while it lasts."""
+    stages: set[str] = set()
+    last = time.monotonic()
+
+    def line(stage: str, done: int, total: int | None) -> None:
+        nonlocal last
+        if stage not in stages:
+            stages.add(stage)
+            print(f"prepare: {stage}", file=stream, flush=True)
+        elif time.monotonic() - last > SECONDS_BETWEEN_LINES:
+            of = "" if total is None else f" of {total:,}, {done / max(total, 1):.0%}"
+            print(f"prepare: {stage} {done:,}{of}", file=stream, flush=True)
+        else:
+            return
+        last = time.monotonic()
+
+    return line
+
+
 @contextmanager
 def display(stream: TextIO) -> Iterator[Progress]:
     """rich's progress bar where the stream is a terminal, otherwise a plain line for each stage."""
     stages: dict[str, Any] = {}
 
-    def line(stage: str, done: int, total: int | None) -> None:
-        if stage not in stages:
-            stages[stage] = print(f"prepare: {stage}", file=stream, flush=True)
-
+    line = plain_lines(stream)
     try:
         from rich import progress as rich
         from rich.console import Console

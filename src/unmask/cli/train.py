@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import fields
 from typing import Any
 
 from unmask.cli import FAILED, INTERRUPTED
 from unmask.cli.command import Command
 from unmask.cli.options import short_warnings, told
+from unmask.cli.prepare import plain_lines
 from unmask.cli.train_display import display
-from unmask.data.prepare import Progress
 from unmask.train.config import TrainConfig, read_toml
 from unmask.train.events import Event
 from unmask.train.learner import NotFinite
@@ -36,8 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         config = parse(arguments)
         main_process = int(os.environ.get("RANK", 0)) == 0
-        with display() if main_process else nullcontext(_silent) as report, short_warnings():
-            train(config, report=report, progress=preparing(sys.stderr))
+        with short_warnings(), ExitStack() as stack:
+            report = stack.enter_context(display()) if main_process else _silent
+            train(config, report=report, progress=plain_lines(sys.stderr))
         return 0
     except Interrupted as error:
         print(error, file=sys.stderr)
@@ -62,18 +63,6 @@ def parse(arguments: Sequence[str]) -> TrainConfig:
             settings = {field.name: getattr(stored, field.name) for field in fields(stored)} | settings
     parsed = COMMAND.parsed(rest, settings)
     return TrainConfig(**{field.name: getattr(parsed, field.name) for field in fields(TrainConfig)})
-
-
-def preparing(stream: Any) -> Progress:
-    """Say once per stage that text is being prepared."""
-    told = set()
-
-    def progress(stage: str, done: int, total: int | None) -> None:
-        if stage not in told:
-            told.add(stage)
-            print(f"preparing the data: {stage}", file=stream, flush=True)
-
-    return progress
 
 
 def _taken(arguments: list[str], flag: str) -> tuple[list[str], str | None]:

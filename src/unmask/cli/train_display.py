@@ -124,8 +124,39 @@ def _told(event: Event) -> str | None:
     if isinstance(event, Saved):
         return f"step {event.step:,}  saved {event.path}"
     if isinstance(event, Finished):
-        return f"finished after {event.step:,} steps; the model is in {event.model}"
+        return "\n".join(_ending(event))
     return None
+
+
+def _ending(event: Finished) -> Iterator[str]:
+    """The model, its number beside a trigram's, the picture, samples, and what to type next."""
+    if event.why:
+        yield f"ended early, because {event.why}; the model of step {event.step:,} is in {event.model}"
+    else:
+        yield f"finished after {event.step:,} steps; the model is in {event.model}"
+    if event.overfit:
+        yield event.overfit
+    if event.bound is not None and event.trigram is not None:
+        yield _beside_trigram(event.bound, event.trigram)
+    if event.picture is not None:
+        yield f"the curve of the run: {event.picture}"
+    for i, text in enumerate(event.samples, 1):
+        yield f"sample {i}: {' '.join(text.split())[:300]}"
+    run = event.model.parent
+    if not event.overfit:
+        yield f"next:  unmask sample {run}\n       unmask evaluate {run}\n       unmask serve {run}"
+
+
+def _beside_trigram(bound: dict[str, Any], trigram: float) -> str:
+    value, error = bound["nats_per_token"], bound["error"]
+    beside = (
+        f"{value:.3f} ± {error:.3f} nats per token held out; a Kneser-Ney trigram of the same data has {trigram:.3f}"
+    )
+    if value < trigram - 2 * error:
+        return f"{beside}: the network has learned more than counting gives"
+    if value > trigram + 2 * error:
+        return f"{beside}: counting is still better; train longer, or on more data"
+    return f"{beside}: they are about equal"
 
 
 def _count(value: float) -> str:

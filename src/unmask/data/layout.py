@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from unmask.data.source import Chunk
+from unmask.data.formats import Chunk
 from unmask.data.tokens import TokenWriter
 from unmask.text.tokenizer import Ids, Tokenizer
 
@@ -62,23 +63,44 @@ def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: To
     writer.finish(characters=characters - len(dropped), bytes=size - len(dropped.encode()))
 
 
-def write_rows(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: Tokenizer) -> None:
-    """One document per sequence, then eos and padding."""
+def write_rows(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: Tokenizer, long: str | None = None) -> None:
+    """One document per sequence, then eos and padding. Longer ones are refused, or as ``long`` says dropped or cut."""
     length = writer.length
     eos = np.array([] if tokenizer.eos_id is None else [tokenizer.eos_id], dtype=np.int64)
     pad = 0 if tokenizer.pad_id is None else tokenizer.pad_id
     characters = size = 0
+    read = too_long = 0
     for batch in batches:
+        read += len(batch)
+        fits = [len(ids) + len(eos) <= length for _, ids in batch]
+        if long is not None and not all(fits):
+            too_long += len(fits) - sum(fits)
+            kept = [one for one, fit in zip(batch, fits, strict=True) if fit or long == "cut"]
+            batch = [_cut(one, length - len(eos), tokenizer) for one in kept]
+            if not batch:
+                continue
         rows = [np.concatenate((ids, eos)) for _, ids in batch]
         needed = np.array([len(row) for row in rows])
         wrong = np.flatnonzero(needed > length if tokenizer.pad_id is not None else needed != length)
         if wrong.size:
             i = int(wrong[0])
-            how = "is too short for it" if needed[i] > length else "needs padding, which this tokenizer has not"
+            how = "needs padding, which this tokenizer has not"
+            if needed[i] > length:
+                how = "is too short for it; long='drop' or 'cut' (--long) says what becomes of such rows"
             raise ValueError(f"row {writer.num + i} has {needed[i]} tokens with its eos: length={length} {how}")
         block = np.full((len(batch), length), pad, dtype=np.int64)
         block[np.arange(length) < needed[:, None]] = np.concatenate(rows)
         writer.write(block)
         characters += sum(len(text) for (text, _), _ in batch)
         size += sum(len(text.encode()) for (text, _), _ in batch)
+    if too_long:
+        done = "dropped" if long == "drop" else "cut"
+        warnings.warn(f"{too_long:,} of {read:,} rows are longer than length={length} and were {done}", stacklevel=2)
+    if not writer.num:
+        raise ValueError(f"all {read:,} rows are longer than length={length}: give a larger length")
     writer.finish(characters=characters, bytes=size)
+
+
+def _cut(one: tuple[Chunk, Ids], most: int, tokenizer: Tokenizer) -> tuple[Chunk, Ids]:
+    chunk, ids = one
+    return one if len(ids) <= most else ((tokenizer.decode(ids[:most]), chunk[1]), ids[:most])

@@ -13,8 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.data.batches import global_batch
+from unmask.data.formats import Chunk, preferred
 from unmask.data.layout import encoded, write_rows, write_wrapped
-from unmask.data.source import Chunk, Reader, Source, last_space, open_dataset
+from unmask.data.source import Reader, Source, last_space, open_dataset
 from unmask.data.tokens import TokenFile, TokenWriter, check_dtype
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
@@ -28,6 +33,7 @@ Progress = Callable[[str, int, int | None], None]
 # A BPE is trained on at most so many characters, taken evenly from the text: more change its merges little.
 BPE_CHARACTERS = 100_000_000
 WRAPPED_LENGTH = 128
+LONGEST_ROW = 512  # of FASTA and molecules, unless a length is given: one giant would make all rows as long
 # Documents are cut into pieces of so many characters: a BPE encodes them in parallel, and holds 256 in its training.
 PIECE = 1 << 16
 
@@ -36,14 +42,16 @@ def prepare(
     source: Source,
     out: str | os.PathLike[str],
     *,
-    tokenizer: str | Tokenizer = "bpe",
+    tokenizer: str | Tokenizer | None = None,
     vocab: int = 4096,
     length: int | None = None,
     layout: str | None = None,
+    long: str | None = None,
     column: str | None = None,
     name: str | None = None,
     valid: Source | None = None,
     holdout: float = 0.05,
+    held_out: str | None = None,
     eos: bool = True,
     dtype: str | None = None,
     split: str = "train",
@@ -53,23 +61,29 @@ def prepare(
 ) -> tuple[TokenFile, TokenFile]:
     """Tokenize a source into the new folder ``out``; returns its training and held-out token files.
 
-    source: a text file, a folder of them, .csv, .tsv or .jsonl (``column``), each also .gz; ``datasets:NAME[:CONFIG]``
-        (``split``, ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line.
+    source: a text file; .csv, .tsv, .jsonl or .parquet (``column``); FASTA; .smi; each also .gz, .bz2, .xz or .zst; a
+        folder of them; ``datasets:NAME[:CONFIG]`` (``split``, ``streaming``); or an iterable of texts or records. A
+        text file is one document; in rows, each line.
     tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a
-        Tokenizer. ``eos`` says whether one that is made here has that token.
+        Tokenizer; by default characters for FASTA, smiles for molecules, and otherwise bpe. ``eos`` says whether one
+        that is made here has that token.
     layout: "wrapped", the paper's: documents concatenated and cut into sequences of ``length`` (128) tokens, the first,
         the last and those between documents eos. Or "rows": one document each, then eos and padding, by default as long
         as the longest. Molecules (smiles, selfies) and images (levels) are rows unless told otherwise.
     name: what to call the source in the files' headers and in errors, if not by its path.
-    valid: a source of its own for the held-out part, which is otherwise the last ``holdout`` of the text.
+    long: what becomes of rows that are longer than ``length``: "drop" or "cut", with a count; by default an error.
+    valid: a source of its own for the held-out part, which is otherwise ``holdout`` of the text: its "end", or
+        documents that are drawn at "random" (``held_out``; the default for FASTA and molecules).
     chunk: how many characters are read and encoded at a time.
 
     ``out`` appears whole or not at all, and nothing is ever overwritten.
     """
-    tokenizer = known_tokenizer(tokenizer)
+    usual = preferred(source, column)
+    tokenizer = known_tokenizer(tokenizer or usual.get("tokenizer", "bpe"))
+    layout = layout or usual.get("layout")
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
     layout = layout or ("rows" if kind in ROWS else "wrapped")
-    _check(layout, length, holdout, chunk)
+    _check(layout, length, holdout, chunk, long, held_out)
     rows = layout == "rows"
     report = progress or (lambda stage, done, total: None)
 
@@ -85,19 +99,22 @@ def prepare(
     try:
         with new_folder(out) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
             train = read(source, Path(scratch) / "train.jsonl")
-            held_out = read(valid, Path(scratch) / "valid.jsonl") if valid is not None else None
-            if held_out is None:
-                train, held_out = _split(train, holdout)
+            other = read(valid, Path(scratch) / "valid.jsonl") if valid is not None else None
+            if other is None:
+                at_random = (held_out or ("random" if usual else "end")) == "random"
+                train, other = _split_at_random(train, holdout) if at_random else _split(train, holdout)
             if isinstance(tokenizer, str):
-                tokenizer = _make_tokenizer(tokenizer, vocab, eos, train, held_out, report)
+                tokenizer = _make_tokenizer(tokenizer, vocab, eos, train, other, report)
             if dtype is not None:
                 check_dtype(dtype, tokenizer.vocab_size)
             if length is None:
-                length = _longest_row((train, held_out), tokenizer, chunk, report) if rows else WRAPPED_LENGTH
-            for stage, part in (("train", train), ("valid", held_out)):
+                length = _longest_row((train, other), tokenizer, chunk, report) if rows else WRAPPED_LENGTH
+                if rows and usual and length > LONGEST_ROW:
+                    length, long = LONGEST_ROW, long or "drop"
+            for stage, part in (("train", train), ("valid", other)):
                 path = folder / f"{stage}.tokens"
                 with TokenWriter(path, tokenizer, length, layout, dtype=dtype, source=part.name) as writer:
-                    _write(writer, part, tokenizer, chunk, partial(report, stage))
+                    _write(writer, part, tokenizer, chunk, partial(report, stage), long)
             tokenizer.save(folder / "tokenizer.json")
     except FileExistsError as error:
         raise ValueError(f"out={str(out)!r}: it already exists and is not overwritten; choose a new folder") from error
@@ -112,6 +129,7 @@ class Part:
     rows: bool
     start: int
     stop: int
+    drawn: NDArray[np.bool_] | None = None  # which of all documents belong to it, instead of a stretch
 
     @property
     def name(self) -> str:
@@ -123,6 +141,11 @@ class Part:
     def __iter__(self) -> Iterator[Chunk]:
         position = 0
         for text, ends in self.reader:
+            if self.drawn is not None:
+                if self.drawn[position]:
+                    yield text, ends
+                position += ends
+                continue
             if position >= self.stop:
                 return
             if self.rows:
@@ -175,6 +198,22 @@ def _split(text: Part, holdout: float) -> tuple[Part, Part]:
     return replace(text, stop=boundary), replace(text, start=boundary)
 
 
+def _split_at_random(text: Part, holdout: float, seed: int = 0) -> tuple[Part, Part]:
+    """Documents drawn without replacement, always the same ones."""
+    sizes = [0]
+    for piece, ends in text.reader:
+        sizes[-1] += 1 if text.rows else len(piece)
+        sizes += [0] if ends else []
+    size = np.array(sizes[:-1])
+    count = max(1, round(len(size) * holdout))
+    if len(size) < 2:
+        raise ValueError(f"{text.name} is one document: its end can be held out, but no random part")
+    chosen = np.zeros(len(size), dtype=bool)
+    chosen[global_batch(len(size), count, seed, 0).numpy()] = True
+    train, other = (replace(text, start=0, stop=int(size[part].sum()), drawn=part) for part in (~chosen, chosen))
+    return train, other
+
+
 def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Part, report: Progress) -> Tokenizer:
     """A BPE learns from the training part alone; a closed vocabulary must know every character of both."""
 
@@ -210,9 +249,14 @@ def _longest_row(parts: tuple[Part, Part], tokenizer: Tokenizer, chunk: int, rep
 
 
 def _write(
-    writer: TokenWriter, part: Part, tokenizer: Tokenizer, chunk: int, report: Callable[[int, int], None]
+    writer: TokenWriter,
+    part: Part,
+    tokenizer: Tokenizer,
+    chunk: int,
+    report: Callable[[int, int], None],
+    long: str | None,
 ) -> None:
-    write = write_rows if part.rows else write_wrapped
+    write = partial(write_rows, long=long) if part.rows else write_wrapped
     try:
         write(writer, encoded(part.told(report), tokenizer, chunk), tokenizer)
     except ValueError as error:
@@ -228,7 +272,11 @@ def known_tokenizer(tokenizer: str | Tokenizer) -> str | Tokenizer:
     return Tokenizer.load(tokenizer)
 
 
-def _check(layout: str, length: int | None, holdout: float, chunk: int) -> None:
+def _check(layout: str, length: int | None, holdout: float, chunk: int, long: str | None, held_out: str | None) -> None:
+    if long not in (None, "drop", "cut"):
+        raise ValueError(f"long={long!r}: rows that are too long are dropped ('drop') or cut ('cut')")
+    if held_out not in (None, "end", "random"):
+        raise ValueError(f"held_out={held_out!r}: it must be 'end' or 'random'")
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r}: it must be one of {', '.join(LAYOUTS)}")
     if length is not None and length < 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.data.tokens import TokenFile
 
-IDENTITY, SOURCE = "run.json", "source.json"
+IDENTITY, SOURCE, OVERFIT = "run.json", "source.json", "overfit.tokens"
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ def found(
                 tokenizer=tokenizer,
                 length=model.length,
                 layout=model.layout,
+                long="drop",
                 name=data,
                 valid=data,
                 progress=progress,

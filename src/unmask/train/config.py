@@ -44,6 +44,14 @@ class TrainConfig:
     """For data prepared on the way: the size of a BPE, 4,096 by default, or 1,024 for less than a megabyte of text."""
     length: int | None = None
     """For data prepared on the way: tokens per sequence, 128 by default, or the corpus's own."""
+    layout: Literal["wrapped", "rows"] | None = None
+    """For data prepared on the way: wrapped text, or one document per row. By default rows for FASTA and molecules."""
+    column: str | None = None
+    """For data prepared on the way: the column of a table or the field of records."""
+    long: Literal["drop", "cut"] | None = None
+    """For data prepared on the way: what becomes of rows that are longer than --length. By default an error."""
+    held_out: Literal["end", "random"] | None = None
+    """For data prepared on the way: hold out the end, or documents drawn at random (FASTA, molecules)."""
 
     preset: str | None = None
     """The network's size: tiny, mini, compact, small (the paper's) or medium. By default, by data and machine."""
@@ -74,6 +82,13 @@ class TrainConfig:
 
     steps: int | None = None
     """Optimiser steps. By default, by the data and the machine."""
+    minutes: float | None = None
+    """End after so many minutes, with a model; unless --steps is given, so many steps as fit are planned."""
+    patience: int | None = None
+    """End after so many validations without a better one, and keep the best model; 0 for never. By default 3 where the
+    data would be read more than 5 times, and 0 elsewhere."""
+    overfit: bool = False
+    """Learn four sequences by heart, and say whether that was done: the first thing to try with a new network."""
     batch: int | None = None
     """Sequences per step, over all processes. By default, by the machine."""
     micro_batch: int | None = None
@@ -124,6 +139,7 @@ class TrainConfig:
             if allowed and value not in allowed:
                 raise ValueError(f"{field.name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
         for name in (
+            "steps",
             "layers",
             "width",
             "heads",
@@ -139,9 +155,9 @@ class TrainConfig:
             "vocab",
         ):
             _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
-        for name in ("steps", "warmup", "seed"):
+        for name in ("warmup", "seed", "patience"):
             _check(name, getattr(self, name), lambda value: value >= 0, "at least 0")
-        for name in ("learning_rate", "clip", "eps"):
+        for name in ("learning_rate", "clip", "eps", "minutes"):
             _check(name, getattr(self, name), lambda value: value > 0, "positive")
         for name in ("beta1", "beta2", "ema", "dropout"):
             _check(name, getattr(self, name), lambda value: 0 <= value < 1, "at least 0 and below 1")
@@ -181,6 +197,9 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "decay": ("constant", "cosine"),
     "device": ("auto", "cpu"),
     "precision": (None, "float32", "bf16"),
+    "layout": (None, "wrapped", "rows"),
+    "long": (None, "drop", "cut"),
+    "held_out": (None, "end", "random"),
 }
 
 # What may change when a run is resumed: it decides how and how long, not what is computed. The data are compared by
@@ -199,6 +218,8 @@ FREE = frozenset(
         "threads",
         "save_every",
         "keep",
+        "minutes",
+        "patience",
         "validate_every",
         "validate_sequences",
         "log_every",
@@ -208,6 +229,10 @@ FREE = frozenset(
         "tokenizer",
         "vocab",
         "length",
+        "layout",
+        "column",
+        "long",
+        "held_out",
     }
 )
 
@@ -234,12 +259,16 @@ SIZES = {
 
 
 TOKENS_PER_PASS = 32_768
+OFTEN_READ = 5  # readings of the data after which a network may begin to learn them by heart
+OVERFIT_SEQUENCES, OVERFIT_STEPS = 4, 500  # few sequences, each with several masks in a batch
 
 
 def resolve(config: TrainConfig, *, tokens: int, length: int, device: str) -> TrainConfig:
     """Fill in what was left open, for training data of so many tokens in sequences of ``length``."""
     kind = "cpu" if device == "cpu" else "accelerator"
     size = next(size for size in SIZES[kind] if tokens <= size.tokens)
+    if config.overfit:
+        config = replace(_filled(config, steps=OVERFIT_STEPS), dropout=0.0, patience=0)
     config = _filled(config, preset=size.preset, batch=size.batch, steps=size.steps)
     assert config.steps is not None and config.batch is not None
     width = config.network(1, length).width
@@ -253,6 +282,7 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str) -> Tr
         precision="float32" if kind == "cpu" else "bf16",
         save_every=often,
         validate_every=often,
+        patience=3 if config.steps * config.batch * length > OFTEN_READ * tokens else 0,
     )
 
 
@@ -261,14 +291,16 @@ def completed(asked: TrainConfig, stored: TrainConfig) -> TrainConfig:
     return _filled(asked, **{field.name: getattr(stored, field.name) for field in fields(stored)})
 
 
-def explained(asked: TrainConfig, config: TrainConfig, parameters: int) -> str:
+def explained(asked: TrainConfig, config: TrainConfig, parameters: int, processes: int = 1) -> str:
     """One line: the size of the run, and what was chosen for the user."""
     chosen = [
         f"{field.name.replace('_', ' ')} {getattr(config, field.name)}"
         for field in fields(config)
         if getattr(asked, field.name) is None and getattr(config, field.name) is not None
     ]
-    return f"{parameters / 1e6:.2f} M parameters; chosen for this data and machine: {', '.join(chosen) or 'nothing'}"
+    several = "1 process" if processes == 1 else f"{processes} processes"
+    size = f"{several}; {parameters / 1e6:.2f} M parameters"
+    return f"{size}; chosen for this data and machine: {', '.join(chosen) or 'nothing'}"
 
 
 def differences(stored: TrainConfig, asked: TrainConfig) -> list[str]:
@@ -277,7 +309,8 @@ def differences(stored: TrainConfig, asked: TrainConfig) -> list[str]:
     if stored.decay == asked.decay == "constant":
         fixed.remove("steps")  # a longer run then begins as the shorter one did
     pairs = [(name, getattr(stored, name), getattr(asked, name)) for name in fixed]
-    return [f"{name}: {old!r} -> {new!r}" for name, old, new in pairs if old != new]
+    said = {"steps": " (a cosine is planned for its steps; --init RUN begins a new run with these weights)"}
+    return [f"{name}: {old!r} -> {new!r}{said.get(name, '')}" for name, old, new in pairs if old != new]
 
 
 def from_mapping(values: dict[str, Any], where: str) -> dict[str, Any]:

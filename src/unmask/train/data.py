@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data import corpora
+from unmask.data.formats import preferred
 from unmask.data.prepare import Progress, prepare
 from unmask.data.resolve import TRAIN, VALID, content, resolve
-from unmask.data.runs import SOURCE
-from unmask.data.tokens import TokenFile
+from unmask.data.runs import OVERFIT, SOURCE
+from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.models.files import write_whole
-from unmask.train.config import TrainConfig
+from unmask.train.config import OVERFIT_SEQUENCES, TrainConfig
+
+ROWS_SETTINGS = ("layout", "column", "long", "held_out")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,21 @@ def find(config: TrainConfig, progress: Progress | None = None) -> Data:
     return _opened(path / TRAIN, config.valid or path / VALID, config)
 
 
+def few(data: Data, out: Path) -> Data:
+    """The first sequences of the training data, to be learned by heart and to be validated on."""
+    path = out / OVERFIT
+    if not path.is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        header = data.train.header
+        some = data.train.sequences(range(min(OVERFIT_SEQUENCES, len(data.train)))).numpy()
+        size = header.characters * len(some) // header.num, header.bytes * len(some) // header.num
+        with TokenWriter(path, data.train.tokenizer, header.length, header.layout, source=header.source) as writer:
+            writer.write(some)
+            writer.finish(characters=size[0], bytes=size[1])
+    tokens = TokenFile.open(path, tokenizer=data.train.tokenizer).verified()
+    return Data(tokens, tokens)
+
+
 def _opened(train: Path, valid: str | Path, config: TrainConfig) -> Data:
     tokens = TokenFile.open(train).verified()
     if not Path(valid).is_file():
@@ -72,9 +90,10 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
     source: dict[str, Any] = {
         "data": config.data,
         "sha256": content(config.data),
-        "tokenizer": config.tokenizer or "bpe",
+        "tokenizer": config.tokenizer or preferred(config.data, config.column).get("tokenizer", "bpe"),
         "vocab": config.vocab,
         "length": config.length,
+        **{name: getattr(config, name) for name in ROWS_SETTINGS if getattr(config, name) is not None},
     }
     if folder.is_dir():
         stored = json.loads(note.read_bytes()) if note.is_file() else {}
@@ -95,6 +114,7 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
             tokenizer=source["tokenizer"],
             vocab=config.vocab or (1024 if small else 4096),
             length=config.length,
+            **{name: getattr(config, name) for name in ROWS_SETTINGS},
             progress=progress,
         )
     except ValueError:  # a text that cannot be used leaves nothing behind

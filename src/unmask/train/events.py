@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unmask.bound import Bound
 from unmask.train.config import TrainConfig
@@ -47,8 +48,14 @@ class Saved:
 
 @dataclass(frozen=True)
 class Finished:
-    step: int
+    step: int  # of the model: the last, or the best where validations ended the run
     model: Path
+    why: str = ""  # where the run ended before its last step
+    bound: dict[str, Any] | None = None  # the record of the model's validation
+    trigram: float | None = None  # nats per token of a Kneser-Ney trigram of the same data, on the same held-out part
+    samples: tuple[str, ...] = ()
+    picture: Path | None = None
+    overfit: str = ""  # what came of --overfit
 
 
 Event = Started | Stepped | Validated | Previewed | Saved | Finished

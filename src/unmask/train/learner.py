@@ -74,6 +74,8 @@ class Learner:
         self.step = 0
         self.saved = self.validated = -1  # the last step that was saved, and validated
         self.bound: dict[str, Any] | None = None  # the record of the last validation
+        self.best: dict[str, Any] | None = None  # that of the best, with its step
+        self.worse = 0  # validations since then
 
     def update(self, tokens: TokenFile, trouble: Path) -> Update:
         """One step: the gradient over the global batch, clipped, and the update, unless something is not finite."""
@@ -170,7 +172,21 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds besides tensors."""
-        return {"step": self.step, "validated": self.validated, "bound": self.bound}
+        return {
+            "step": self.step,
+            "validated": self.validated,
+            "bound": self.bound,
+            "best": self.best,
+            "worse": self.worse,
+        }
+
+    def judge(self, record: dict[str, Any]) -> None:
+        """Remember a validation of this step, and whether it is the best so far."""
+        self.validated, self.bound = self.step, record
+        if self.best is None or record["nats_per_token"] < self.best["nats_per_token"]:
+            self.best, self.worse = record | {"step": self.step}, 0
+        else:
+            self.worse += 1
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint of this configuration."""
@@ -183,6 +199,8 @@ class Learner:
             self.step = self.saved = checkpoint.step
             self.validated = int(checkpoint.state["validated"])
             self.bound = checkpoint.state["bound"] and dict(checkpoint.state["bound"])
+            self.best = checkpoint.state.get("best") and dict(checkpoint.state["best"])  # an older run has none
+            self.worse = int(checkpoint.state.get("worse", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{checkpoint.path / 'state.json'} is not this program's: {error!r}") from error
 

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from unmask.data.prepare import Progress
+from unmask.models.causal import Causal
+from unmask.models.ddit import DDiT
 from unmask.protocol import is_left_to_right
 from unmask.sampling import sample
+from unmask.text.model import Model
 from unmask.train import checkpoint as checkpoints
-from unmask.train import curve
 from unmask.train import data as find_data
-from unmask.train.config import TrainConfig, completed, explained, resolve
+from unmask.train.config import TrainConfig, explained
 from unmask.train.data import Data
 from unmask.train.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
 from unmask.train.export import beside, export
 from unmask.train.learner import Learner
-from unmask.train.run import Metrics, Run, stored_config
+from unmask.train.report import by_heart, draw_curve, samples_of, trigram
+from unmask.train.run import Metrics, Run
 from unmask.train.signals import Interrupted, Signals
+from unmask.train.start import make_accelerator, planned, resolved, restored
 from unmask.train.trackers import trackers
 from unmask.train.validate import validate
 
 PREVIEW_STEPS = 64
+FIRST_VALIDATION = 60.0  # seconds after which the first validation, sample and checkpoint come, however long the run is
 
 
 def train(
@@ -50,7 +54,10 @@ def train(
     resumed = run.occupied(config)
     with accelerator.main_process_first():
         data = find_data.find(config, progress if accelerator.is_main_process else None)
-    asked, config = config, _resolved(config, data, run, accelerator)
+    asked, config = config, resolved(config, data, run, accelerator)
+    if config.overfit:
+        with accelerator.main_process_first():
+            data = find_data.few(data, Path(config.out))
     network = config.network(data.train.vocab_size, data.train.length)
     if resumed:
         run.check(config, data, network)
@@ -59,9 +66,12 @@ def train(
         stack.enter_context(torch.random.fork_rng(devices))
         if accelerator.is_main_process:
             stack.enter_context(run.locked())
+        started = time.monotonic()
+        if config.minutes is not None and asked.steps is None and not resumed:
+            config = planned(asked, data, network, accelerator)
         learner = Learner(config, network, accelerator)
         accelerator.wait_for_everyone()  # everybody has looked at the folder before it changes
-        lines = _restore(learner, run, config) if resumed else 0
+        lines = restored(learner, run, config) if resumed else 0
         if config.init is not None and learner.step == 0:
             learner.begin_with(config.init)
         metrics = None
@@ -69,7 +79,7 @@ def train(
             run.start(config, data, network)
             metrics = stack.enter_context(closing(Metrics(run.metrics, lines)))
         tracked = stack.enter_context(trackers(config, run, learner.step, accelerator))
-        training = Training(config, data, run, learner, metrics, (report, *tracked))
+        training = Training(config, data, run, learner, metrics, (report, *tracked), started)
         training.tell(_started(asked, training))
         with Signals() as signals:
             training.loop(signals)
@@ -86,25 +96,42 @@ class Training:
     learner: Learner
     metrics: Metrics | None  # the main process's
     reports: tuple[Report, ...]
+    started: float  # by time.monotonic
+    why: str = ""  # the run ended before its last step
 
     def loop(self, signals: Signals) -> None:
         """Validate, save, stop or step. What was done for a step is remembered, so a resumed run does it once."""
         config, learner = self.config, self.learner
         assert config.steps is not None and config.validate_every and config.save_every
         while True:
-            end = learner.step == config.steps
-            if learner.step and (end or learner.step % config.validate_every == 0) and learner.validated < learner.step:
+            now = self._agreed(signals)
+            end = learner.step == config.steps or (now.late and learner.step > 0)
+            first = now.waiting and learner.validated < 0
+            wanted = end or first or learner.step % config.validate_every == 0
+            if learner.step and wanted and learner.validated < learner.step:
                 self.validate(signals)
-            stop = self._agreed(signals)
-            due = stop or (learner.step and (end or learner.step % config.save_every == 0))
+            given_up = bool(config.patience) and learner.worse >= (config.patience or 0)
+            best = bool(config.patience) and learner.best is not None and learner.best["step"] == learner.step
+            stop = self._agreed(signals).signal
+            end = end or given_up
+            due = stop or (learner.step and (end or first or best or learner.step % config.save_every == 0))
             if due and learner.saved < learner.step:
                 self.save()
-                stop = stop or self._agreed(signals)
+                stop = stop or self._agreed(signals).signal
             if stop:
                 raise Interrupted(stop, learner.step)
             if end:
+                self.why = self._reason(given_up)
                 return
             self.step()
+
+    def _reason(self, given_up: bool) -> str:
+        """Why the run ends here, if not by its last step."""
+        if self.learner.step == self.config.steps:
+            return ""
+        if given_up:
+            return f"{self.learner.worse} validations in a row were no better than that of an earlier step"
+        return f"the {self.config.minutes:g} minutes are over"
 
     def step(self) -> None:
         started = time.perf_counter()
@@ -134,11 +161,11 @@ class Training:
                 sequences=config.validate_sequences,
                 micro_batch=config.micro_batch,
                 schedule=learner.schedule,
-                stop=lambda: self._agreed(signals),
+                stop=lambda: self._agreed(signals).signal,
             )
             if bound is None:
                 return
-            learner.validated, learner.bound = learner.step, bound.record()
+            learner.judge(bound.record())
             self.log("validation", **bound.record())
             self.tell(Validated(learner.step, bound))
             if config.preview and self.metrics is not None and not learner.sharded:
@@ -174,7 +201,7 @@ class Training:
                 state = {**learner.state(), "metrics_lines": self.metrics.lines}
                 texts = beside(learner.network, self.config, self.data, learner)
                 path = checkpoints.write(self.run.checkpoints, learner.step, tensors, state, texts)
-                checkpoints.prune(self.run.checkpoints, self.config.keep)
+                checkpoints.prune(self.run.checkpoints, self.config.keep, (learner.best or {}).get("step"))
                 self.tell(Saved(learner.step, path))
             except Exception as error:
                 failure = error
@@ -184,14 +211,32 @@ class Training:
         learner.saved = learner.step
 
     def finish(self) -> Path:
-        network = self.learner.averaged()
+        """Publish the model, the best one where validations were listened to, and tell what became of the run."""
+        config, learner = self.config, self.learner
+        if config.patience and learner.best is not None and learner.best["step"] != learner.step:
+            learner.restore(checkpoints.read(self.run.checkpoints / f"step-{learner.best['step']:08d}"))
+        network = learner.averaged()
         if self.metrics is not None:
-            export(self.run.model, network, self.config, self.data, self.learner)
-            with suppress(ImportError):  # matplotlib is an extra
-                curve.draw(self.run.metrics, self.run.folder / "curve.png")
-        self.tell(Finished(self.learner.step, self.run.model))
-        self.learner.accelerator.wait_for_everyone()
+            export(self.run.model, network, config, self.data, learner)
+            self.tell(self._finished(network))
+        learner.accelerator.wait_for_everyone()
         return self.run.model
+
+    def _finished(self, network: DDiT | Causal) -> Finished:
+        config, data, learner = self.config, self.data, self.learner
+        ended = Finished(learner.step, self.run.model, self.why, learner.bound)
+        picture = draw_curve(self.run.metrics, self.run.folder / "curve.png")
+        if config.overfit and learner.bound is not None:
+            verdict = by_heart(learner.bound["nats_per_token"], len(data.train), data.train.length)
+            return replace(ended, picture=picture, overfit=verdict)
+        model = Model(network, data.train.tokenizer, learner.schedule, layout=data.train.header.layout)  # type: ignore[arg-type]
+        steps = None if is_left_to_right(network) else min(data.train.length, PREVIEW_STEPS)
+        return replace(
+            ended,
+            picture=picture,
+            trigram=trigram(data.train, data.valid, config.validate_sequences),
+            samples=samples_of(model, config.seed, steps) if config.preview else (),
+        )
 
     def log(self, kind: str, **values: Any) -> None:
         if self.metrics is not None:
@@ -202,65 +247,32 @@ class Training:
             for report in self.reports:
                 report(event)
 
-    def _agreed(self, signals: Signals) -> int:
-        """The number of a signal that any process received, or 0; they must all stop at the same step."""
-        accelerator = self.learner.accelerator
-        if accelerator.num_processes == 1:
-            return signals.received
-        return int(accelerator.gather(torch.tensor([signals.received], device=accelerator.device)).max())
+    def _agreed(self, signals: Signals) -> Now:
+        """What any process heard and what its clock says: they must all do the same at the same step."""
+        accelerator, seconds = self.learner.accelerator, time.monotonic() - self.started
+        late = self.config.minutes is not None and seconds > 60 * self.config.minutes
+        now = [signals.received, int(seconds > FIRST_VALIDATION), int(late)]
+        if accelerator.num_processes > 1:
+            now = accelerator.gather(torch.tensor([now], device=accelerator.device)).amax(0).tolist()
+        return Now(now[0], bool(now[1]), bool(now[2]))
+
+
+@dataclass(frozen=True)
+class Now:
+    """What every process has to know before a step."""
+
+    signal: int  # the number of one that was received, or 0
+    waiting: bool  # whoever started the run has waited long enough to see something of it
+    late: bool  # the minutes are over
 
 
 class _Stopped(Exception):
     """Leaves a preview."""
 
 
-def make_accelerator(config: TrainConfig) -> Any:
-    """Hugging Face accelerate's view of this process: alone, or one of those that ``accelerate launch`` started."""
-    try:
-        from accelerate import Accelerator  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ImportError("training needs accelerate: pip install 'unmask[train]'") from error
-    cpu = config.device == "cpu" or not torch.accelerator.is_available()
-    precision = config.precision or ("float32" if cpu else "bf16")
-    accelerator = Accelerator(cpu=cpu, mixed_precision="bf16" if precision == "bf16" else "no")
-    kind = accelerator.distributed_type.value
-    if (kind == "FSDP" and not accelerator.is_fsdp2) or kind in ("DEEPSPEED", "MEGATRON_LM", "XLA"):
-        raise ValueError(f"accelerate was configured for {kind}: use DDP, or FSDP with fsdp_version 2")
-    return accelerator
-
-
-def _resolved(config: TrainConfig, data: Data, run: Run, accelerator: Any) -> TrainConfig:
-    """The effective configuration: what is open comes from the run that is resumed, or from the table of defaults."""
-    before = stored_config(run.folder)
-    if before is not None:
-        config = completed(config, before)
-    tokens = len(data.train) * data.train.length
-    config = resolve(config, tokens=tokens, length=data.train.length, device=accelerator.device.type)
-    assert config.batch is not None
-    if config.batch % accelerator.num_processes:
-        raise ValueError(f"batch={config.batch}: it must be a multiple of the {accelerator.num_processes} processes")
-    return config
-
-
-def _restore(learner: Learner, run: Run, config: TrainConfig) -> int:
-    """Continue from the checkpoint that was asked for, or the newest sound one; return its count of metrics' lines."""
-    if config.resume_from is not None:
-        found: checkpoints.Checkpoint | None = checkpoints.read(run.checkpoints / Path(config.resume_from).name)
-    else:
-        with warnings.catch_warnings():
-            if not learner.accelerator.is_main_process:
-                warnings.simplefilter("ignore")
-            found = checkpoints.newest(run.checkpoints)
-    if found is None:
-        return 0
-    learner.restore(found)
-    if config.steps is not None and learner.step > config.steps:
-        raise ValueError(f"steps={config.steps}: {found.path} has {learner.step} steps already; ask for more")
-    return int(found.state.get("metrics_lines", 0))
-
-
 def _started(asked: TrainConfig, training: Training) -> Started:
     config, parameters = training.config, training.learner.network.parameters()
     assert config.batch is not None
-    note = explained(asked, config, sum(parameter.numel() for parameter in parameters))
+    processes = training.learner.accelerator.num_processes
+    note = explained(asked, config, sum(parameter.numel() for parameter in parameters), processes)
     return Started(config, training.learner.step, config.batch * training.data.train.length, note)

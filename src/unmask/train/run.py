@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from unmask.data.runs import IDENTITY, SOURCE, named
+from unmask.data.runs import IDENTITY, OVERFIT, SOURCE, named
 from unmask.models.ddit import DDiTConfig
 from unmask.models.files import sync, write_whole
 from unmask.train.config import TrainConfig, differences, read_toml, to_toml
@@ -30,7 +30,13 @@ if sys.platform != "win32":
     import fcntl
 
 CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
-BEFORE_A_RUN = {"data", SOURCE, LOCK}  # what a start that was broken off while preparing text leaves
+BEFORE_A_RUN = {
+    "data",
+    SOURCE,
+    LOCK,
+    OVERFIT,
+    f".{OVERFIT}.verified",
+}  # what a start that was broken off while preparing text leaves
 
 
 def stored_config(out: str | Path) -> TrainConfig | None:

@@ -1,0 +1,236 @@
+"""From a file to its documents: one table of kinds by suffix, one of compressions, and text for everything else.
+
+A kind is a function of (path, column, by_line, size) that gives chunks: (text, whether a document ends with it).
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import csv
+import gzip
+import importlib
+import io
+import json
+import lzma
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Chunk = tuple[str, bool]
+Kind = Callable[[Path, str | None, bool, int], Iterator[Chunk]]
+
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+COLUMNS = ("text", "smiles", "sequence")  # by which a column is found that was not named
+BLOCK = 1 << 20
+
+
+def documents(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    """The documents of one file, by what its name says that it is."""
+    return KINDS.get(suffix_of(path), _text)(path, column, by_line, size)
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of a file's kind, without its compression."""
+    name = path.name.lower()
+    for ending in COMPRESSIONS:
+        name = name.removesuffix(ending)
+    return Path(name).suffix
+
+
+def preferred(source: object, column: str | None) -> dict[str, str]:
+    """How such a file is prepared unless told otherwise: residues of FASTA and molecules are rows."""
+    suffix = suffix_of(Path(source)) if isinstance(source, str | Path) else ""
+    if suffix in FASTA:
+        return {"tokenizer": "characters", "layout": "rows"}
+    if suffix in SMILES or (suffix in (*TABLES, ".parquet") and (column or "").lower() == "smiles"):
+        return {"tokenizer": "smiles", "layout": "rows"}
+    return {}
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file of a folder can be read: by its kind, or because it begins as UTF-8 text does."""
+    if suffix_of(path) in KINDS:
+        return True
+    try:
+        with opened(path) as file:
+            start = file.read(BLOCK // 16)
+        codecs.getincrementaldecoder("utf-8")().decode(start)  # which may end inside of a character
+    except (ValueError, OSError):
+        return False
+    return b"\0" not in start
+
+
+def column_of(names: Iterable[str], column: str | None, where: str) -> str:
+    """The asked column; without one, the only one, or the one that is called text, smiles or sequence."""
+    names = list(names)
+    if column is None:
+        usual = [name for name in names if name.lower() in COLUMNS]
+        column = names[0] if len(names) == 1 else usual[0] if len(usual) == 1 else "text"
+    if column not in names:
+        there = ", ".join(map(repr, names)) or "nothing"
+        raise ValueError(f"column={column!r}: {where} has {there}; name one with --column")
+    return column
+
+
+def field(record: Mapping[str, Any], column: str | None, where: str) -> str:
+    """The text of a record."""
+    column = column_of(record, column, where)
+    value = record[column]
+    if not isinstance(value, str):
+        raise ValueError(f"column={column!r}: {where} holds {type(value).__name__} there, a text is needed")
+    return value
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """The bytes of a file, decompressed."""
+    ending = path.suffix.lower()
+    try:
+        if ending == ".zst":
+            with (
+                path.open("rb") as raw,
+                _library("zstandard").ZstdDecompressor().stream_reader(raw, read_across_frames=True) as file,
+            ):
+                yield file
+            return
+        openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+        with openers.get(ending, Path.open)(path, "rb") as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, lzma.LZMAError) as error:
+        name = {".gz": "gzip"}.get(ending, ending.removeprefix("."))
+        raise ValueError(f"{path} is not a whole {name} file: {error}") from error
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise ValueError(f"{path} is not a whole zst file: {error}") from error
+
+
+@contextmanager
+def utf8(path: Path) -> Iterator[io.TextIOWrapper]:
+    """The file as text, line ends untouched, a byte order mark dropped; an error says where it is not UTF-8."""
+    with opened(path) as binary:
+        text = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
+        try:
+            yield text
+        except UnicodeDecodeError as error:
+            at = binary.tell() - len(error.object) + error.start
+            wrong = error.object[error.start]
+            raise ValueError(
+                f"{path} is not UTF-8 text: byte 0x{wrong:02x} at {at:,}; convert it first, for example with iconv"
+            ) from error
+
+
+def _text(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    with utf8(path) as file:
+        if by_line:
+            for line in file:
+                yield line.rstrip("\r\n"), True
+            return
+        while block := file.read(min(size, BLOCK)):
+            yield block, False
+        yield "", True
+
+
+def _table(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    with utf8(path) as file, _long_fields():
+        reader = csv.reader(file, delimiter=TABLES[suffix_of(path)])
+        try:
+            header = next(reader, [])
+            at = header.index(column_of(header, column, f"{path}'s first line")) if header else 0
+            for row in reader:
+                if row and len(row) <= at:
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: it has {len(row)} cells, {header[at]!r} is missing"
+                    )
+                if row:
+                    yield row[at], True
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _json_lines(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    with utf8(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{where} is not JSON: {error}") from error
+            if not isinstance(record, dict):
+                raise ValueError(f"{where} is not a JSON object with named fields")
+            yield field(record, column, where), True
+
+
+def _parquet(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    library = _library("pyarrow.parquet")
+    try:
+        with library.ParquetFile(path) as file:
+            name = column_of(file.schema_arrow.names, column, str(path))
+            for batch in file.iter_batches(batch_size=1024, columns=[name]):
+                for value in batch.column(0).to_pylist():
+                    if not isinstance(value, str):
+                        what = type(value).__name__
+                        raise ValueError(f"column={name!r}: {path} holds {what} there, a text is needed")
+                    yield value, True
+    except _library("pyarrow").ArrowInvalid as error:
+        raise ValueError(f"{path} is not a whole Parquet file: {error}") from error
+
+
+def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    """The sequences without their headers, whatever the length of their lines."""
+    parts: list[str] = []
+    with utf8(path) as file:
+        for number, line in enumerate(file, 1):
+            line = line.strip()
+            if line.startswith(">"):
+                if parts:
+                    yield "".join(parts), True
+                parts = []
+            elif line and not line.startswith(";"):
+                if not line.replace(" ", "").replace("*", "").replace("-", "").isalpha():
+                    raise ValueError(f"{path}, line {number}: {line[:40]!r} is no sequence of residues")
+                parts.append(line.replace(" ", "").upper())
+    if parts:
+        yield "".join(parts), True
+
+
+def _smiles(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    """One molecule per line; what follows it on its line is its name."""
+    with utf8(path) as file:
+        for line in file:
+            if line.strip():
+                yield line.split()[0], True
+
+
+TABLES = {".csv": ",", ".tsv": "\t"}
+FASTA = (".fasta", ".fa", ".faa", ".fna")
+SMILES = (".smi", ".smiles")
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(TABLES, _table),
+    **dict.fromkeys((".jsonl", ".ndjson"), _json_lines),
+    ".parquet": _parquet,
+    **dict.fromkeys(FASTA, _fasta),
+    **dict.fromkeys(SMILES, _smiles),
+}
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    # The csv module refuses cells of more than 128 KiB unless told otherwise, and only for the whole process.
+    before = csv.field_size_limit((1 << 31) - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise ModuleNotFoundError(f"this file needs {package}: pip install 'unmask[tables]'", name=package) from error

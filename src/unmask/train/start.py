@@ -1,0 +1,82 @@
+"""What comes before the first step: the machine, the configuration that is in effect, and where a run goes on."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.models.ddit import DDiTConfig
+from unmask.train import checkpoint as checkpoints
+from unmask.train.config import TrainConfig, completed, resolve
+from unmask.train.data import Data
+from unmask.train.learner import Learner
+from unmask.train.run import Run, stored_config
+
+TIMED_STEPS, PART_FOR_STEPS = 3, 0.9  # how a run of so many minutes is planned; the rest is for validations
+
+
+def make_accelerator(config: TrainConfig) -> Any:
+    """Hugging Face accelerate's view of this process: alone, or one of those that ``accelerate launch`` started."""
+    try:
+        from accelerate import Accelerator  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError("training needs accelerate: pip install 'unmask[train]'") from error
+    cpu = config.device == "cpu" or not torch.accelerator.is_available()
+    precision = config.precision or ("float32" if cpu else "bf16")
+    accelerator = Accelerator(cpu=cpu, mixed_precision="bf16" if precision == "bf16" else "no")
+    kind = accelerator.distributed_type.value
+    if (kind == "FSDP" and not accelerator.is_fsdp2) or kind in ("DEEPSPEED", "MEGATRON_LM", "XLA"):
+        raise ValueError(f"accelerate was configured for {kind}: use DDP, or FSDP with fsdp_version 2")
+    return accelerator
+
+
+def resolved(config: TrainConfig, data: Data, run: Run, accelerator: Any) -> TrainConfig:
+    """The effective configuration: what is open comes from the run that is resumed, or from the table of defaults."""
+    before = stored_config(run.folder)
+    return settled(config if before is None else completed(config, before), data, accelerator)
+
+
+def settled(config: TrainConfig, data: Data, accelerator: Any) -> TrainConfig:
+    tokens = len(data.train) * data.train.length
+    config = resolve(config, tokens=tokens, length=data.train.length, device=accelerator.device.type)
+    assert config.batch is not None
+    if config.batch % accelerator.num_processes:
+        raise ValueError(f"batch={config.batch}: it must be a multiple of the {accelerator.num_processes} processes")
+    return config
+
+
+def planned(asked: TrainConfig, data: Data, network: DDiTConfig, accelerator: Any) -> TrainConfig:
+    """The configuration with the steps that fit into its minutes, by timing a few of them with a learner of its own."""
+    one = settled(replace(asked, steps=TIMED_STEPS + 1), data, accelerator)
+    learner = Learner(one, network, accelerator)
+    learner.update(data.train, Path(asked.out))  # the first one warms up
+    before = time.perf_counter()
+    for _ in range(TIMED_STEPS):
+        learner.update(data.train, Path(asked.out))
+    seconds = torch.tensor([(time.perf_counter() - before) / TIMED_STEPS], device=accelerator.device)
+    slowest = float(accelerator.gather(seconds).max())
+    accelerator.free_memory()
+    assert asked.minutes is not None
+    return settled(replace(asked, steps=max(1, int(PART_FOR_STEPS * 60 * asked.minutes / slowest))), data, accelerator)
+
+
+def restored(learner: Learner, run: Run, config: TrainConfig) -> int:
+    """Continue from the checkpoint that was asked for, or the newest sound one; return its count of metrics' lines."""
+    if config.resume_from is not None:
+        found: checkpoints.Checkpoint | None = checkpoints.read(run.checkpoints / Path(config.resume_from).name)
+    else:
+        with warnings.catch_warnings():
+            if not learner.accelerator.is_main_process:
+                warnings.simplefilter("ignore")
+            found = checkpoints.newest(run.checkpoints)
+    if found is None:
+        return 0
+    learner.restore(found)
+    if config.steps is not None and learner.step > config.steps:
+        raise ValueError(f"steps={config.steps}: {found.path} has {learner.step} steps already; ask for more")
+    return int(found.state.get("metrics_lines", 0))

@@ -1,0 +1,152 @@
+"""Every kind of file gives the same documents, and what is left out or cut is counted."""
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unmask.data.prepare import prepare
+from unmask.data.source import Reader
+from unmask.data.tokens import TokenFile
+
+TEXTS = ["one small text", "two, with a comma", 'three "quoted"\nover two lines', "four é"]
+
+
+def documents(path: Path, column: str | None = None, by_line: bool = False) -> list[str]:
+    return [text for text, _ in Reader(path, column, by_line=by_line)]
+
+
+def parquet(texts: list[str]) -> bytes:
+    pyarrow = pytest.importorskip("pyarrow")
+    sink = pyarrow.BufferOutputStream()
+    table = pyarrow.table({"id": list(range(len(texts))), "body": texts})
+    pytest.importorskip("pyarrow.parquet").write_table(table, sink)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def csv(texts: list[str], comma: str = ",") -> bytes:
+    rows = ['{}{}"{}"'.format(i, comma, text.replace('"', '""')) for i, text in enumerate(texts)]
+    return "\n".join([f"id{comma}body", *rows]).encode()
+
+
+CONTENT: dict[str, Callable[[list[str]], bytes]] = {
+    "x.csv": csv,
+    "x.tsv": lambda texts: csv(texts, "\t"),
+    "x.jsonl": lambda texts: "\n".join(json.dumps({"id": 1, "body": text}) for text in texts).encode(),
+    "x.parquet": parquet,
+}
+
+
+@pytest.mark.parametrize("name", CONTENT)
+def test_tables_give_the_texts_of_a_column(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(CONTENT[name](TEXTS))
+    assert documents(path, "body") == TEXTS
+    with pytest.raises(ValueError, match=r"column='text': .*'id', 'body'; name one with --column"):
+        documents(path)
+
+
+def zstd(content: bytes) -> bytes:
+    return pytest.importorskip("zstandard").ZstdCompressor().compress(content)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("ending", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("zst", zstd)]
+)
+def test_every_compression_is_read_and_a_cut_file_refused(ending: str, compress: Any, tmp_path: Path) -> None:
+    whole, cut = tmp_path / f"x.csv.{ending}", tmp_path / f"cut.txt.{ending}"
+    whole.write_bytes(compress(CONTENT["x.csv"](TEXTS)))
+    assert documents(whole, "body") == TEXTS
+    cut.write_bytes(b"no such thing")
+    with pytest.raises((ValueError, OSError)):
+        documents(cut)
+
+
+def test_fasta_is_residues_without_headers(tmp_path: Path) -> None:
+    path = tmp_path / "x.fasta"
+    path.write_text(">sp|P1 first\nMKV\nlaa*\n\n;a comment\n>second\nGG\n>empty\n")
+    assert documents(path) == ["MKVLAA*", "GG"]
+    path.write_text(">x\nMK1\n")
+    with pytest.raises(ValueError, match=r"x.fasta, line 2: 'MK1' is no sequence of residues"):
+        documents(path)
+
+
+def test_fasta_becomes_rows_of_characters_split_at_random(tmp_path: Path) -> None:
+    sequences = ["".join(np.random.default_rng(i).choice(list("ACDEF"), size=5 + i % 7)) for i in range(100)]
+    path = tmp_path / "x.fa"
+    path.write_text("".join(f">{i}\n{sequence}\n" for i, sequence in enumerate(sequences)))
+    train, valid = prepare(str(path), tmp_path / "out")
+    assert (train.header.layout, train.tokenizer.kind, train.length) == ("rows", "characters", 12)
+    found = [read(file) for file in (train, valid)]
+    assert [len(part) for part in found] == [95, 5] and sorted(found[0] + found[1]) == sorted(sequences)
+    assert found[1] != sequences[-5:]
+
+
+def read(file: TokenFile) -> list[str]:
+    return [file.tokenizer.decode(row) for row in file.sequences(range(len(file))).tolist()]
+
+
+def test_molecules_are_known_by_their_file_and_column(tmp_path: Path) -> None:
+    lines = ["CCO ethanol", "c1ccccc1 benzene", "CCCl\tchloroethane"] * 10
+    (tmp_path / "x.smi").write_text("\n".join(lines))
+    (tmp_path / "x.csv").write_text("id,smiles\n" + "\n".join(f"{i},{line.split()[0]}" for i, line in enumerate(lines)))
+    for name, column in (("x.smi", None), ("x.csv", "smiles")):
+        train, _ = prepare(str(tmp_path / name), tmp_path / f"{name}.out", column=column)
+        assert (train.tokenizer.kind, train.header.layout) == ("smiles", "rows") and "Cl" in train.tokenizer.vocab
+
+
+@pytest.mark.parametrize(("long", "rows"), [("drop", 23), ("cut", 38)])
+def test_rows_that_are_too_long_are_dropped_or_cut_with_a_count(long: str, rows: int, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("\n".join(["abc", "abcdefgh", "ab", "c", "abcd"] * 8))
+    options: dict[str, Any] = {"tokenizer": "characters", "layout": "rows", "length": 4}
+    with pytest.raises(ValueError, match=r"length=4 is too short for it; long='drop' or 'cut' \(--long\)"):
+        prepare(str(tmp_path / "x.txt"), tmp_path / "no", **options)
+    with pytest.warns(UserWarning, match=rf"of \d+ rows are longer than length=4 and were {long}"):
+        train, valid = prepare(str(tmp_path / "x.txt"), tmp_path / "out", long=long, **options)
+    kept = read(train)
+    assert len(kept) == rows and max(map(len, kept)) == 3
+    counted = sum(len(text) for text in kept)
+    assert train.header.characters == counted and len(valid)
+
+
+def test_nothing_of_a_folder_is_left_out_in_silence(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("a.md", "deep/b.py", "c", "d.html"):
+        (folder / name).write_text(f"the text of {name}")
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    (folder / ".hidden").write_text("not meant")
+    with pytest.warns(UserWarning, match=r"1 of 5 files are no text and left out: picture\.png"):
+        found = documents(folder)
+    assert sorted(found) == sorted(f"the text of {name}" for name in ("a.md", "deep/b.py", "c", "d.html"))
+
+
+def test_documents_of_wrapped_text_are_held_out_at_random_and_whole(tmp_path: Path) -> None:
+    texts = [f"document {i} " + "word " * (i % 5) for i in range(200)]
+    train, valid = prepare(texts, tmp_path / "out", tokenizer="characters", length=20, held_out="random", holdout=0.1)
+    held = "".join(read(valid))
+    assert 15 < sum(f"document {i} " in held for i in range(200)) <= 20
+    assert train.header.characters > 5 * valid.header.characters
+    with pytest.raises(ValueError, match="is one document: its end can be held out"):
+        prepare(["a " * 500], tmp_path / "no", tokenizer="characters", held_out="random")
+
+
+def test_a_dataset_of_a_local_repository_is_trained_on(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    from tests.train.runs import settings
+    from unmask.train.data import find
+
+    (tmp_path / "repository").mkdir()
+    lines = [json.dumps({"body": f"text number {i} " * 5}) for i in range(50)]
+    (tmp_path / "repository" / "train.jsonl").write_text("\n".join(lines))
+    config = settings(tmp_path, tmp_path / "run", tokenizer="characters", length=16, column="body")
+    from dataclasses import replace
+
+    data = find(replace(config, data=f"datasets:{tmp_path / 'repository'}"))
+    assert "text number 3" in "".join(read(data.train))

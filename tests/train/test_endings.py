@@ -1,0 +1,148 @@
+"""How a run ends, and what it shows before: minutes, the first validation, patience, overfitting, the report."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.runs import metrics, settings, write_tokens
+from unmask.bound import Bound
+from unmask.data.tokens import TokenFile
+from unmask.models.ngram import kneser_ney
+from unmask.text.folder import load_network
+from unmask.train import loop, start
+from unmask.train.checkpoint import listed, read
+from unmask.train.events import Event, Finished, Previewed, Saved, Started, Validated
+from unmask.train.loop import train
+from unmask.train.report import by_heart
+from unmask.train.run import stored_config
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokens(tmp_path_factory.mktemp("letters"))
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, module: Any, seconds: float) -> None:
+    """Every look at the clock finds it so many seconds later."""
+    now = iter(range(10**6))
+    look = lambda: next(now) * seconds  # noqa: E731
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=look, perf_counter=look))
+
+
+def heard(config: Any) -> list[Event]:
+    events: list[Event] = []
+    train(config, report=events.append)
+    return events
+
+
+def test_a_run_ends_with_its_minutes_and_leaves_a_model(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(letters, tmp_path / "run", steps=100, minutes=2.0, validate_every=90, save_every=90)
+    with monkeypatch.context() as patch:
+        clock(patch, loop, 5.0)
+        events = heard(config)
+    ended = events[-1]
+    assert isinstance(ended, Finished) and 0 < ended.step < 30 and ended.why == "the 2 minutes are over"
+    assert load_network(ended.model) and [path.name for path in listed(tmp_path / "run" / "checkpoints")]
+    stored = stored_config(tmp_path / "run")
+    assert stored is not None and stored.steps == 100, "a resumed run goes on to its last step"
+    train(replace(config, resume=True, minutes=None))
+    assert metrics(tmp_path / "run", "train")[-1]["step"] == 100
+
+
+def test_as_many_steps_are_planned_as_fit(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, start, 3.0)  # three steps in three seconds
+
+    class Stop(Exception):
+        pass
+
+    def stop(event: Event) -> None:
+        assert isinstance(event, Started) and event.config.steps == 0.9 * 120
+        assert event.config.warmup == 2 and event.step == 0
+        raise Stop
+
+    with pytest.raises(Stop):
+        train(settings(letters, tmp_path / "run", steps=None, minutes=2.0), report=stop)
+
+
+def test_timing_steps_changes_nothing(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, start, 27.0)  # nine seconds a step: six fit into a minute
+    train(settings(letters, tmp_path / "planned", steps=None, minutes=1.0))
+    train(settings(letters, tmp_path / "given", steps=6))
+    assert metrics(tmp_path / "planned") == metrics(tmp_path / "given")
+
+
+def test_something_is_seen_within_minutes(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, loop, 15.0)
+    events = heard(settings(letters, tmp_path / "run", steps=40, validate_every=30, save_every=30, preview=True))
+    for kind in (Validated, Previewed, Saved):
+        steps = [event.step for event in events if isinstance(event, kind)]
+        assert 0 < steps[0] < 10 and steps[1:] == [30, 40], (kind, steps)
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *nats: float) -> None:
+    values = iter(nats)
+
+    def validate(*arguments: Any, **options: Any) -> Bound:
+        one = torch.tensor([next(values)] * 2).double()
+        return Bound(one, torch.zeros(2).double(), torch.ones(2, dtype=torch.int64))
+
+    monkeypatch.setattr(loop, "validate", validate)
+
+
+def test_validations_that_get_worse_end_the_run_and_the_best_is_published(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, 3.0, 2.0, 2.5, 2.6)
+    config = settings(letters, tmp_path / "run", steps=50, validate_every=2, save_every=50, patience=2, keep=1)
+    ended = heard(config)[-1]
+    assert isinstance(ended, Finished) and ended.step == 4 and ended.why.startswith("2 validations in a row")
+    assert ended.bound is not None and ended.bound["nats_per_token"] == 2.0
+    best = read(tmp_path / "run" / "checkpoints" / "step-00000004")
+    network = load_network(ended.model)
+    assert all(torch.equal(value, best.tensors["ema"][name]) for name, value in network.named_parameters())
+    assert network.card is not None and network.card.bound == pytest.approx(2.0 / math.log(2))
+    assert metrics(tmp_path / "run", "train")[-1]["step"] == 8
+    again = heard(replace(config, resume=True))
+    assert [type(event) for event in again] == [Started, Finished], "it stays ended"
+    scripted(monkeypatch, 1.0)
+    longer = heard(replace(config, resume=True, patience=0, steps=10, validate_every=10))[-1]
+    assert isinstance(longer, Finished) and longer.step == 10
+
+
+def test_without_patience_a_run_goes_to_its_end(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, 1.0, 2.0, 3.0, 4.0)
+    ended = heard(settings(letters, tmp_path / "run", steps=8, validate_every=2, patience=0))[-1]
+    assert isinstance(ended, Finished) and ended.step == 8 and not ended.why
+
+
+def test_a_few_sequences_are_learned_and_the_verdict_is_said(letters: Path, tmp_path: Path) -> None:
+    config = settings(letters, tmp_path / "run", overfit=True, steps=8, validate_every=8, objective="count")
+    events = heard(config)
+    started, ended = events[0], events[-1]
+    assert isinstance(ended, Finished) and ended.bound is not None
+    assert ended.overfit == by_heart(ended.bound["nats_per_token"], 4, 12) and ended.overfit.startswith("not learned")
+    assert isinstance(started, Started) and started.config.dropout == 0 and started.config.patience == 0
+    some = TokenFile.open(tmp_path / "run" / "overfit.tokens")
+    assert torch.equal(some.sequences(range(4)), TokenFile.open(letters / "train.tokens").sequences(range(4)))
+    train(replace(config, resume=True))
+
+
+def test_what_nobody_can_know_is_not_asked_of_an_overfitted_network() -> None:
+    assert by_heart(math.log(8) / 16, 8, 16).startswith("learned by heart: 0.130 nats per token on its 8 sequences")
+
+
+def test_a_run_is_told_beside_a_trigram_with_samples_and_a_picture(letters: Path, tmp_path: Path) -> None:
+    ended = heard(settings(letters, tmp_path / "run", preview=True, validate_sequences=16))[-1]
+    assert isinstance(ended, Finished) and ended.bound is not None
+    train_part, valid = (TokenFile.open(letters / f"{name}.tokens") for name in ("train", "valid"))
+    fitted = kneser_ney(train_part.sequences(range(20)).numpy(), 3, 7)
+    assert ended.trigram == pytest.approx(-fitted.log_prob(valid.sequences(range(16)).numpy()).mean())
+    assert len(ended.samples) == 3 and all(len(text) == 12 for text in ended.samples)
+    assert ended.picture is not None and ended.picture.read_bytes().startswith(b"\x89PNG")
