@@ -30,7 +30,7 @@ def test_a_misspelt_item_is_refused_before_anything_is_computed(tmp_path, capsys
 
 
 def test_an_item_writes_its_picture_its_numbers_and_the_sum_of_claims(tmp_path, capsys):
-    assert main(["reproduce", "beta_densities", "--fast", "--out", str(tmp_path), "--seed", "3"]) == 0
+    assert main(["reproduce", "beta_densities", "--fast", "--out", str(tmp_path), "--seed", "3", "--json"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {
         "beta_densities.png",
         "beta_densities.md",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unmask.cli import texts
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, guarded
+from unmask.cli.options import MODEL_HELP, guarded, short_warnings
 
 TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it from stdin'
 
@@ -50,9 +50,7 @@ def _infill(chosen: InfillOptions) -> None:
     text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
     model = texts.model_for(chosen, chosen.model)
     ids = model.blanks(text, chosen.mask_character).ids
-    if model.length is not None and len(ids) > model.length:
-        print(f"note: {len(ids)} tokens, and the model was trained on {model.length} at a time", file=sys.stderr)
-    with texts.shown(model, ids, chosen.number) as callback:
+    with short_warnings(), texts.shown(model, ids, chosen.number) as callback:
         made = model.infill(
             text, chosen.number, mask_character=chosen.mask_character, callback=callback, **chosen.sampling()
         )

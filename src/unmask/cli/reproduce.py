@@ -34,6 +34,8 @@ class ReproduceOptions:
     """Your own model as one more subject: a run's folder, a name that unmask models lists, or ORG/NAME on the hub."""
     judge: str = "smollm2"
     """Who judges texts of trained models; the oracle is judged by the truth."""
+    json: bool = False
+    """One JSON line for each item, instead of a sentence."""
 
 
 COMMAND = Command(
@@ -63,10 +65,10 @@ def _reproduce(chosen: ReproduceOptions) -> int:
     settings = Settings(
         "fast" if chosen.fast else "full", seed=chosen.seed, checkpoint=chosen.checkpoint, judge=chosen.judge
     )
-    return reproduce(names, settings, Path(chosen.out))
+    return reproduce(names, settings, Path(chosen.out), as_json=chosen.json)
 
 
-def reproduce(names: Sequence[str], settings: Settings, out: Path) -> int:
+def reproduce(names: Sequence[str], settings: Settings, out: Path, *, as_json: bool = False) -> int:
     """Items one after the other, each written when it is done; one that fails does not stop the others."""
     failed = []
     begun = time.perf_counter()
@@ -84,7 +86,13 @@ def reproduce(names: Sequence[str], settings: Settings, out: Path) -> int:
         written = files.rendered(name, item.TITLE, item.PAPER, settings, result, seconds)
         files.write(out, written)
         verdicts = [files.VERDICT[claim.holds] for claim in result.claims]
-        print(json.dumps({"item": name, "seconds": round(seconds, 1), "files": sorted(written), "claims": verdicts}))
+        if as_json:
+            print(
+                json.dumps({"item": name, "seconds": round(seconds, 1), "files": sorted(written), "claims": verdicts})
+            )
+        else:
+            shown = ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys(verdicts)) or "no claim"
+            print(f"{name}: {shown}; {seconds:.0f} s; {', '.join(sorted(written))}", flush=True)
         for note in result.notes:
             print(f"  {note}", file=sys.stderr)
     if len(failed) < len(names):

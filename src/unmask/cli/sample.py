@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.cli import texts, trace
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, guarded
+from unmask.cli.options import MODEL_HELP, guarded, short_warnings
 from unmask.text.find import DEFAULT, default, tokenizer_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _sample(chosen: SampleOptions) -> None:
     ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or model.length or 0)
     if chosen.prompt:
         ids = model.prompted(chosen.prompt, chosen.length).ids
-    with texts.shown(model, ids, chosen.number) as callback:
+    with short_warnings(), texts.shown(model, ids, chosen.number) as callback:
         made = model.sample(
             chosen.number, prompt=chosen.prompt, length=chosen.length, callback=callback, **chosen.sampling()
         )

@@ -7,12 +7,13 @@ import errno
 import ipaddress
 import logging
 import os
+import re
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOKEN = "UNMASK_TOKEN"
+FOLDERS = re.compile(r"(?<![\w:/.~-])[/~](?:[^\s/]*/)+")  # the folders of an absolute path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +64,29 @@ def main(arguments: Sequence[str]) -> int:
     return guarded("serve", lambda: _serve(chosen))
 
 
-def served(name: str, device: str) -> Served:
-    """A model by its name, with its card."""
+def served(name: str, device: str, called: str | None = None) -> Served:
+    """A model by its name, with its card; clients are told no path of this machine."""
     from unmask.serve.engine.work import Served
 
-    about = describe(Known(name, "cache", locate(name)))
-    return Served(load(name, device=device_named(device)), about.get("card") or {})
+    card = describe(Known(name, "cache", locate(name))).get("card") or {}
+    model = replace(load(name, device=device_named(device)), name=called or short_names([name])[0])
+    told = {key: FOLDERS.sub("", value) if isinstance(value, str) else value for key, value in card.items()}
+    return Served(model, told)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """What clients call the models: a folder by its own name, with its parent's before it where two would be alike."""
+
+    def parts(name: str) -> list[str]:
+        path = Path(name).expanduser()
+        if not path.exists():
+            return [name]
+        path = path.resolve()
+        kept = [part for part in path.parts[1:] if part not in ("model", "checkpoints")] or [path.name]
+        return [*kept[:-1], Path(kept[-1]).stem if path.is_file() else kept[-1]]
+
+    short = [parts(name)[-1] for name in names]
+    return ["-".join(parts(name)[-2:]) if short.count(one) > 1 else one for name, one in zip(names, short, strict=True)]
 
 
 def _boxed() -> list[str]:
@@ -88,7 +107,9 @@ def _serve(options: ServeOptions) -> None:
         print(f"note: whoever reaches {options.host} can use this server; {TOKEN} sets a token", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     with _listening(options) as listening:  # before the models are read, which may take a while
-        models = [served(name, options.device) for name in options.models or _boxed()]
+        names = options.models or _boxed()
+        called = zip(names, short_names(names), strict=True)
+        models = [served(name, options.device, short) for name, short in called]
         app = create_app(models, options.limits, token=token, hosts=(*LOOPBACK, options.host) if loopback else ())
         config = uvicorn.Config(
             app,

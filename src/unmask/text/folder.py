@@ -12,10 +12,10 @@ from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
 from unmask.schedule import SCHEDULES
 from unmask.text.foreign import Foreign, restored
-from unmask.text.model import Model
+from unmask.text.model import TOKENIZER, Model
 from unmask.text.tokenizer import ROWS, Tokenizer
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+CONFIG = "config.json"
 
 
 def is_ours(path: Path) -> bool:
@@ -54,6 +54,7 @@ def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
         name=name,
         layout=extra.get("layout", "rows" if tokenizer.kind in ROWS else "wrapped"),
         characters_per_token=extra.get("characters_per_token"),
+        extra=extra,
     )
 
 

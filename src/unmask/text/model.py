@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
+import tempfile
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -18,16 +22,19 @@ from unmask.protocol import check, for_bound, is_left_to_right, length_of
 from unmask.sampler import Sampler, Step
 from unmask.sampling import Sample, Window
 from unmask.sampling import sample as sample_tokens
-from unmask.schedule import Linear, Schedule
+from unmask.schedule import SCHEDULES, Linear, Schedule
 from unmask.text.molecules import to_selfies, to_smiles
 from unmask.text.tokenizer import BPE, LAYOUTS, Layout, Tokenizer
 
 if TYPE_CHECKING:
     from unmask.bound import Bound
     from unmask.likelihood import By
+    from unmask.models.causal import Causal
+    from unmask.models.ddit import DDiT
     from unmask.text.blanks import Blanks
     from unmask.text.foreign import Foreign
 
+TOKENIZER = "tokenizer.json"
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
 
 
@@ -65,7 +72,7 @@ class Model:
     """A network, its tokenizer and its schedule. ``unmask.load`` makes one; any denoiser will do.
 
     layout: how the training sequences were laid out: "wrapped" (eos, text, eos) or "rows" (a document, eos, padding).
-    characters_per_token: of the training data; it sizes blanks.
+    characters_per_token: of the training data; it sizes blanks. extra: what else its folder says, for saving it again.
     """
 
     denoiser: Any = field(repr=False)
@@ -74,6 +81,7 @@ class Model:
     name: str = "model"
     layout: Layout = "wrapped"
     characters_per_token: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check(self.denoiser)
@@ -184,6 +192,37 @@ class Model:
             parts.append((torch.tensor([rows[r][0] for r in same]), found))
         return per_text(parts, torch.tensor([len(text) for text in texts]))
 
+    def save_pretrained(self, folder: str | os.PathLike[str], *, half: bool = False) -> None:
+        """Write weights, config, card and tokenizer into a folder, for ``unmask.load``. half: in float16.
+
+        For the networks of this project; ``unmask convert`` turns other people's checkpoints into such folders.
+        """
+        from unmask.models import pretrained
+
+        if not isinstance(self.denoiser, pretrained.Pretrained) or not isinstance(self.tokenizer, Tokenizer):
+            raise ValueError(f"{self.name} is not of this project's own format: unmask convert makes a folder of it")
+        names = [name for name, schedule in SCHEDULES.items() if schedule == self.schedule]
+        if not names:
+            raise ValueError(f"a schedule that can be saved is one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+        extra = dict(self.extra) | {"schedule": names[0], "layout": self.layout}
+        extra |= {"characters_per_token": self.characters_per_token, "tokenizer_sha256": self.tokenizer.hash}
+        pretrained.save(folder, cast("DDiT | Causal", self.denoiser), half=half, extra=extra)
+        self.tokenizer.save(Path(folder) / TOKENIZER)
+
+    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
+        """Put the folder of ``save_pretrained`` on the Hugging Face hub, for ``unmask.load("ORG/NAME")``: its address.
+
+        The repository is made if there is none. token: by default that of ``hf auth login``.
+        """
+        from huggingface_hub import HfApi
+
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            api = HfApi(token=token)
+            made = api.create_repo(repo_id, private=private, exist_ok=True)
+            message = f"Upload {self.name}, saved by unmask"
+            return str(api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message=message))
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids: a row's ends at its first eos; in wrapped text eos is a new line between documents.
 
@@ -262,6 +301,11 @@ class Model:
 
     def _sampled(self, blanks: Blanks | None, **options: Any) -> TextSample:
         given = {name: value for name, value in options.items() if value is not None}
+        canvas, length = given.get("canvas"), given.get("length")
+        asked = length if canvas is None or not hasattr(canvas, "shape") else canvas.shape[-1]
+        if self.length is not None and isinstance(asked, int) and asked > self.length:
+            message = f"{asked} tokens: {self.name} was trained on {self.length} at a time, and may do badly beyond"
+            warnings.warn(message, stacklevel=3)
         made = sample_tokens(self.denoiser, **{"schedule": self.schedule, **given})
         text = self.texts(made.tokens.tolist(), blanks)
         return TextSample(made.tokens, made.trace, made.nfe, made.ncs, made.calls, made.seconds, text)
