@@ -13,6 +13,10 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(
 
 @pytest.fixture(scope="module")
 def bert():
+    return tiny_bert()
+
+
+def tiny_bert():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.BertConfig(

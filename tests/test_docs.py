@@ -1,0 +1,57 @@
+"""Every Python block of the docs runs as it is printed, the blocks of a page one after the other."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hf.test_hf import tiny_bert
+from tests.small_models import TEXT, folder
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text())
+ELSEWHERE = {
+    "serving.md": "needs a server; tests/serve runs the openai client against one",
+    "antibodies.md": "fetches its models; tests/text/adapters has them",
+}
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with what the pages name: a run, its held-out tokens, samples, and a masked LM of transformers."""
+    from unmask.data.prepare import prepare
+
+    path = tmp_path_factory.mktemp("docs")
+    folder(path / "runs" / "kjv" / "model", "bytes")
+    (path / "text.txt").write_text(TEXT * 8)
+    prepare(path / "text.txt", path / "runs" / "kjv" / "data", tokenizer="bytes", length=24, holdout=0.3)
+    record = {"text": "In the beginning God created.", "tokens": [5, 6, 7], "model": "x", "trace": []}
+    (path / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for _ in range(3)))
+    model, tokenizer = tiny_bert()
+    for part in (model, tokenizer):
+        part.save_pretrained(path / "bert-base-uncased")
+    return path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_its_python_runs(page, place):
+    if page.name in ELSEWHERE:
+        pytest.skip(ELSEWHERE[page.name])
+    code = "\n".join(blocks(page))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOME": str(place)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=place, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_pages_to_run():
+    assert len(PAGES) - len(ELSEWHERE) >= 6
