@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from unmask.evaluate.judge.interval import Interval
 
 COLOURS = ("#762a83", "#1b7837", "#2166ac", "#b35806", "#c51b7d", "#01665e", "#4d4d4d", "#8c510a")
 MARKERS = "osD^vPX*<>"
+LETTERS_OF_A_LINE = 150
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
@@ -31,14 +33,26 @@ def draw(points: Sequence[Point], path: Path) -> None:
     axes[1].set_xscale("log", base=2)
     axes[2].set(xlabel="seconds per sequence", xscale="log")
     for axis in (axes[0].yaxis, axes[1].xaxis, axes[2].xaxis):
-        axis.set_major_formatter("{x:g}")
-    axes[0].yaxis.set_minor_formatter("{x:g}")
+        _plain_ticks(axis)
+    axes[0].locator_params(axis="x", nbins=6)
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+        columns = max(1, min(3, LETTERS_OF_A_LINE // (max(map(len, labels)) + 8)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     if points:
-        figure.suptitle(_title(points), fontsize="medium")
+        figure.suptitle(textwrap.fill(_title(points), LETTERS_OF_A_LINE), fontsize="medium")
     picture.write(figure, path)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """A few plain numbers on a logarithmic axis: 1, 2, 5 of each decade, or evenly spaced where there is less."""
+    from matplotlib.ticker import AutoLocator, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    narrow = not 0 < low * 10 < high
+    axis.set_major_locator(AutoLocator() if narrow else LogLocator(subs=(1, 2, 5), numticks=6))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _title(points: Sequence[Point]) -> str:
