@@ -24,17 +24,18 @@ help:
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "unmask needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V): run make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Setting up $(VENV), once; torch comes first (200 MB), then the rest: one to three minutes in all"
 	@$(PYTHON) -m venv $(VENV)
 	@command -v nvidia-smi >/dev/null || $(PIP) --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX) torch 2>/dev/null || true
 
 # A file that is older than its prerequisites is installed again; the venv itself is made once.
 $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing what the demo needs into $(VENV): once, one to three minutes, most of it torch"
+	@echo "Installing what the demo needs"
 	@$(PIP) -e '.[plot]'
 	@touch $@
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing what development needs into $(VENV): once, two to five minutes"
+	@echo "Installing what development needs: two to five minutes"
 	@$(PIP) -e '.[dev]'
 	@touch $@ $(DEMO)
 

@@ -12,7 +12,8 @@ from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
 from unmask.schedule import SCHEDULES
 from unmask.text.foreign import Foreign, restored
-from unmask.text.model import TOKENIZER, Model
+from unmask.text.model import TOKENIZER as TOKENIZER
+from unmask.text.model import Model
 from unmask.text.tokenizer import ROWS, Tokenizer
 
 CONFIG = "config.json"

@@ -206,7 +206,7 @@ class Model:
             raise ValueError(f"a schedule that can be saved is one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
         extra = dict(self.extra) | {"schedule": names[0], "layout": self.layout}
         extra |= {"characters_per_token": self.characters_per_token, "tokenizer_sha256": self.tokenizer.hash}
-        pretrained.save(folder, cast("DDiT | Causal", self.denoiser), half=half, extra=extra)
+        pretrained.save(Path(folder), cast("DDiT | Causal", self.denoiser), half=half, extra=extra)
         self.tokenizer.save(Path(folder) / TOKENIZER)
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
