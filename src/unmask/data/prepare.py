@@ -23,7 +23,7 @@ from unmask.data.source import Reader, Source, last_space, open_dataset
 from unmask.data.tokens import TokenFile, TokenWriter, check_dtype
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
-from unmask.text.tokenizer import KINDS, LAYOUTS, ROWS, Tokenizer
+from unmask.text.tokenizer import LAYOUTS, MADE, ROWS, Tokenizer
 from unmask.text.weights import gpt2_tokenizer
 
 # Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
@@ -265,10 +265,10 @@ def _write(
 
 def known_tokenizer(tokenizer: str | Tokenizer) -> str | Tokenizer:
     """A Tokenizer, a kind of tokenizer, or the tokenizer saved at a path."""
-    if isinstance(tokenizer, Tokenizer) or tokenizer in KINDS:
+    if isinstance(tokenizer, Tokenizer) or tokenizer in MADE:
         return tokenizer
     if not Path(tokenizer).is_file():
-        raise ValueError(f"tokenizer={tokenizer!r}: it must be one of {', '.join(KINDS)}, or a saved tokenizer's path")
+        raise ValueError(f"tokenizer={tokenizer!r}: it must be one of {', '.join(MADE)}, or a saved tokenizer's path")
     return Tokenizer.load(tokenizer)
 
 

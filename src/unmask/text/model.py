@@ -239,7 +239,10 @@ class Model:
         documents = [list(group) for ends, group in itertools.groupby(ids, lambda i: i == eos) if not ends]
         if self.layout == "rows":
             documents = documents[:1] if ids and ids[0] != eos else []
-        return "\n".join(map(self.tokenizer.decode, documents))
+        texts = [self.tokenizer.decode(document) for document in documents]
+        if self.tokenizer.kind == "metaspace":  # where a text begins, its first word brings a space
+            texts[1:] = [text.removeprefix(" ") for text in texts[1:]]
+        return "\n".join(texts)
 
     def blanks(self, text: str, mask_character: str | None = None) -> Blanks:
         """The canvas of an infill: the text with holes, its frame as the training data had it, and nothing more."""

@@ -21,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.models.files import write_whole
+from unmask.text.joining import joined
 from unmask.text.molecules import is_selfies
 
-Kind = Literal["characters", "bytes", "bpe", "gpt2", "smiles", "selfies", "levels"]
+Kind = Literal["characters", "bytes", "bpe", "gpt2", "smiles", "selfies", "levels", "metaspace"]
 KINDS: tuple[str, ...] = get_args(Kind)
+MADE = tuple(kind for kind in KINDS if kind != "metaspace")  # from texts, or by name; a metaspace is another model's
 Layout = Literal["wrapped", "rows"]  # of a token file: text cut into sequences, or one document each
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 Ids = NDArray[np.int64]
@@ -36,11 +38,17 @@ FORMAT = 1
 # Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
 SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)
 SELFIES = re.compile(r"\[[^\]]*\]")
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece spells a byte of a character that it does not know
+CLOSING = " .,;:!?)'\n"  # before these no space is put where a text begins
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """``vocab[i]`` is the text of id i: bytes as latin-1, a BPE's tokens as GPT-2 spells bytes, others plainly."""
+    """``vocab[i]`` is the text of id i: bytes as latin-1, a BPE's tokens as GPT-2 spells bytes, others plainly.
+
+    metaspace: some of a SentencePiece model's pieces, with their spaces. ``merges`` are then the pieces that may be
+    made, by rank and each as two parts; some are only steps on the way to others and no ids.
+    """
 
     kind: Kind
     vocab: tuple[str, ...]
@@ -86,6 +94,8 @@ class Tokenizer:
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
         if self.kind == "characters":
             return [self._encode_characters(text) for text in texts]
+        if self.kind == "metaspace":
+            return [self._encode_pieces(text) for text in texts]
         return [self._look_up(split(self.kind, text)) for text in texts]
 
     def decode(
@@ -155,6 +165,12 @@ class Tokenizer:
             byte = {character: i for i, character in enumerate(byte_spelling())}
             # A special's name is not spelt in bytes; its piece is never asked for.
             return tuple(bytes(byte.get(c, 0) for c in token) for token in self.vocab)
+        if self.kind == "metaspace":
+            found = [BYTE.fullmatch(token) for token in self.vocab]
+            return tuple(
+                bytes([int(byte[1], 16)]) if byte else token.encode()
+                for token, byte in zip(self.vocab, found, strict=True)
+            )
         return tuple(token.encode() for token in self.vocab)
 
     @cached_property
@@ -184,6 +200,32 @@ class Tokenizer:
             where = int(np.argmax(ids < 0))
             raise ValueError(f"the character {text[where]!r} at {where} is not among the tokenizer's {len(self._ids)}")
         return ids
+
+    @cached_property
+    def _rank(self) -> dict[str, float]:
+        return {a + b: float(i) for i, (a, b) in enumerate(self.merges)}
+
+    def _encode_pieces(self, text: str) -> Ids:
+        """SentencePiece's way: a space before the first word, joining, and bytes for characters without an id.
+
+        A piece that has no id of its own is cut into the longest that have.
+        """
+        if text and text[0] not in CLOSING:
+            text = f" {text}"
+        known = {character for piece in (*self._ids, *self._rank) for character in piece}
+        ids: list[int] = []
+        for start, stop in joined([c if c in known else None for c in text], self._rank):
+            while start < stop:
+                end = next((end for end in range(stop, start, -1) if text[start:end] in self._ids), start)
+                ids += [self._ids[text[start:end]]] if end > start else self._bytes_of(text, start)
+                start = max(end, start + 1)
+        return np.array(ids, dtype=np.int64)
+
+    def _bytes_of(self, text: str, at: int) -> list[int]:
+        spelt = [f"<0x{byte:02X}>" for byte in text[at].encode()]
+        if not all(byte in self._ids for byte in spelt):
+            raise ValueError(f"the character {text[at]!r} at {at} is not among the tokenizer's {len(self._ids)} pieces")
+        return [self._ids[byte] for byte in spelt]
 
     def _look_up(self, tokens: list[str]) -> Ids:
         try:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from unmask.evaluate.judge.judge import Samples, judge, load_judge
-from unmask.evaluate.judge.llama2c import FIRST_BYTE, read_model, read_tokenizer
+from unmask.text.llama2c import FIRST_BYTE, read_model, read_tokenizer
 from unmask.text.fetch import FetchError
 
 WIDTH, HIDDEN, LAYERS, HEADS, NARROW, LENGTH = 16, 20, 2, 4, 2, 12

@@ -24,11 +24,12 @@ ROWS = 16  # that the layout is made for: it serves any number, and from 2 to ab
 class Packed(nn.Module):
     """x W^T + b for a packed W [out, in], which it does not keep in any other form; for inference alone."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, rows: int = ROWS) -> None:
+        """rows: how many a call has; other numbers cost more."""
         super().__init__()
         with torch.inference_mode(False), torch.no_grad():  # a tensor of inference mode could not be used outside it
             self.bias = None if bias is None else bias.detach().clone()
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), ROWS)
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), rows)
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
