@@ -9,6 +9,7 @@ import torch
 
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.models.llama import Llama, LlamaConfig
 from unmask.models.pretrained import Card, save
 from unmask.text import tokenizer as make
 from unmask.text.tokenizer import Tokenizer
@@ -57,3 +58,12 @@ def folder(path: Path, kind: str = "bpe", *, extra: dict[str, Any] | None = None
     save(path, made, card=card, extra={"schedule": "linear", "objective": "time"} | (extra or {}))
     TOKENIZERS[kind].save(path / "tokenizer.json")
     return path
+
+
+def small_llama(*, causal: bool = True) -> Llama:
+    """Eleven ids, two layers, and fewer heads of keys than of queries."""
+    config = LlamaConfig(11, 11, 12, 16, 2, 4, 2, 24, theta=10_000.0, eps=1e-5, tied=True, causal=causal)
+    torch.manual_seed(0)
+    made = Llama(config)
+    torch.nn.init.normal_(made.embed.weight, std=0.2)  # it comes without values
+    return scrambled(made, 0.15).requires_grad_(False)

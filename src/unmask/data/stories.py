@@ -13,10 +13,10 @@ and of the teacher's distribution; another batch or machine changes the latter b
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -26,20 +26,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unmask.data.prepare import Progress
+from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.draw import Pick
 from unmask.models.fast.llama import CachedLlama
-from unmask.models.files import write_whole
+from unmask.models.files import new_folder, write_whole
 from unmask.models.llama import Llama
 from unmask.noise import Streams
 from unmask.text import llama2c
 from unmask.text.fetch import cache_folder
+from unmask.text.tokenizer import Tokenizer
 
 Part = Literal["train", "valid"]
 PARTS: tuple[Part, ...] = ("valid", "train")
 
 LENGTH = 256  # of the rows, their first token included; what the teacher was trained to read
-ROWS = 256  # of a shard: 65,280 tokens that are drawn
-SHARDS = {"valid": 16, "train": 308}  # 1.04 and 20.1 million tokens
+ROWS = 256  # of a shard
+DRAWN = ROWS * (LENGTH - 1)  # tokens of a shard: the first of each row is given
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,6 @@ class Teacher:
         noise = Streams(tuple((seed, first + i) for i in range(count))).at(f"stories {part}", length)
         tokens = torch.full((count, length), self.eos)
         nats = torch.zeros(count, length, dtype=torch.float64)
-        # Of the first of several equal ids: which id is asked about must not depend on which ids are kept.
         network, pick = CachedLlama(self.network, count, length - 1, start=llama2c.BOS, ids=self.ids), Pick()
         for i in range(1, length):
             log_p = network(self.ids[tokens[:, i - 1]]).double().log_softmax(-1)
@@ -80,10 +82,10 @@ class Teacher:
         return tokens, nats
 
 
-def stories15m(cache: str | os.PathLike[str] | None = None) -> Teacher:
-    """The corpus's own teacher, with the ids that ``recipes/stories_vocabulary.py`` chose."""
+def kept_ids() -> Tensor:
+    """The teacher's ids that the corpus is written with; ``recipes/stories_vocabulary.py`` chose them."""
     raw = resources.files("unmask.data").joinpath("stories.ids").read_bytes()
-    return Teacher(llama2c.stories15m(cache)[0], torch.from_numpy(np.frombuffer(raw, "<u2").astype(np.int64)))
+    return torch.from_numpy(np.frombuffer(raw, "<u2").astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -92,20 +94,22 @@ class Shard:
 
     path: Path
     part: Part
-    number: int
+    first: int
+    rows: int
+    length: int
 
     def exists(self) -> bool:
         return self.path.is_file()
 
     def make(self, teacher: Teacher, seed: int) -> None:
         """Draw the rows and write them."""
-        tokens, nats = teacher.rows(seed, self.part, self.number * ROWS, ROWS)
+        tokens, nats = teacher.rows(seed, self.part, self.first, self.rows, self.length)
         content = io.BytesIO()
         np.savez(content, tokens=tokens.numpy().astype(np.uint16), nats=nats.numpy().astype(np.float32))
         write_whole(self.path, content.getvalue())
 
     def read(self) -> tuple[NDArray[np.uint16], NDArray[np.float32]]:
-        """Tokens and nats, [ROWS, LENGTH] each."""
+        """Tokens and nats, [rows, length] each."""
         with np.load(self.path) as content:
             return content["tokens"], content["nats"]
 
@@ -116,26 +120,79 @@ class Store:
 
     folder: Path
     seed: int = 0
+    rows: int = ROWS  # of a shard
+    length: int = LENGTH
 
     @classmethod
     def of(cls, seed: int = 0, cache: str | os.PathLike[str] | None = None) -> Store:
         return cls(cache_folder(cache) / "corpora" / f"stories-{seed}", seed)
 
     def shards(self, part: Part, count: int) -> list[Shard]:
-        return [Shard(self.folder / f"{part}-{i:05d}.npz", part, i) for i in range(count)]
+        paths = [self.folder / f"{part}-{i:05d}.npz" for i in range(count)]
+        return [Shard(path, part, i * self.rows, self.rows, self.length) for i, path in enumerate(paths)]
 
-    def missing(self, counts: dict[str, int]) -> Iterator[Shard]:
+    def missing(self, counts: Mapping[str, int]) -> Iterator[Shard]:
         """What is still to be drawn, the held-out part first."""
         for part in PARTS:
             yield from (shard for shard in self.shards(part, counts[part]) if not shard.exists())
 
-    @cached_property
-    def teacher(self) -> Teacher:
-        return stories15m()
-
-    def fill(self, counts: dict[str, int], report: Callable[[str, int, int], None]) -> None:
-        """Draw what is missing; report(part, shards done, of so many)."""
+    def fill(self, teacher: Callable[[], Teacher], counts: Mapping[str, int], report: Progress) -> None:
+        """Draw what is missing, and report the tokens that are there."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for shard in self.missing(counts):
-            report(shard.part, shard.number, counts[shard.part])
-            shard.make(self.teacher, self.seed)
+        missing = list(self.missing(counts))
+        made = teacher() if missing else None
+        for shard in missing:
+            tokens = self.length - 1
+            report(f"draw {shard.part}", shard.first * tokens, counts[shard.part] * self.rows * tokens)
+            assert made is not None
+            shard.make(made, self.seed)
+
+
+def prepare(
+    out: str | os.PathLike[str],
+    *,
+    tokens: int = 20_000_000,
+    held_out: int = 1_000_000,
+    seed: int = 0,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> tuple[TokenFile, TokenFile]:
+    """Draw what is missing of at least so many tokens, and lay it out as token files in the new folder ``out``.
+
+    Beside each, NAME.nats.npy has the teacher's -log p of every token.
+    """
+    if min(tokens, held_out) < 1:
+        raise ValueError(f"tokens and held_out must be at least 1, got {tokens} and {held_out}")
+    report = progress or (lambda stage, done, total: None)
+    store = Store.of(seed, cache)
+    counts = {"train": math.ceil(tokens / DRAWN), "valid": math.ceil(held_out / DRAWN)}
+    network, pieces = llama2c.stories15m(cache)
+    tokenizer = llama2c.tokenizer(pieces, kept_ids().tolist())
+    store.fill(lambda: Teacher(network, kept_ids()), counts, report)
+    try:
+        with new_folder(Path(out)) as folder:
+            for part in PARTS:
+                report(part, 0, counts[part])
+                _lay_out(folder / f"{part}.tokens", store.shards(part, counts[part]), tokenizer, seed)
+            tokenizer.save(folder / "tokenizer.json")
+    except FileExistsError as error:
+        raise ValueError(f"out={str(out)!r}: it already exists and is not overwritten; choose a new folder") from error
+    return TokenFile.open(Path(out) / "train.tokens"), TokenFile.open(Path(out) / "valid.tokens")
+
+
+def _lay_out(path: Path, shards: list[Shard], tokenizer: Tokenizer, seed: int) -> None:
+    spelt = tokenizer.pieces(range(tokenizer.vocab_size))
+    size = np.array([len(piece) for piece in spelt])
+    characters = np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in spelt])
+    nats = np.lib.format.open_memmap(
+        path.with_suffix(".nats.npy"), "w+", np.dtype("<f4"), (len(shards) * ROWS, LENGTH)
+    )  # type: ignore[no-untyped-call]
+    counted = [0, 0]
+    with TokenWriter(path, tokenizer, LENGTH, "wrapped", source=f"stories, seed {seed}") as writer:
+        for i, shard in enumerate(shards):
+            block, nats[i * ROWS : (i + 1) * ROWS] = shard.read()
+            writer.write(block)
+            counted[0] += int(characters[block].sum())
+            counted[1] += int(size[block].sum())
+        nats.flush()
+        writer.finish(characters=counted[0], bytes=counted[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 
 def joined(symbols: Sequence[str | None], rank: Mapping[str, float]) -> list[tuple[int, int]]:
@@ -38,4 +39,4 @@ def joined(symbols: Sequence[str | None], rank: Mapping[str, float]) -> list[tup
         offer(before[left], left)
         offer(left, after[left])
     starts = [i for i, left_out in enumerate(gone) if not left_out]
-    return list(zip(starts, [*starts[1:], len(texts)], strict=True))
+    return list(pairwise([*starts, len(texts)]))
