@@ -38,7 +38,7 @@ def main() -> None:
     teacher.rows(0, "vocabulary", 0, ROWS, LENGTH, add)
     mass = rows / rows.sum(1, keepdim=True)
     kept = mass.mean(0)[:-1].topk(SIZE - 1).indices.sort().values
-    # Chosen by all rows, the mass left out is a little too small; chosen by one half and measured on the other it is not.
+    # Measured on the rows that chose the ids it is too small; on one half, for ids chosen by the other, too large.
     print(f"left out of {ROWS * (LENGTH - 1):,} tokens: {1 - float(mass.mean(0)[kept].sum() + mass.mean(0)[-1]):.3e}")
     for half in range(2):
         chosen = mass[half][:-1].topk(SIZE - 1).indices

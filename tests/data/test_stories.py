@@ -58,11 +58,11 @@ def test_a_stopped_store_goes_on_and_gives_the_same_files(tmp_path: Path) -> Non
     counts = {"train": 3, "valid": 1}
     whole, stopped = (Store(tmp_path / name, rows=4, length=6) for name in "ab")
     seen: list[str] = []
-    whole.fill(teacher, counts, lambda stage, done, total: seen.append(stage))
+    whole.fill(teacher(), counts, lambda stage, done, total: seen.append(stage))
     assert seen == ["draw valid", "draw train", "draw train", "draw train"]
-    stopped.fill(teacher, {"train": 1, "valid": 1}, lambda *_: None)
+    stopped.fill(teacher(), {"train": 1, "valid": 1}, lambda *_: None)
     seen.clear()
-    stopped.fill(teacher, counts, lambda stage, done, total: seen.append(stage))
+    stopped.fill(teacher(), counts, lambda stage, done, total: seen.append(stage))
     assert seen == ["draw train", "draw train"]
     for path in sorted((tmp_path / "a").iterdir()):
         with np.load(path) as ours, np.load(tmp_path / "b" / path.name) as theirs:

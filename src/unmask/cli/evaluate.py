@@ -20,12 +20,13 @@ from unmask.data.runs import RunData, data_of
 from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.data import found, own_text, train_and
-from unmask.evaluate.likelihood.tokenfiles import Evaluation, Progress, evaluate, evaluate_ngram
+from unmask.evaluate.likelihood.tokenfiles import Evaluation, Progress, evaluate, evaluate_ngram, evaluate_truth
 from unmask.models.files import write_whole
 from unmask.text.find import load, locate
 from unmask.text.model import Model
 
 NGRAM, LONGEST_NGRAM = "ngram:", 20
+TRUTH = "truth"
 SECONDS_BETWEEN_LINES = 10.0
 SHARED_WORTH_TELLING = 0.01  # of the data
 OF_ESTIMATE = "of the estimate for these sequences; more passes make it smaller"
@@ -37,8 +38,9 @@ class EvaluateOptions(OnMachine):
     """The likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
     For a masked model an upper bound on -log p, estimated, with its errors; for a left-to-right model exact. The model
-    ngram:5 is a Kneser-Ney 5-gram model fitted on the data's training part: what counting alone gives. Under accelerate
-    launch several processes share the work, with the same numbers.
+    ngram:5 is a Kneser-Ney 5-gram model fitted on the data's training part: what counting alone gives. The model truth
+    is the law that the data were drawn from, where they were (stories, sudoku6, ...); others are compared with it.
+    Under accelerate launch several processes share the work, with the same numbers.
     """
 
     model: str
@@ -99,6 +101,9 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     check_number(chosen.number)
     if chosen.model.startswith(NGRAM):
         return _evaluated_ngram(chosen)
+    if chosen.model == TRUTH and not Path(TRUTH).exists():
+        _, tokens = train_and(chosen.split, chosen.data, progress=_preparing)
+        return evaluate_truth(tokens, sequences=chosen.number)
     model = load(chosen.model, device=processes.device(chosen.device))
     partial = _partial(chosen.output) if chosen.output is not None else None
     if partial is not None and not chosen.resume and processes.main():
@@ -192,6 +197,10 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
     drawn = io.StringIO()  # rich ends the process, with 1, where nobody reads what it writes
     Console(file=drawn, highlight=False).print(table)
     stream.write(drawn.getvalue())
+    if made.entropy is not None and made.distance is not None and chosen.model != TRUTH:
+        (truth, over), (distance, paired), most = made.entropy, made.distance, "" if bound.exact else "at most "
+        print(f"truth: {truth:.6g} ± {over:.2g} nats per token, by the law that the data were drawn from", file=stream)
+        print(f"distance from it (Kullback-Leibler): {most}{distance:.6g} ± {paired:.2g} nats per token", file=stream)
     lines = ["± are standard errors"] + ([] if bound.exact else [f"estimate: {OF_ESTIMATE}"])
     print("\n".join([*lines, f"sequences: {OVER_SEQUENCES}"]), file=stream)
 

@@ -6,18 +6,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.cli.command import Command
 from unmask.cli.options import guarded
-from unmask.data import corpora
+from unmask.data import corpora, drawn
 from unmask.data.prepare import Progress, prepare
 from unmask.data.tokens import TokenFile
 
 SECONDS_BETWEEN_UPDATES = 0.1
 SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal
+DRAWN = {option for options in drawn.OPTIONS.values() for option in options}
 HELP = {
     "source": "Text, .csv, .tsv, .jsonl, .parquet, FASTA or .smi (each also .gz, .bz2, .xz or .zst), a folder of them, "
     "datasets:NAME[:CONFIG], or one of " + ", ".join(corpora.NAMES),
@@ -57,6 +58,16 @@ class PrepareOptions:
     """The split of a dataset of the datasets library."""
     streaming: bool = True
     """Whether such a dataset is streamed instead of downloaded first."""
+    tokens: int | None = None
+    """Of a corpus that is drawn (stories, sudoku4, sudoku6, nae-sat): how many tokens for training."""
+    held_out: int | None = None
+    """Of a corpus that is drawn: how many tokens held out."""
+    seed: int | None = None
+    """Of a corpus that is drawn: another draw of the same law. Default: 0."""
+    latents: int | None = None
+    """Of nae-sat: the bits that are drawn. Default: 25."""
+    observations: int | None = None
+    """Of nae-sat: the observations of three of them. Default: 275."""
 
 
 COMMAND = Command(
@@ -66,6 +77,7 @@ COMMAND = Command(
     (
         "unmask prepare book.txt data/book",
         "unmask prepare molecules.csv data/molecules --column smiles --tokenizer smiles",
+        "unmask prepare nae-sat data/nae --latents 25 --observations 275",
     ),
 )
 
@@ -87,6 +99,11 @@ def run(chosen: PrepareOptions, progress: Progress) -> tuple[TokenFile, TokenFil
     """Prepare what was asked for; a corpus brings its own settings, which flags overrule."""
     given: dict[str, Any] = {name: value for name, value in asdict(chosen).items() if value is not None}
     source, out = given.pop("source"), given.pop("out")
+    if source in drawn.NAMES and not Path(source).exists():
+        usual = {field.name: field.default for field in fields(chosen)}
+        return drawn.prepare(source, out, progress=progress, **{k: v for k, v in given.items() if v != usual[k]})
+    if only := sorted(given.keys() & DRAWN):
+        raise ValueError(f"{', '.join(only)}: only for the corpora that are drawn, {', '.join(drawn.NAMES)}")
     if source in corpora.NAMES and not Path(source).exists():
         return corpora.load(source).prepare(out, **given, progress=progress)
     return prepare(source, out, **given, progress=progress)

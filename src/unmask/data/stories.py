@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -27,18 +26,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.prepare import Progress
-from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.draw import Pick
 from unmask.models.fast.llama import CachedLlama
-from unmask.models.files import new_folder, write_whole
+from unmask.models.files import write_whole
 from unmask.models.llama import Llama
 from unmask.noise import Streams
 from unmask.text import llama2c
 from unmask.text.fetch import cache_folder
 from unmask.text.tokenizer import Tokenizer
 
-Part = Literal["train", "valid"]
-PARTS: tuple[Part, ...] = ("valid", "train")
+PARTS = ("valid", "train")  # in the order in which they are drawn
 
 LENGTH = 256  # of the rows, their first token included; what the teacher was trained to read
 ROWS = 256  # of a shard
@@ -53,7 +50,7 @@ class Teacher:
     ids: Tensor = field(repr=False)  # int64 [V]: the teacher's id of each of ours
 
     def __post_init__(self) -> None:
-        if len(self.ids.unique()) != len(self.ids) or int(self.ids[-1]) != llama2c.BOS:
+        if len(set(self.ids.tolist())) != len(self.ids) or int(self.ids[-1]) != llama2c.BOS:
             raise ValueError(f"ids must be different, and the last of them {llama2c.BOS}, which begins a story")
 
     @property
@@ -93,7 +90,7 @@ class Shard:
     """Some rows of a part, on the disk or not yet."""
 
     path: Path
-    part: Part
+    part: str
     first: int
     rows: int
     length: int
@@ -127,7 +124,7 @@ class Store:
     def of(cls, seed: int = 0, cache: str | os.PathLike[str] | None = None) -> Store:
         return cls(cache_folder(cache) / "corpora" / f"stories-{seed}", seed)
 
-    def shards(self, part: Part, count: int) -> list[Shard]:
+    def shards(self, part: str, count: int) -> list[Shard]:
         paths = [self.folder / f"{part}-{i:05d}.npz" for i in range(count)]
         return [Shard(path, part, i * self.rows, self.rows, self.length) for i, path in enumerate(paths)]
 
@@ -136,63 +133,23 @@ class Store:
         for part in PARTS:
             yield from (shard for shard in self.shards(part, counts[part]) if not shard.exists())
 
-    def fill(self, teacher: Callable[[], Teacher], counts: Mapping[str, int], report: Progress) -> None:
+    def fill(self, teacher: Teacher, counts: Mapping[str, int], report: Progress) -> None:
         """Draw what is missing, and report the tokens that are there."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        missing = list(self.missing(counts))
-        made = teacher() if missing else None
-        for shard in missing:
+        for shard in self.missing(counts):
             tokens = self.length - 1
             report(f"draw {shard.part}", shard.first * tokens, counts[shard.part] * self.rows * tokens)
-            assert made is not None
-            shard.make(made, self.seed)
+            shard.make(teacher, self.seed)
 
 
-def prepare(
-    out: str | os.PathLike[str],
-    *,
-    tokens: int = 20_000_000,
-    held_out: int = 1_000_000,
-    seed: int = 0,
-    cache: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> tuple[TokenFile, TokenFile]:
-    """Draw what is missing of at least so many tokens, and lay it out as token files in the new folder ``out``.
-
-    Beside each, NAME.nats.npy has the teacher's -log p of every token.
-    """
-    if min(tokens, held_out) < 1:
-        raise ValueError(f"tokens and held_out must be at least 1, got {tokens} and {held_out}")
-    report = progress or (lambda stage, done, total: None)
-    store = Store.of(seed, cache)
-    counts = {"train": math.ceil(tokens / DRAWN), "valid": math.ceil(held_out / DRAWN)}
+def parts(
+    tokens: Mapping[str, int], seed: int, cache: str | os.PathLike[str] | None, report: Progress
+) -> tuple[Tokenizer, dict[str, tuple[int, Iterator[tuple[NDArray[np.uint16], NDArray[np.float32]]]]]]:
+    """Draw what is missing of at least so many tokens; the tokenizer, and each part's number of rows and its rows."""
+    store, counts = Store.of(seed, cache), {part: math.ceil(count / DRAWN) for part, count in tokens.items()}
     network, pieces = llama2c.stories15m(cache)
+    store.fill(Teacher(network, kept_ids()), counts, report)
     tokenizer = llama2c.tokenizer(pieces, kept_ids().tolist())
-    store.fill(lambda: Teacher(network, kept_ids()), counts, report)
-    try:
-        with new_folder(Path(out)) as folder:
-            for part in PARTS:
-                report(part, 0, counts[part])
-                _lay_out(folder / f"{part}.tokens", store.shards(part, counts[part]), tokenizer, seed)
-            tokenizer.save(folder / "tokenizer.json")
-    except FileExistsError as error:
-        raise ValueError(f"out={str(out)!r}: it already exists and is not overwritten; choose a new folder") from error
-    return TokenFile.open(Path(out) / "train.tokens"), TokenFile.open(Path(out) / "valid.tokens")
-
-
-def _lay_out(path: Path, shards: list[Shard], tokenizer: Tokenizer, seed: int) -> None:
-    spelt = tokenizer.pieces(range(tokenizer.vocab_size))
-    size = np.array([len(piece) for piece in spelt])
-    characters = np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in spelt])
-    nats = np.lib.format.open_memmap(
-        path.with_suffix(".nats.npy"), "w+", np.dtype("<f4"), (len(shards) * ROWS, LENGTH)
-    )  # type: ignore[no-untyped-call]
-    counted = [0, 0]
-    with TokenWriter(path, tokenizer, LENGTH, "wrapped", source=f"stories, seed {seed}") as writer:
-        for i, shard in enumerate(shards):
-            block, nats[i * ROWS : (i + 1) * ROWS] = shard.read()
-            writer.write(block)
-            counted[0] += int(characters[block].sum())
-            counted[1] += int(size[block].sum())
-        nats.flush()
-        writer.finish(characters=counted[0], bytes=counted[1])
+    return tokenizer, {
+        part: (count * ROWS, (shard.read() for shard in store.shards(part, count))) for part, count in counts.items()
+    }

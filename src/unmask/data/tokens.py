@@ -154,6 +154,19 @@ class TokenFile:
             raise ValueError(f"{self.path} is damaged: it holds the id {largest}, its ids are 0..{self.vocab_size - 1}")
         return torch.from_numpy(tokens)
 
+    def truth(self, indices: ArrayLike | Tensor) -> Tensor | None:
+        """-log p of these sequences by the law that they were drawn from, float64 [B]; None where nobody knows it."""
+        path = self.path.with_suffix(".nats.npy")
+        if not path.is_file():
+            return None
+        nats = np.load(path, mmap_mode="r")
+        if len(nats) != len(self):
+            raise ValueError(
+                f"{path} is of {len(nats)} sequences and {self.path} has {len(self)}: prepare the data again"
+            )
+        chosen = nats[np.asarray(indices, dtype=np.int64).reshape(-1)].astype(np.float64)
+        return torch.from_numpy(chosen.reshape(len(chosen), -1).sum(1))
+
     def __len__(self) -> int:
         return self.header.num
 

@@ -66,7 +66,7 @@ def found(
 def train_and(split: str, data: str | None, *, progress: Progress | None = None) -> tuple[TokenFile, TokenFile]:
     """The training part of prepared data or of a corpus, and ``split``: for what is fitted before it is evaluated."""
     if data is None:
-        raise ValueError("an n-gram model is fitted before it is evaluated: name the DATA")
+        raise ValueError("an n-gram model is fitted before it is evaluated, and a truth is the data's: name the DATA")
     kind, path = resolve(data)
     if kind == "corpus":
         path = corpora.prepared(data, progress=progress)

@@ -189,7 +189,9 @@ def tokenizer(pieces: Pieces, ids: Sequence[int]) -> Tokenizer:
         raise ValueError(f"the last id must be {BOS}, which begins and ends a text, got {ids[-1]}")
     kept = [pieces.texts[i].decode() for i in ids[:-1]]
     # What may be joined on the way to a piece that is kept is part of it.
-    parts = {text[a:b] for text in kept for a in range(len(text)) for b in range(a + 2, len(text) + 1)} & set(pieces.ids)
+    parts = {text[a:b] for text in kept for a in range(len(text)) for b in range(a + 2, len(text) + 1)} & set(
+        pieces.ids
+    )
     made = sorted(parts, key=lambda text: (pieces.rank[text], text))
     merges = []
     for text in made:

@@ -49,6 +49,17 @@ class Evaluation:
     indices: Tensor  # int64 [B], which sequences of the file
     profile: Profile | None
     about: dict[str, Any]  # model, data, seed, ...
+    truth: Tensor | None = None  # float64 [B]: -log p by the law that the data were drawn from, where it is known
+
+    @property
+    def entropy(self) -> tuple[float, float] | None:
+        """Nats per token of the truth on these sequences, and its error over them: the entropy of the data."""
+        return None if self.truth is None else _mean_and_error(self.truth / self.bound.tokens)
+
+    @property
+    def distance(self) -> tuple[float, float] | None:
+        """The Kullback-Leibler distance from the truth in nats per token, or a bound on it; the error is paired."""
+        return None if self.truth is None else _mean_and_error((self.bound.nats - self.truth) / self.bound.tokens)
 
     def to_dict(self, *, sequences: bool = True) -> dict[str, Any]:
         """For JSON; what is infinite or unknown is None."""
@@ -66,6 +77,9 @@ class Evaluation:
             "tokens": int(self.bound.tokens.sum()),
             **units,
         }
+        for name, pair in (("truth", self.entropy), ("distance_from_truth", self.distance)):
+            if pair is not None:
+                made[f"{name}_nats_per_token"] = {"value": _finite(pair[0]), "error_over_sequences": _finite(pair[1])}
         if self.profile is not None:
             values = [[_finite(value) for value in part] for part in (self.profile.nats, self.profile.errors)]
             made["profile"] = {"over": self.profile.over, "nats_per_token": values[0], "errors": values[1]}
@@ -121,7 +135,22 @@ def evaluate_ngram(order: int, train: TokenFile, tokens: TokenFile, *, sequences
     nats = -torch.from_numpy(model.log_prob(tokens.sequences(indices).numpy()))
     how = f"exact, modified Kneser-Ney {order}-gram fitted on {model.tokens:,} tokens"
     profile = _by_position(_in_parts(nats), tokens.length)
-    return Evaluation(tokens.bound(nats.sum(1)), how, 1, indices, profile, _about(f"ngram:{order}", tokens))
+    about, truth = _about(f"ngram:{order}", tokens), tokens.truth(indices)
+    return Evaluation(tokens.bound(nats.sum(1)), how, 1, indices, profile, about, truth)
+
+
+def evaluate_truth(tokens: TokenFile, *, sequences: int | None = None) -> Evaluation:
+    """The likelihood of data by the law that they were drawn from: their entropy."""
+    indices = _evenly_spaced(tokens, sequences)
+    truth = tokens.truth(indices)
+    if truth is None:
+        raise ValueError(f"{tokens.path} has no truth: only data that were drawn from a known law do, such as stories")
+    how = "exact, the law that the data were drawn from"
+    return Evaluation(tokens.bound(truth), how, 1, indices, None, _about("truth", tokens), truth)
+
+
+def _mean_and_error(values: Tensor) -> tuple[float, float]:
+    return float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.inf
 
 
 class _Work:
@@ -194,7 +223,8 @@ class _Work:
                 "order": "bound by the chain rule along random orders",
             }[self.how.by]
         about = _about(self.model.name, self.tokens) | {"seed": self.how.seed}
-        return Evaluation(bound, how, nats.shape[1], self.indices, self._profile(done, rounds, nats), about)
+        profile, truth = self._profile(done, rounds, nats), self.tokens.truth(self.indices)
+        return Evaluation(bound, how, nats.shape[1], self.indices, profile, about, truth)
 
     def _profile(self, done: Done, rounds: int, nats: Tensor) -> Profile | None:
         if self.exact:

@@ -22,9 +22,7 @@ class CachedLlama:
     ids: the only ids whose logits are given, in this order; the others are never said to be possible.
     """
 
-    def __init__(
-        self, network: Llama, rows: int, length: int, *, start: int, ids: Tensor | None = None
-    ) -> None:
+    def __init__(self, network: Llama, rows: int, length: int, *, start: int, ids: Tensor | None = None) -> None:
         config = network.config
         if not config.causal or config.shifted or config.bias:
             raise ValueError("the network must be a causal Llama without biases")
@@ -69,10 +67,10 @@ class _CachedBlock:
 
     def __call__(self, x: Tensor, angles: tuple[Tensor, Tensor], mask: Tensor, at: int) -> Tensor:
         block = self.block
-        q, k, v = self.attend_in(block.norm1(x)).split(self.widths, -1)
-        q = rotate(q.unflatten(-1, (block.heads, -1)), angles)
-        self.keys[:, :, at] = rotate(k.unflatten(-1, (block.key_heads, -1)), angles)
-        self.values[:, :, at] = v.unflatten(-1, (block.key_heads, -1))
+        q, k, v = torch.split(self.attend_in(block.norm1(x)), self.widths, -1)
+        q = rotate(q.reshape(len(x), block.heads, -1), angles)
+        self.keys[:, :, at] = rotate(k.reshape(len(x), block.key_heads, -1), angles)
+        self.values[:, :, at] = v.reshape(len(x), block.key_heads, -1)
         mixed = functional.scaled_dot_product_attention(
             q.unsqueeze(2), self.keys[:, :, : at + 1], self.values[:, :, : at + 1], mask,
             enable_gqa=block.heads != block.key_heads,

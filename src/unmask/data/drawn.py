@@ -1,0 +1,117 @@
+"""Corpora that are drawn from a known law instead of read: token files, and the law's own -log p beside them.
+
+``NAME.nats.npy`` has one float32 number per token, or per sequence where only that is known: with it a bound becomes a
+distance from the truth.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.data import stories, sudoku
+from unmask.data.nae_sat import NaeSat
+from unmask.data.prepare import Progress
+from unmask.data.tokens import TokenFile, TokenWriter
+from unmask.models.files import new_folder
+from unmask.text import tokenizer as make
+from unmask.text.tokenizer import Layout, Tokenizer
+
+Block = tuple[NDArray[Any], NDArray[np.floating[Any]]]
+"""Sequences [n, L], and their nats [n, L] or [n]."""
+
+OPTIONS = {
+    "stories": ("tokens", "held_out", "seed"),
+    "sudoku4": ("tokens", "held_out", "seed"),
+    "sudoku6": ("tokens", "held_out", "seed"),
+    "nae-sat": ("tokens", "held_out", "seed", "latents", "observations"),
+}
+NAMES = tuple(OPTIONS)
+TOKENS = {"stories": (20_000_000, 1_000_000), "sudoku4": (160_000, 16_000)}  # for training, held out
+OTHERS = (7_200_000, 360_000)
+AT_ONCE = 10_000  # sequences
+
+
+def prepare(
+    name: str,
+    out: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    **options: int,
+) -> tuple[TokenFile, TokenFile]:
+    """Draw a corpus of NAMES into the new folder ``out``.
+
+    tokens, held_out: at least so many, in whole sequences. seed: another corpus of the same law. latents, observations:
+    of nae-sat, and the seed then also says which latents are observed together.
+    """
+    wrong = sorted(set(options) - set(OPTIONS[name]))
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: {name} is drawn, and takes {', '.join(OPTIONS[name])} alone")
+    usual = TOKENS.get(name, OTHERS)
+    counts = {"train": options.pop("tokens", usual[0]), "valid": options.pop("held_out", usual[1])}
+    if min(counts.values()) < 1:
+        raise ValueError(f"tokens and held_out must be at least 1, got {counts['train']} and {counts['valid']}")
+    report = progress or (lambda stage, done, total: None)
+    if name == "stories":
+        tokenizer, parts = stories.parts(counts, options.get("seed", 0), cache, report)
+        return _lay_out(out, tokenizer, stories.LENGTH, "wrapped", parts, name, report)
+    if name == "nae-sat":
+        law = NaeSat(**options)
+        parts = {part: _in_blocks(law.draw, part, tokens, law.length, law.nats) for part, tokens in counts.items()}
+        return _lay_out(out, make.characters("01", eos=False), law.length, "rows", parts, str(law), report)
+    shape, seed = sudoku.SHAPES[name], options.get("seed", 0)
+
+    def draw(num: int, part: str) -> NDArray[Any]:
+        return sudoku.draw(shape, num, seed=seed, part=part)
+
+    nats = math.log(sudoku.count(shape))
+    parts = {part: _in_blocks(draw, part, tokens, shape.cells, nats) for part, tokens in counts.items()}
+    digits = make.characters("".join(str(i + 1) for i in range(shape.size)), eos=False)
+    return _lay_out(out, digits, shape.cells, "rows", parts, f"{name}, seed {seed}", report)
+
+
+def _in_blocks(
+    draw: Callable[..., NDArray[Any]], part: str, tokens: int, length: int, nats: float
+) -> tuple[int, Iterator[Block]]:
+    """How many sequences, and the sequences, all of one probability."""
+    num = math.ceil(tokens / length)
+    drawn = draw(num, part=part)
+    blocks = (drawn[i : i + AT_ONCE] for i in range(0, num, AT_ONCE))
+    return num, ((block, np.full(len(block), nats)) for block in blocks)
+
+
+def _lay_out(
+    out: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    length: int,
+    layout: Layout,
+    parts: Mapping[str, tuple[int, Iterable[Block]]],
+    source: str,
+    report: Progress,
+) -> tuple[TokenFile, TokenFile]:
+    spelt = tokenizer.pieces(range(tokenizer.vocab_size))
+    size = np.array([len(piece) for piece in spelt])
+    characters = np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in spelt])
+    try:
+        with new_folder(Path(out)) as folder:
+            for part, (num, blocks) in parts.items():
+                path, nats, counted = folder / f"{part}.tokens", [], [0, 0]
+                with TokenWriter(path, tokenizer, length, layout, source=source) as writer:
+                    for block, costs in blocks:
+                        report(part, writer.num, num)
+                        writer.write(block)
+                        nats.append(costs.astype("<f4"))
+                        counted = [counted[0] + int(characters[block].sum()), counted[1] + int(size[block].sum())]
+                    writer.finish(characters=counted[0], bytes=counted[1])
+                np.save(folder / f"{part}.nats.npy", np.concatenate(nats))
+            tokenizer.save(folder / "tokenizer.json")
+    except FileExistsError as error:
+        raise ValueError(f"out={str(out)!r}: it already exists and is not overwritten; choose a new folder") from error
+    return TokenFile.open(Path(out) / "train.tokens"), TokenFile.open(Path(out) / "valid.tokens")
