@@ -12,7 +12,7 @@ from unmask.data import corpora, drawn, sudoku
 from unmask.data.nae_sat import NaeSat
 from unmask.data.tokens import TokenFile
 
-SUDOKU4 = {"tokens": 1_600, "held_out": 320}
+SUDOKU4 = {"tokens": 1_600, "held_out_tokens": 320}
 
 
 def test_sudoku_becomes_token_files_with_the_truth_beside_them(tmp_path: Path) -> None:
@@ -27,18 +27,18 @@ def test_sudoku_becomes_token_files_with_the_truth_beside_them(tmp_path: Path) -
 
 
 def test_nae_sat_takes_its_numbers_and_refuses_others(tmp_path: Path) -> None:
-    options = {"latents": 6, "observations": 10, "tokens": 160, "held_out": 16, "seed": 3}
+    options = {"latents": 6, "observations": 10, "tokens": 160, "held_out_tokens": 16, "seed": 3}
     train, _ = drawn.prepare("nae-sat", tmp_path / "made", **options)
     law = NaeSat(6, 10, seed=3)
     assert (len(train), train.length) == (10, 16)
     assert law.right(train.sequences(range(10)).numpy()).all()
-    with pytest.raises(ValueError, match="latents: sudoku4 is drawn, and takes tokens, held_out, seed alone"):
+    with pytest.raises(ValueError, match="latents: sudoku4 is drawn, and takes tokens, held_out_tokens, seed alone"):
         drawn.prepare("sudoku4", tmp_path / "other", latents=3)
 
 
 def test_evaluate_says_how_far_a_model_is_from_the_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "made")
-    assert main(["prepare", "sudoku4", folder, "--tokens", "1600", "--held-out", "320"]) == 0
+    assert main(["prepare", "sudoku4", folder, "--tokens", "1600", "--held-out-tokens", "320"]) == 0
     capsys.readouterr()
     assert main(["evaluate", "truth", folder, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -60,7 +60,7 @@ class PrepareOptions:
     """Whether such a dataset is streamed instead of downloaded first."""
     tokens: int | None = None
     """Of a corpus that is drawn (stories, sudoku4, sudoku6, nae-sat): how many tokens for training."""
-    held_out: int | None = None
+    held_out_tokens: int | None = None
     """Of a corpus that is drawn: how many tokens held out."""
     seed: int | None = None
     """Of a corpus that is drawn: another draw of the same law. Default: 0."""

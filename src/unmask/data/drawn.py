@@ -27,10 +27,10 @@ Block = tuple[NDArray[Any], NDArray[np.floating[Any]]]
 """Sequences [n, L], and their nats [n, L] or [n]."""
 
 OPTIONS = {
-    "stories": ("tokens", "held_out", "seed"),
-    "sudoku4": ("tokens", "held_out", "seed"),
-    "sudoku6": ("tokens", "held_out", "seed"),
-    "nae-sat": ("tokens", "held_out", "seed", "latents", "observations"),
+    "stories": ("tokens", "held_out_tokens", "seed"),
+    "sudoku4": ("tokens", "held_out_tokens", "seed"),
+    "sudoku6": ("tokens", "held_out_tokens", "seed"),
+    "nae-sat": ("tokens", "held_out_tokens", "seed", "latents", "observations"),
 }
 NAMES = tuple(OPTIONS)
 TOKENS = {"stories": (20_000_000, 1_000_000), "sudoku4": (160_000, 16_000)}  # for training, held out
@@ -48,16 +48,16 @@ def prepare(
 ) -> tuple[TokenFile, TokenFile]:
     """Draw a corpus of NAMES into the new folder ``out``.
 
-    tokens, held_out: at least so many, in whole sequences. seed: another corpus of the same law. latents, observations:
+    tokens, held_out_tokens: at least so many, in whole sequences. seed: another corpus of the same law. latents, observations:
     of nae-sat, and the seed then also says which latents are observed together.
     """
     wrong = sorted(set(options) - set(OPTIONS[name]))
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: {name} is drawn, and takes {', '.join(OPTIONS[name])} alone")
     usual = TOKENS.get(name, OTHERS)
-    counts = {"train": options.pop("tokens", usual[0]), "valid": options.pop("held_out", usual[1])}
+    counts = {"train": options.pop("tokens", usual[0]), "valid": options.pop("held_out_tokens", usual[1])}
     if min(counts.values()) < 1:
-        raise ValueError(f"tokens and held_out must be at least 1, got {counts['train']} and {counts['valid']}")
+        raise ValueError(f"tokens and held_out_tokens must be at least 1, got {counts['train']} and {counts['valid']}")
     report = progress or (lambda stage, done, total: None)
     if name == "stories":
         tokenizer, parts = stories.parts(counts, options.get("seed", 0), cache, report)
