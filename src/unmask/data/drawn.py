@@ -48,8 +48,8 @@ def prepare(
 ) -> tuple[TokenFile, TokenFile]:
     """Draw a corpus of NAMES into the new folder ``out``.
 
-    tokens, held_out_tokens: at least so many, in whole sequences. seed: another corpus of the same law. latents, observations:
-    of nae-sat, and the seed then also says which latents are observed together.
+    tokens, held_out_tokens: at least so many, in whole sequences. seed: another corpus of the same law. latents,
+    observations: of nae-sat, and the seed then also says which latents are observed together.
     """
     wrong = sorted(set(options) - set(OPTIONS[name]))
     if wrong:
