@@ -8,7 +8,7 @@ import pytest
 
 from unmask.cli import main
 from unmask.cli import reproduce as command
-from unmask.reproduce import ITEMS, Claim, ItemResult, Settings, Table, files
+from unmask.reproduce import ITEMS, ItemResult, Settings, Table, files
 
 
 def test_list_names_every_item(capsys):
@@ -40,7 +40,7 @@ def test_an_item_writes_its_picture_its_numbers_and_the_sum_of_claims(tmp_path, 
     about = json.loads((tmp_path / "beta_densities.json").read_text())
     assert about["settings"]["size"] == "fast" and about["settings"]["seed"] == 3
     line = json.loads(capsys.readouterr().out)
-    assert line["item"] == "beta_densities" and line["seconds"] >= 0 and line["claims"] == ["yes"] * 3
+    assert line["item"] == "beta_densities" and line["seconds"] >= 0 and line["claims"] == ["holds"] * 3
     assert "[The Beta densities" in (tmp_path / "CLAIMS.md").read_text()
     assert "unmask reproduce beta_densities --fast --seed 3" in (tmp_path / "beta_densities.md").read_text()
 
@@ -56,7 +56,8 @@ def broken(monkeypatch):
         def fail(*_):
             raise error
 
-        good = ItemResult({"t": Table(("a",), ((1,),))}, (Claim("a", "b", "c", "d", True),), {"": fail})
+        good = ItemResult({"t": Table(("a",), ((1,),))}, {"": fail})
+        item.claims = lambda tables: []
         item.run = (lambda settings: good) if while_drawing else fail
         monkeypatch.setitem(sys.modules, "unmask.reproduce.items.largest_gumbel", item)
 
@@ -84,9 +85,9 @@ def test_a_picture_that_cannot_be_drawn_leaves_no_numbers_either(tmp_path, broke
 
 def test_without_matplotlib_there_are_numbers(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = ItemResult({"t": Table(("a",), ((1,),))}, (), {"": lambda sheet: None})
-    written = files.rendered("name", "title", "paper", Settings("tiny"), result, 0.0)
-    assert set(written) == {"name.md", "name.json"}
+    result = ItemResult({"t": Table(("a",), ((1,),))}, {"": lambda sheet: None})
+    written = files.rendered("beta_densities", "title", "paper", Settings("tiny"), result, 0.0)
+    assert set(written) == {"beta_densities.md", "beta_densities.json"}
 
 
 def test_tables_are_markdown():

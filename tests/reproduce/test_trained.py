@@ -7,6 +7,7 @@ import pytest
 from tests.small_models import folder
 from unmask.reproduce import Settings, cells, run
 from unmask.reproduce.cells import How
+from unmask.reproduce.items import published_steps
 from unmask.reproduce.subjects import subjects
 from unmask.reproduce.trained import trained
 
@@ -61,8 +62,9 @@ def test_a_network_trained_as_sedds_is_what_sedds_samplers_run(settings, tmp_pat
     assert cells.network(subject, How("law", "float32")) is subject.model
     result = run("published_steps", both)
     label = "published (SEDD), float32, by its law"
-    assert result.tables["cells"].where(subject=str(masked), sampler=label).column("N") == [32, 100_000_000]
-    assert sum(claim.says == "and so it is for SEDD" for claim in result.claims) == 1  # the oracle has one network
+    assert result.tables["cells"].where(subject=str(masked), sampler=label).column("N") == [32]
+    claims = published_steps.claims(result.tables)
+    assert sum(claim.says == "and so it is for SEDD" for claim in claims) == 1  # the oracle has one network
 
 
 def test_what_cannot_be_loaded_is_left_out_and_said(settings):

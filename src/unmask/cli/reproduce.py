@@ -36,6 +36,10 @@ class ReproduceOptions:
     """Who judges texts of trained models; the oracle is judged by the truth."""
     json: bool = False
     """One JSON line for each item, instead of a sentence."""
+    resume: bool = False
+    """Keep what is sampled and trained in OUT/cells and take it from there: a run that was broken off goes on."""
+    verdicts: bool = False
+    """Measure nothing: write the verdicts again, from the numbers that are stored in OUT."""
 
 
 COMMAND = Command(
@@ -54,6 +58,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _reproduce(chosen: ReproduceOptions) -> int:
     names = chosen.names or ("list",)
+    if chosen.verdicts:
+        files.judge_again(Path(chosen.out))
+        return 0
     if "list" in names:
         width = max(map(len, ITEMS))
         for number, name in enumerate(ITEMS, 1):
@@ -63,7 +70,11 @@ def _reproduce(chosen: ReproduceOptions) -> int:
     for name in names:
         module(name)  # a misspelt name is refused before anything is computed
     settings = Settings(
-        "fast" if chosen.fast else "full", seed=chosen.seed, checkpoint=chosen.checkpoint, judge=chosen.judge
+        "fast" if chosen.fast else "full",
+        seed=chosen.seed,
+        checkpoint=chosen.checkpoint,
+        judge=chosen.judge,
+        cells=str(Path(chosen.out) / "cells") if chosen.resume else None,
     )
     return reproduce(names, settings, Path(chosen.out), as_json=chosen.json)
 
@@ -85,7 +96,7 @@ def reproduce(names: Sequence[str], settings: Settings, out: Path, *, as_json: b
         seconds = time.perf_counter() - started
         written = files.rendered(name, item.TITLE, item.PAPER, settings, result, seconds)
         files.write(out, written)
-        verdicts = [files.VERDICT[claim.holds] for claim in result.claims]
+        verdicts: list[str] = [claim.outcome for claim in item.claims(result.tables | result.data)]
         if as_json:
             print(
                 json.dumps({"item": name, "seconds": round(seconds, 1), "files": sorted(written), "claims": verdicts})

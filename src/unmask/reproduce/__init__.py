@@ -9,7 +9,7 @@ coupled.py    cells of the published samplers; pictures.py: curves and levels th
 files.py      an item as NAME.md, NAME.json and PNGs, and the sum of all claims
 """
 
-from unmask.reproduce.item import Claim, ItemResult, Settings, Table
+from unmask.reproduce.item import ItemResult, Settings, Table
 from unmask.reproduce.items import ITEMS, run
 
-__all__ = ["ITEMS", "Claim", "ItemResult", "Settings", "Table", "run"]
+__all__ = ["ITEMS", "ItemResult", "Settings", "Table", "run"]

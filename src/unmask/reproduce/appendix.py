@@ -146,3 +146,26 @@ def low_discrepancy(settings: Settings) -> Outcome:
         (bins.sort().values != torch.arange(64)).any() or (counts.sort().values != torch.arange(1, 1025)).any()
     )
     return "VDM's spacing and 1/B; one time per bin, every n once (MDLM's)", max(off, even), 1e-12
+
+
+def preconditioning(settings: Settings) -> Outcome:
+    """mu = a F + b e_{x_t}: the loss and its gradient in F for b = 0 and others, as the objective has them."""
+
+    class Preconditioned:
+        vocab_size, mask_id = 3, 2
+
+        def __init__(self, logits: Tensor, b: float) -> None:
+            self.logits, self.b = logits, b
+
+        def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+            made = self.logits.expand(len(tokens), -1, -1) + self.b * torch.nn.functional.one_hot(tokens, 3)
+            return made if rows is None else made.gather(1, rows.unsqueeze(-1).expand(-1, -1, 3))
+
+    found = []
+    x0, t = torch.tensor([[0, 1, 1], [1, 1, 0]]), torch.tensor([0.6, 0.8], dtype=torch.float64)
+    for b in (0.0, 3.0, -7.0):
+        logits = torch.randn(3, 3, dtype=torch.float64, generator=generator(0, 7)).requires_grad_()
+        loss = objective.nelbo_by_time(Preconditioned(logits, b), x0, t, generator=generator(0, 5)).sum()
+        found.append(torch.cat((loss.detach().view(1), torch.autograd.grad(loss, logits)[0].flatten())))
+    off = max(float((one - found[0]).abs().max()) for one in found[1:])
+    return "the loss and its gradient with b e_{x_t} added to the output, b = 0, 3 and -7", off, 1e-12

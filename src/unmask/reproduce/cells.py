@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import unmask
-from unmask.evaluate.judge.interval import Interval
-from unmask.evaluate.judge.judge import Samples, judge
+from unmask.evaluate.judge.diversity import sequence_entropy
+from unmask.evaluate.judge.samples import Samples
 from unmask.noise import word
 from unmask.reproduce.item import Settings, Subject, Table
+from unmask.reproduce.keep import kept
+from unmask.reproduce.verdict import Number
 from unmask.samplers import published
+from unmask.samplers.extrapolation import Extrapolation
 from unmask.samplers.law import CoupledByLaw
 from unmask.samplers.names import DRAWS, PLANS, PREDICTORS
+from unmask.samplers.rare import CoupledRare
 from unmask.sampling import Sample
 
-PUBLISHED = ("coupled", "sedd")
+PUBLISHED = ("coupled", "sedd", "uncached")
 LAWS = ("law", "sedd law")  # Tweedie's step is the ancestral one: the same law, of a network trained otherwise
 NAMES = {"parallel": "first-hitting", "truth": "the truth"}
 
@@ -29,21 +36,22 @@ NAMES = {"parallel": "first-hitting", "truth": "the truth"}
 class How:
     """A way to sample.
 
-    kind: "coupled" or "sedd", as published, in ``precision``; "law" and "sedd law", the same by the law of such steps;
-    "parallel" and "ancestral", unmask's own; "left to right"; "truth", exact draws of an oracle.
+    kind: "coupled" or "sedd", as published, in ``precision``, numbers that cannot win left out, and "uncached",
+    with a network call in every step; "law" and "sedd law", the same by the law of such steps; "parallel" and
+    "ancestral", unmask's own; "left to right"; "truth", exact draws of an oracle.
     """
 
     kind: str
     precision: str = "float64"  # of a published sampler: "float32", "float64", "float64-truncated"
     draw: str = "exponential-race"
-    predictor: str = "first-order"
+    predictor: str = "first-order"  # or "order 3", by Lagrange
     temperature: float = 1.0
 
     @property
     def label(self) -> str:
         if self.kind in (*PUBLISHED, *LAWS):
             name = f"published ({'SEDD' if self.kind.startswith('sedd') else 'MDLM'}), {self.precision}"
-            return f"{name}, by its law" if self.kind in LAWS else name
+            return name + {"uncached": ", without the cache"}.get(self.kind, ", by its law" * (self.kind in LAWS))
         extras = [self.predictor] if self.predictor != "first-order" else []
         extras += [f"{self.draw} draw"] if self.draw != "exponential-race" else []
         extras += [f"T = {self.temperature:g}"] if self.temperature != 1 else []
@@ -52,23 +60,33 @@ class How:
 
 @dataclass(frozen=True)
 class Cell:
-    """Samples and what became of them."""
+    """Sequences and what the judge says of them, one entry for each."""
 
     subject: str
     how: How
     steps: int | None
-    tokens: Tensor
-    per_token: Tensor  # float64 [B]: the judge's nats per token of each sequence; nan for a text without a token
-    perplexity: Interval
-    entropy: Interval  # the paper's entropy of a sequence, averaged
-    nfe: float
+    tokens: Tensor  # int64 [B, L]
+    nats: Tensor  # float64 [B], of all judged tokens together
+    judged: Tensor  # int64 [B]: how many those are
+    entropies: Tensor  # float64 [B]: the paper's entropy of a sequence
+    nfe: Tensor  # float64 [B]
+    rows: Tensor  # float64 [B]: positions for which a token was drawn, every step counted
     seconds: float  # per sequence
 
+    @property
+    def per_token(self) -> Tensor:
+        """Nats per token of all sequences together, and each one's part in it: values whose mean it is, [B]."""
+        rate = self.nats.sum() / self.judged.sum()
+        return rate + (self.nats - rate * self.judged) / self.judged.double().mean()
+
     def row(self) -> tuple[Any, ...]:
-        p, e = self.perplexity, self.entropy
+        nats, error = _mean(self.per_token)
+        entropy, entropy_error = _mean(self.entropies)
         size = (len(self.tokens), self.tokens.shape[1])
-        intervals = (p.value, p.low, p.high, e.value, e.low, e.high)
-        return (self.subject, self.how.label, self.steps, *size, *intervals, self.nfe, self.seconds)
+        costs = (float(self.nfe.mean()), float(self.rows.mean()), self.seconds)
+        return (
+            self.subject, self.how.label, self.steps, *size, nats, error, entropy, entropy_error, math.exp(nats), *costs
+        )  # fmt: skip
 
 
 COLUMNS = (
@@ -77,63 +95,158 @@ COLUMNS = (
     "N",
     "sequences",
     "L",
-    "perplexity",
-    "from",
-    "to",
+    "nats per token",
+    "error",
     "entropy",
-    "entropy from",
-    "entropy to",
+    "its error",
+    "perplexity",
     "NFE",
+    "draws of rows",
     "seconds per sequence",
 )
+PAIRS = ("subject", "sampler", "against", "N", "sequences", "nats below", "error", "entropy above", "its error")
+Row = dict[str, Any]
+
+
+def _mean(values: Tensor) -> tuple[float, float]:
+    return float(values.mean()), float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
 
 
 def table(cells: list[Cell]) -> Table:
-    return Table(COLUMNS, tuple(cell.row() for cell in cells))
+    return Table(COLUMNS, tuple(dict.fromkeys(cell.row() for cell in cells)))
 
 
-@lru_cache(maxsize=256)
+def pair(a: Cell, b: Cell) -> tuple[Any, ...]:
+    """How far a lies below b in nats per token and above it in entropy, sequence by sequence: they share their noise.
+
+    Where hardly a pair differs the spread says too little: the error is at least that of one pair that is unrelated.
+    """
+    assert len(a.tokens) == len(b.tokens)
+    found: list[float] = []
+    for one, other, of in ((b.per_token, a.per_token, b.per_token), (a.entropies, b.entropies, b.entropies)):
+        value, error = _mean(one - other)
+        found += [value, max(error, 2**0.5 * float(of.std()) / len(of))]
+    return (a.subject, a.how.label, b.how.label, a.steps, len(a.tokens), *found)
+
+
+def base_of(table: Table, subject: str) -> Row:
+    """The row of ``reference``."""
+    truth = curve(table, subject, How("truth"))
+    return truth[0] if truth else curve(table, subject, How("parallel"))[-1]
+
+
+def known_law(table: Table, subject: str) -> bool:
+    return bool(curve(table, subject, How("truth")))
+
+
+def below(a: Row, b: Row, what: str = "") -> Number:
+    """How many nats per token a lies below b, for independent cells."""
+    return _apart(b, a, "nats per token", "error", what or "nats per token below")
+
+
+def above(a: Row, b: Row, what: str = "") -> Number:
+    """How much a's entropy lies above b's, for independent cells."""
+    return _apart(a, b, "entropy", "its error", what or "entropy above")
+
+
+def _apart(a: Row, b: Row, value: str, error: str, what: str) -> Number:
+    """Few sequences know their spread badly: the larger one of the two is taken for both."""
+    rows = (a, b)
+    spread = max((row[error] ** 2 * row["sequences"] for row in rows if row[error] is not None), default=math.nan)
+    n = min(row["sequences"] for row in rows)
+    return Number(what, a[value] - b[value], math.sqrt(spread * sum(1 / row["sequences"] for row in rows)), n)
+
+
+def curve(table: Table, subject: str, sampler: How | str) -> list[Row]:
+    """The rows of a subject and a sampler by their N."""
+    label = sampler if isinstance(sampler, str) else sampler.label
+    found = [row for row in table.records() if (row["subject"], row["sampler"]) == (subject, label)]
+    return sorted(found, key=lambda row: row["N"] or 0)
+
+
+def subjects_of(table: Table) -> list[str]:
+    return list(dict.fromkeys(table.column("subject")))
+
+
+def on(row: Row) -> str:
+    return f"{row['subject']}: {row['sequences']} sequences of {row['L']} tokens"
+
+
+@lru_cache(maxsize=512)
 def measure(
     subject: Subject, how: How, steps: int | None, num: int, length: int, settings: Settings, *, paired: bool = False
 ) -> Cell:
     """Sample and judge; a cell that two items ask for is measured once.
 
     Every cell has seeds of its own, and is independent of every other. ``paired`` cells of one N share theirs, and with
-    them their noise. Sequences are sampled side by side, one thread each: networks this small do not gain from a
-    second one.
+    them their noise. Batches are sampled side by side, one thread each: networks this small do not gain from a second
+    one. What is finished is kept in ``settings.cells``.
     """
     num = min(num, subject.most or num)
-    name = "paired" if paired else how.label
-    seeds = [word(settings.seed, subject.name, name, steps or 0, i) for i in range(num)]
-    # One by one where steps cost N L V numbers, in as many batches as there are workers where networks are called.
-    at_once = 1 if how.kind in PUBLISHED else -(-num // settings.workers)
-    parts = [seeds[start : start + at_once] for start in range(0, num, at_once)]
+    size = subject.at_once
+    starts = range(0, num, size)
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // settings.workers))
+
+    def part(start: int) -> dict[str, Tensor]:
+        return _part(subject, how, steps, range(start, min(start + size, num)), length, settings, paired)
+
     try:
         with ThreadPoolExecutor(settings.workers) as pool:
-            made = list(pool.map(lambda part: sampled(subject, how, steps, part, length, settings), parts))
+            made = list(pool.map(part, starts))
     finally:
         torch.set_num_threads(threads)
-    tokens = torch.cat([one.tokens for one in made])
-    nfe = float(torch.cat([one.nfe for one in made]).double().mean())
-    return judged(subject, how, steps, tokens, nfe, sum(one.seconds for one in made) / num)
+    whole = {name: torch.cat([one[name] for one in made]) for name in made[0]}
+    seconds = float(whole.pop("seconds").mean())
+    return Cell(subject.name, how, steps, **whole, seconds=seconds)
 
 
-def sampled(subject: Subject, how: How, steps: int | None, seeds: list[int], length: int, settings: Settings) -> Sample:
+def _part(
+    subject: Subject, how: How, steps: int | None, which: range, length: int, settings: Settings, paired: bool
+) -> dict[str, Tensor]:
+    """One batch of a cell, sampled and judged, or as it was kept."""
+    told = (unmask.__version__, subject.about, how, steps, which, length, settings.seed, paired, settings.judge)
+    name = hashlib.sha256(repr(told).encode()).hexdigest()[:24]
+
+    def make() -> dict[str, Tensor]:
+        if how.kind == "truth":
+            assert subject.exact is not None
+            tokens = subject.exact(len(which), length, word(settings.seed, "truth", which.start))
+            nfe, rows, seconds = *torch.full((2, len(which)), math.nan), math.nan
+        else:
+            shared = "paired" if paired else how.label
+            seeds = [word(settings.seed, subject.name, shared, steps or 0, i) for i in which]
+            made = sampled(subject, how, steps, seeds, length)
+            tokens, nfe, rows, seconds = made.tokens, made.nfe, made.ncs, made.seconds / len(which)
+        texts = [] if subject.exact is not None else [subject.decode(row) for row in tokens.tolist()]
+        said = subject.judge.nats(Samples(texts, tokens, {"draw": how.label}))
+        return {
+            "tokens": tokens,
+            "nats": torch.tensor([float(one.sum()) for one in said], dtype=torch.float64),
+            "judged": torch.tensor([len(one) for one in said]),
+            "entropies": sequence_entropy(tokens),
+            "nfe": nfe.double(),
+            "rows": rows.double(),
+            "seconds": torch.full((len(which),), seconds, dtype=torch.float64),
+        }
+
+    return kept(Path(settings.cells) / f"{name}.pt" if settings.cells else None, make)
+
+
+def sampled(subject: Subject, how: How, steps: int | None, seeds: list[int], length: int) -> Sample:
     """The sequences of these seeds."""
     options: dict[str, Any] = {"num": len(seeds), "length": length, "seed": seeds}
     if how.kind in (*PUBLISHED, *LAWS):
         options |= {"sampler": sampler(how), "steps": steps or length}
     else:
         options |= {"draw": DRAWS[how.draw], "temperature": how.temperature}
-    if how.kind not in PUBLISHED:
-        options["batch"] = settings.pick(full=8, fast=8, tiny=None)
     if how.kind == "left to right":
         if subject.left_to_right is None:
             raise ValueError(f"{subject.name} has no left-to-right counterpart")
         return subject.left_to_right(**options)
-    if how.kind in PLANS:
+    if how.predictor.startswith("order"):
+        options |= {"sampler": Extrapolation(int(how.predictor.split()[1])), "steps": steps or length}
+    elif how.kind in PLANS:
         options |= {"plan": PLANS[how.kind], "steps": steps or length, "predict": PREDICTORS[how.predictor]}
     return unmask.sample(network(subject, how), **options)
 
@@ -144,28 +257,14 @@ def sampler(how: How) -> Any:
         return CoupledByLaw("grid" if how.precision == "float32" else "truncated")
     # Neither the oracle nor the box's networks read the time, so the cache changes no token of SEDD's either.
     law = published.tweedie_law if how.kind == "sedd" else published.ancestral_law
-    return published.Coupled(how.precision, law=law)
+    if how.kind == "uncached":
+        return published.Coupled(how.precision, cache=False)
+    return CoupledRare(how.precision, law)
 
 
 def network(subject: Subject, how: How) -> Any:
     """SEDD's samplers run the network that was trained as SEDD's, where there is one."""
     return subject.sedd if how.kind.startswith("sedd") and subject.sedd is not None else subject.model
-
-
-def judged(subject: Subject, how: How, steps: int | None, tokens: Tensor, nfe: float, seconds: float) -> Cell:
-    """The cell of finished sequences."""
-    texts = [] if subject.exact is not None else [subject.decode(row) for row in tokens.tolist()]
-    about = {"model": subject.name, "sampler": how.label, "steps": steps, "draw": how.label}
-    said = judge(Samples(texts, tokens, about), subject.judge)
-    return Cell(subject.name, how, steps, tokens, said.nats / said.tokens, said.perplexity, said.entropy, nfe, seconds)
-
-
-@lru_cache(maxsize=16)
-def truth(subject: Subject, num: int, length: int, settings: Settings) -> Cell:
-    """Exact draws of the joint, where it is known: what every sampler should look like."""
-    assert subject.exact is not None
-    tokens = subject.exact(num, length, settings.seed)
-    return judged(subject, How("truth"), None, tokens, float("nan"), float("nan"))
 
 
 def left_to_right(
@@ -177,38 +276,14 @@ def left_to_right(
     return measure(subject, How("left to right", **options), None, num, length, settings, paired=paired)
 
 
-def reference(subject: Subject, num: int, length: int, settings: Settings) -> Cell:
+def reference(subject: Subject, length: int, settings: Settings) -> Cell:
     """What the model's own law looks like: exact draws of an oracle, or first-hitting sampling token by token."""
     if subject.exact is None:
-        return measure(subject, How("parallel"), length, num // 16, length, settings)
-    return truth(subject, num, length, settings)
+        return measure(subject, How("parallel"), length, settings.pick(full=64, fast=8, tiny=8), length, settings)
+    num = settings.pick(full=2000, fast=1000, tiny=200)
+    return measure(subject, How("truth"), None, num, length, settings)
 
 
-def lower(a: Cell, b: Cell, like: Cell | None = None) -> tuple[float, float]:
-    """How many nats per token a lies below b, and the error of that, for cells that are independent.
-
-    Cells of few sequences know their spread badly: the largest of those at hand is taken for all (``like``: a further
-    cell, of many sequences).
-    """
-    known = [cell.per_token[~cell.per_token.isnan()] for cell in (a, b, like or b)]
-    spread = max(float(values.var()) for values in known)
-    return float(known[1].mean() - known[0].mean()), (spread * sum(1 / len(values) for values in known[:2])) ** 0.5
-
-
-def lower_in_pairs(a: Cell, b: Cell) -> tuple[float, float]:
-    """The same for paired cells: sequence i of both has the same noise, so their differences are what is compared."""
-    gaps = b.per_token - a.per_token
-    gaps = gaps[~gaps.isnan()]
-    return float(gaps.mean()), float(gaps.std()) / len(gaps) ** 0.5
-
-
-def decided(gap: float, error: float, *, sigmas: float = 3.0) -> bool | None:
-    """Whether a gap is there (True), is the other way round (False), or is too small to tell at this size."""
-    return None if not abs(gap) > sigmas * error else gap > 0
-
-
-def agree(gap: float, error: float, fault: float, *, sigmas: float = 3.0) -> bool | None:
-    """Whether two laws agree: None where a difference as large as ``fault`` would not have been seen."""
-    if abs(gap) > sigmas * error:
-        return False
-    return True if sigmas * error < abs(fault) else None
+def law_of(how: How) -> How:
+    """The same by its law."""
+    return How({"coupled": "law", "sedd": "sedd law"}[how.kind], how.precision)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import platform
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,10 +17,12 @@ import torch
 
 from unmask import __version__
 from unmask.models.files import write_whole
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
+from unmask.reproduce.item import Drawing, ItemResult, Settings, Table
+from unmask.reproduce.items import ITEMS, module
+from unmask.reproduce.verdict import Claim, Number
 
 DRAW = "the exponential race, each position with its own noise"  # unless a table says otherwise
-VERDICT = {True: "yes", False: "no", None: "not decided"}
+OUTCOMES = ("holds", "fails", "not decided", "no verdict")
 INK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -46,7 +49,7 @@ def rendered(
         "item": name,
         "title": title,
         "paper": paper,
-        "settings": asdict(settings),
+        "settings": {key: value for key, value in asdict(settings).items() if key != "cells"},
         "seconds": round(seconds, 1),
         "version": __version__,
         "draw": DRAW,
@@ -56,16 +59,52 @@ def rendered(
             "threads": torch.get_num_threads(),
             "processor": platform.machine(),
         },
-        "claims": [asdict(claim) for claim in result.claims],
         "notes": list(result.notes),
+        "pictures": sorted(files),
+        "shown": list(result.tables),
         "tables": {
             key: {"columns": table.columns, "rows": table.rows} for key, table in (result.tables | result.data).items()
         },
         "texts": dict(result.texts),
     }
-    files[f"{name}.json"] = as_json(about).encode()
-    files[f"{name}.md"] = markdown(about, result, sorted(path for path in files if path.endswith(".png"))).encode()
-    return files
+    return files | judged(json.loads(as_json(about)))
+
+
+def judged(about: Mapping[str, Any]) -> dict[str, bytes]:
+    """NAME.json and NAME.md of stored numbers, with the claims that follow from them."""
+    claims = claims_of(about)
+    told = [{**asdict(claim), "outcome": claim.outcome, "power": claim.power} for claim in claims]
+    name = about["item"]
+    return {f"{name}.json": as_json({**about, "claims": told}).encode(), f"{name}.md": markdown(about, claims).encode()}
+
+
+def claims_of(about: Mapping[str, Any]) -> list[Claim]:
+    """What follows from an item's stored tables, by the rule of today."""
+    claims: list[Claim] = module(about["item"]).claims(tables_of(about))
+    return claims
+
+
+def tables_of(about: Mapping[str, Any]) -> dict[str, Table]:
+    return {
+        key: Table(tuple(table["columns"]), tuple(tuple(row) for row in table["rows"]))
+        for key, table in about["tables"].items()
+    }
+
+
+def stored(folder: Path) -> list[dict[str, Any]]:
+    """The items whose JSON is in a folder, in the order of the list."""
+    return [
+        json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ITEMS
+        if (folder / f"{name}.json").exists()
+    ]
+
+
+def judge_again(folder: Path) -> None:
+    """Every NAME.json, NAME.md and CLAIMS.md of a folder, from the numbers that are stored there."""
+    for about in stored(folder):
+        write(folder, judged(about))
+    write(folder, {"CLAIMS.md": summary(folder).encode()})
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -75,32 +114,79 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         write_whole(folder / path, content)
 
 
-def markdown(about: Mapping[str, Any], result: ItemResult, pictures: list[str]) -> str:
+def markdown(about: Mapping[str, Any], claims: list[Claim]) -> str:
     command = f"unmask reproduce {about['item']}" + (" --fast" if about["settings"]["size"] == "fast" else "")
     if about["settings"]["seed"]:
         command += f" --seed {about['settings']['seed']}"
-    machine = about["machine"]
     lines = [
         f"# {about['title']}",
         "",
-        f"{about['paper']}. `{command}`, {about['seconds']:.0f} s with torch {machine['torch']} on a CPU. "
+        f"{about['paper']}. `{command}`, {about['seconds']:.0f} s with torch {about['machine']['torch']} on a CPU. "
         f"Version {about['version']}; draws of tokens: {about['draw']}.",
         "",
     ]
-    lines += [text for path in pictures for text in (f"![{about['title']}]({path})", "")]
-    if result.claims:
-        lines += [claims_table(result.claims), ""]
-    for key, table in result.tables.items():
-        lines += [f"## {key}", "", table_markdown(table), ""]
-    for heading, text in result.texts.items():
+    lines += [text for path in about["pictures"] for text in (f"![{about['title']}]({path})", "")]
+    lines += [claims_table(claims), ""]
+    tables = tables_of(about)
+    for key in about["shown"]:
+        lines += [f"## {key}", "", table_markdown(tables[key]), ""]
+    for heading, text in about["texts"].items():
         lines += [f"## {heading}", "", "```text", text.strip().replace("```", "'''"), "```", ""]
-    lines += [f"- {note}" for note in result.notes]
+    lines += [f"- {note}" for note in about["notes"]]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def claims_table(claims: tuple[Claim, ...]) -> str:
-    rows = tuple((c.says, c.paper, c.measured, c.on, VERDICT[c.holds]) for c in claims)
-    return table_markdown(Table(("the paper says", "its value", "measured", "on", "holds"), rows))
+COLUMNS = ("the paper says", "its value", "measured", "holds if", "on", "told from", "outcome")
+
+
+def claims_table(claims: list[Claim]) -> str:
+    rows = [
+        (
+            one.says,
+            one.paper,
+            "; ".join(f"{number.what}: {_value(number)}" for number in _some(one)) + _rest(one),
+            ", ".join(dict.fromkeys(_range(number) for number in _some(one))),
+            one.on,
+            f"{one.power:.2g} away" if one.power is not None and math.isfinite(one.power) else "-",
+            one.outcome,
+        )
+        for one in claims
+    ]
+    return table_markdown(Table(COLUMNS, tuple(rows)))
+
+
+def _some(one: Claim) -> list[Number]:
+    """All numbers of a claim, or of many the three that are nearest to an end of their range."""
+
+    def room(number: Number) -> float:
+        ends = [abs(end - (number.value or 0)) for end in (number.low, number.high) if math.isfinite(end)]
+        return min(ends, default=math.inf) / (number.error or 1)
+
+    return list(one.numbers) if len(one.numbers) <= 6 else sorted(one.numbers, key=room)[:3]
+
+
+def _rest(one: Claim) -> str:
+    return (
+        f"; and {len(one.numbers) - 3} more that are further from the end of their range"
+        if len(one.numbers) > 6
+        else ""
+    )
+
+
+def _value(number: Number) -> str:
+    if number.value is None:
+        return "not known"
+    value = cell(float(number.value))
+    if not number.n:
+        return value
+    return f"{number.value:+.3g} ± {number.error:.2g} (n = {number.n:,})" if number.error is not None else value
+
+
+def _range(number: Number) -> str:
+    low, high = (math.isfinite(end) for end in (number.low, number.high))
+    if low and high:
+        return f"{number.low:.4g} to {number.high:.4g}" if number.low != number.high else f"exactly {number.low:.4g}"
+    return f"at least {number.low:.4g}" if low else f"at most {number.high:.4g}" if high else "-"
 
 
 def table_markdown(table: Table) -> str:
@@ -162,14 +248,23 @@ def png(draw: Drawing) -> bytes:
     return buffer.getvalue()
 
 
+RULE = """# What the paper says, and what was measured
+
+Each claim gives its numbers a range. A number's interval reaches as many standard errors to either side as Student's t
+needs for a chance of 0.00135 beyond either end (three, for many samples; of k numbers of one claim 0.00135 / k each).
+The claim **holds** if the whole interval lies in the range, **fails** if none of it does, and is **not decided**
+otherwise. "Told from" is the power: a true value that far from the end of its range is told with probability 0.9. What
+is computed and not sampled has no error and no power. A claim without a range has **no verdict**: its numbers depend on
+the machine, or could not be had. This page is made from the stored numbers by `unmask reproduce --verdicts`."""
+
+
 def summary(folder: Path) -> str:
     """All claims of the items whose JSON is in a folder."""
-    lines = ["# What the paper says, and what was measured", ""]
-    for path in sorted(folder.glob("*.json")):
-        about = json.loads(path.read_text(encoding="utf-8"))
-        if about.get("claims"):
-            claims = tuple(Claim(**claim) for claim in about["claims"])
-            how = f"size {about['settings']['size']}, {about['seconds']:.0f} s; draws of tokens: {about['draw']}"
-            lines += [f"## [{about['title']}]({about['item']}.md)", "", f"{about['paper']}; {how}.", ""]
-            lines += [claims_table(claims), ""]
+    found = {about["item"]: claims_of(about) for about in stored(folder)}
+    outcomes: Counter[str] = Counter(claim.outcome for claims in found.values() for claim in claims)
+    lines = [RULE, "", ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES) + ".", ""]
+    for about in stored(folder):
+        how = f"size {about['settings']['size']}, {about['seconds']:.0f} s; draws of tokens: {about['draw']}"
+        lines += [f"## [{about['title']}]({about['item']}.md)", "", f"{about['paper']}; {how}.", ""]
+        lines += [claims_table(found[about["item"]]), ""]
     return "\n".join(lines).rstrip() + "\n"

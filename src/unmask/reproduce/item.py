@@ -24,6 +24,8 @@ class Settings:
     checkpoint: str | None = None  # the user's own model: a name, a folder or a hub id
     judge: str = "smollm2"  # who judges texts of models that are no oracle
     workers: int = os.cpu_count() or 1  # sequences that are sampled at the same time, where it is safe
+    cells: str | None = None  # a folder in which measured sequences are kept, so that a run can be broken off
+    box: tuple[str, ...] = ("kjv",)  # the models of the box that are subjects
 
     def __post_init__(self) -> None:
         if self.size not in get_args(Size):
@@ -38,7 +40,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers with names: what a picture is drawn from."""
+    """Numbers with names: what a claim is judged by and a picture is drawn from."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -50,33 +52,25 @@ class Table:
         at = self.columns.index(name)
         return [row[at] for row in self.rows]
 
+    def records(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
     def where(self, **values: Any) -> Table:
         """The rows whose columns have these values."""
         at = {self.columns.index(name): value for name, value in values.items()}
         return Table(self.columns, tuple(row for row in self.rows if all(row[i] == v for i, v in at.items())))
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper beside what was measured. ``holds`` is None where these sizes do not decide it."""
-
-    says: str
-    paper: str  # the paper's own number, or "-"
-    measured: str
-    on: str
-    holds: bool | None
-
-
+Tables = Mapping[str, Table]
 Drawing = Callable[[Any], None]
 """Draws on an empty matplotlib Figure."""
 
 
 @dataclass(frozen=True)
 class ItemResult:
-    """What an item found: everything is here before a file is written."""
+    """What an item measured: everything is here before a file is written. Its claims follow from the tables."""
 
     tables: dict[str, Table]
-    claims: tuple[Claim, ...] = ()
     pictures: Mapping[str, Drawing] = field(default_factory=dict)  # "" is the main one; others are NAME-suffix.png
     notes: tuple[str, ...] = ()
     data: dict[str, Table] = field(default_factory=dict)  # tables too long to read: for the JSON alone
@@ -98,3 +92,4 @@ class Subject:
     exact: Callable[[int, int, int], Tensor] | None = field(default=None, repr=False)  # the truth itself
     most: int | None = None  # sequences of a cell at most, where judging is what costs
     sedd: Any = field(default=None, repr=False)  # a network trained with the score entropy; by default `model` itself
+    at_once: int = 8  # sequences of a batch

@@ -1,7 +1,8 @@
-"""What the pictures of several items have in common: perplexity and entropy against N, with their intervals."""
+"""What the pictures of several items have in common: perplexity and entropy against N, with intervals of 95%."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,15 @@ from unmask.reproduce.cells import Cell
 from unmask.reproduce.item import Drawing
 
 MEASURES = ("perplexity", "entropy")
+
+
+def interval(cell: Cell, what: str) -> tuple[float, float, float]:
+    """The value, and 1.96 errors to either side."""
+    row = cell.row()
+    value, error = (row[5], row[6]) if what == "perplexity" else (row[7], row[8])
+    error = 0.0 if math.isnan(error) else error
+    ends = (value, value - 1.96 * error, value + 1.96 * error)
+    return tuple(math.exp(end) for end in ends) if what == "perplexity" else ends  # type: ignore[return-value]
 
 
 def against_steps(
@@ -24,11 +34,10 @@ def against_steps(
     def draw(sheet: Any) -> None:
         for axes, what in zip(sheet.subplots(1, 2), MEASURES, strict=True):
             for name, curve in curves.items():
-                values = [getattr(cell, what) for cell in curve]
-                bars(axes, [cell.steps for cell in curve], values, name, **(styles or {}).get(name, {}))
+                bars(axes, [cell.steps for cell in curve], curve, what, name, **(styles or {}).get(name, {}))
             for number, (name, cell) in enumerate(levels.items()):
                 if cell is not None:
-                    level(axes, getattr(cell, what), name, color=("0.35", "C4")[number])
+                    level(axes, cell, what, name, color=("0.35", "C4")[number])
             axes.set(xscale="log", xlabel="steps N", ylabel=what, title=title)
             if powers:
                 axes.set_xscale("log", base=2)
@@ -38,15 +47,15 @@ def against_steps(
     return draw
 
 
-def bars(axes: Any, x: Any, intervals: list[Any], label: str, style: str = "o-", **options: Any) -> None:
+def bars(axes: Any, x: Any, cells: list[Cell], what: str, label: str, style: str = "o-", **options: Any) -> None:
     """A curve with its intervals."""
-    y = [interval.value for interval in intervals]
-    low = [max(interval.value - interval.low, 0.0) for interval in intervals]
-    high = [max(interval.high - interval.value, 0.0) for interval in intervals]
-    axes.errorbar(x, y, (low, high), fmt=style, capsize=2, elinewidth=1, label=label, **options)
+    y, low, high = zip(*(interval(cell, what) for cell in cells), strict=True)
+    sides = ([a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)])
+    axes.errorbar(x, y, sides, fmt=style, capsize=2, elinewidth=1, label=label, **options)
 
 
-def level(axes: Any, interval: Any, label: str, color: str = "0.35") -> None:
+def level(axes: Any, cell: Cell, what: str, label: str, color: str = "0.35") -> None:
     """A horizontal line for what does not depend on N."""
-    axes.axhline(interval.value, color=color, ls=":", lw=1.3, label=label)
-    axes.axhspan(interval.low, interval.high, color=color, alpha=0.12, lw=0)
+    value, low, high = interval(cell, what)
+    axes.axhline(value, color=color, ls=":", lw=1.3, label=label)
+    axes.axhspan(low, high, color=color, alpha=0.12, lw=0)

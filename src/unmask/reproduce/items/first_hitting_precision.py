@@ -3,89 +3,81 @@
 from __future__ import annotations
 
 from unmask.reproduce import cells
-from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Subject
-from unmask.reproduce.items.high_order import number, steps
+from unmask.reproduce.cells import PAIRS, How
+from unmask.reproduce.item import Drawing, ItemResult, Settings, Table, Tables
 from unmask.reproduce.pictures import against_steps
 from unmask.reproduce.subjects import subjects
+from unmask.reproduce.verdict import Claim, Number, claim
 
 TITLE = "What 32 bits do to first-hitting and to left-to-right sampling"
 PAPER = "Figure 14, Remark 5.1"
+BITS = ("float32", "float64")
 
 
 def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
-    measured, claims = [], []
+    measured, pairs = [], []
     pictures: dict[str, Drawing] = {}
     for subject in found:
         L = subject.long
-        chosen = steps(L, settings)
-        chosen = chosen[1::2] if settings.size == "fast" else chosen
-        sweeps = {
-            (order, bits): [
-                cells.measure(subject, high_order(order, bits, N, L), N, number(settings), L, settings, paired=True)
-                for N in chosen
+        num = settings.pick(full=64 if subject.exact else 16, fast=16, tiny=8)
+        curves: dict[str, list[cells.Cell]] = {}
+        for second in (False, True):
+            for N in (L // k for k in settings.pick(full=(8, 2, 1), fast=(8, 1), tiny=(4, 1))):
+                both = [
+                    cells.measure(subject, way(second, bits, N, L), N, num, L, settings, paired=True) for bits in BITS
+                ]
+                measured += both
+                pairs.append(("second order" if second else "first order", *cells.pair(*both)))
+                for bits, one in zip(BITS, both, strict=True):
+                    curves.setdefault(f"{'second' if second else 'first'} order, {bits}", []).append(one)
+        ar = [cells.left_to_right(subject, num, L, settings, draw=f"gumbel-{bits}", paired=True) for bits in BITS]
+        if ar[0] is not None and ar[1] is not None:
+            measured += [ar[0], ar[1]]
+            pairs.append(("left to right", *cells.pair(ar[0], ar[1])))
+        styles = {name: {"style": "o-" if "64" in name else "s--", "color": f"C{'sec' in name:d}"} for name in curves}
+        title = f"{subject.name}, L = {L}"
+        pictures[subject.name if pictures else ""] = against_steps(curves, {}, title, styles=styles, powers=True)
+    tables = {"cells": cells.table(measured), "pairs": Table(("order", *PAIRS), tuple(pairs))}
+    return ItemResult(tables, pictures, tuple(notes))
+
+
+def way(second: bool, bits: str, N: int, length: int) -> How:
+    """The paper's rule for the second order: extrapolate up to 128 of 1,024 steps, correct beyond."""
+    predictor = "first-order" if not second else "correct" if length // 8 < N else "extrapolate"
+    return How("parallel", draw=f"gumbel-{bits}", predictor=predictor)
+
+
+def claims(tables: Tables) -> list[Claim]:
+    said = []
+    for name in cells.subjects_of(tables["pairs"]):
+        own = [row for row in tables["pairs"].records() if row["subject"] == name]
+        L = next(row["L"] for row in tables["cells"].records() if row["subject"] == name)
+        on = f"{name}: {own[0]['sequences']} pairs of sequences of {L} tokens"
+
+        def nats(order: str, own: list[cells.Row] = own) -> list[Number]:
+            rows = [row for row in own if row["order"] == order]
+            return [
+                Number(f"nats below{_at(row)}", row["nats below"], row["error"], row["sequences"]).within(-0.1, 0.1)
+                for row in rows
             ]
-            for order in ("first order", "high order")
-            for bits in ("float32", "float64")
-        }
-        ar = [
-            cells.left_to_right(subject, number(settings), L, settings, draw=f"gumbel-{bits}", paired=True)
-            for bits in ("float32", "float64")
+
+        higher = [
+            Number(f"entropy above{_at(row)}", row["entropy above"], row["its error"], row["sequences"]).at_least(0.005)
+            for row in own
+            if row["order"] == "second order" and row["N"] >= L / 2
         ]
-        ltr = [cell for cell in ar if cell is not None]
-        measured += [*(cell for sweep in sweeps.values() for cell in sweep), *ltr]
-        claims += compared(subject, sweeps, ltr)
-        pictures[subject.name if pictures else ""] = drawing(subject, sweeps)
-    return ItemResult({"cells": cells.table(measured)}, tuple(claims), pictures, tuple(notes))
-
-
-def high_order(order: str, bits: str, N: int, length: int) -> How:
-    """The paper's rule: extrapolate up to 128 of 1,024 steps, correct beyond."""
-    if order == "first order":
-        return How("parallel", draw=f"gumbel-{bits}")
-    return How("parallel", draw=f"gumbel-{bits}", predictor="correct" if length // 8 < N else "extrapolate")
-
-
-def compared(subject: Subject, sweeps: dict[tuple[str, str], list[Cell]], ltr: list[Cell]) -> list[Claim]:
-    on = f"{subject.name}: {len(sweeps['first order', 'float32'][0].tokens)} sequences of {subject.long} tokens"
-    claims = []
-    for order in ("first order", "high order"):
-        single, double = (sweeps[order, bits] for bits in ("float32", "float64"))
-        gaps = [cells.lower_in_pairs(a, b) for a, b in zip(single, double, strict=True)]
-        mean = sum(gap for gap, _ in gaps) / len(gaps)
-        error = sum(e**2 for _, e in gaps) ** 0.5 / len(gaps)
-        claims.append(
-            Claim(
-                f"first-hitting ({order}) is hardly touched by 32 bits",
-                "significantly less influential",
-                f"{mean:+.3f} +- {error:.3f} nats per token lower, over {len(gaps)} N",
-                on,
-                abs(mean) < max(3 * error, 0.05),
+        for order in ("first order", "second order"):
+            says = f"first-hitting ({order}) is hardly touched by 32 bits: by 0.1 nats at most"
+            said.append(claim(says, "less influential", on, *nats(order)))
+        if ltr := nats("left to right"):
+            said.append(
+                claim("left-to-right sampling does not suffer either, by 0.1 nats at most", "not notable", on, *ltr)
             )
-        )
-    if not ltr:
-        return claims
-    gap, error = cells.lower_in_pairs(ltr[0], ltr[1])
-    claims.append(
-        Claim(
-            "left-to-right sampling does not suffer either",
-            "not notable",
-            f"{gap:+.3f} +- {error:.3f} nats per token lower",
-            on,
-            abs(gap) < max(3 * error, 0.05),
-        )
-    )
-    return claims
+        says = "in 32 bits the second order even has a slightly higher entropy for N >= L/2: by 0.005 or more"
+        said.append(claim(says, "slightly higher for N >= 512 of 1,024", on, *higher))
+    return said
 
 
-def drawing(subject: Subject, sweeps: dict[tuple[str, str], list[Cell]]) -> Drawing:
-    styles = {
-        f"{order}, {bits}": {
-            "style": "o-" if bits == "float64" else "s--",
-            "color": "C0" if order == "first order" else "C1",
-        }
-        for order, bits in sweeps
-    }
-    curves = {f"{order}, {bits}": sweep for (order, bits), sweep in sweeps.items()}
-    return against_steps(curves, {}, f"{subject.name}, L = {subject.long}", styles=styles, powers=True)
+def _at(row: cells.Row) -> str:
+    return f", N = {row['N']}" if row["N"] else ""

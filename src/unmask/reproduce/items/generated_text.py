@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from unmask.reproduce import cells, coupled
+from unmask.reproduce import cells
 from unmask.reproduce.cells import Cell, How
-from unmask.reproduce.item import Claim, ItemResult, Settings
+from unmask.reproduce.item import ItemResult, Settings, Tables
+from unmask.reproduce.items.published_steps import MDLM, drawn_steps
 from unmask.reproduce.subjects import subjects
+from unmask.reproduce.verdict import Claim, claim
 
 TITLE = "Generated text under each sampler"
 PAPER = "the appendix on generated text, Figure 6"
@@ -15,35 +17,32 @@ def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
     texts: dict[str, str] = {}
     measured: list[Cell] = []
-    claims = []
     for subject in found:
-        L, most, real = subject.length, coupled.many_steps(settings)[-1], coupled.steps(settings)[-1]
-        ways: dict[str, tuple[How, int | None]] = {
-            "published, float32, by its law": (coupled.MDLM_LAW, most),
-            "published, float32": (coupled.MDLM, real),
-            "published, float64": (How("coupled", "float64"), settings.pick(full=2048, fast=512, tiny=32)),
-            "first-hitting": (How("parallel"), L),
-            "first-hitting, corrected": (How("parallel", predictor="correct"), L),
-        }
+        L, N = subject.length, drawn_steps(settings)[-1]
+        # As in published_steps and after_the_fix: the same cells.
+        num = settings.pick(full=64, fast=24, tiny=8)
+        exact, wide = settings.pick(full=(300, 50_000), fast=(200, 10_000), tiny=(20, 32))
+        ways: list[tuple[How, int | None, int]] = [
+            (MDLM, N, num),
+            (How("coupled"), wide, num),
+            (How("parallel"), L, exact),
+            (How("parallel", predictor="correct"), L, settings.pick(full=64, fast=32, tiny=8)),
+        ]
         if subject.left_to_right is not None:
-            ways["left to right"] = (How("left to right"), None)
-        num = settings.pick(full=64, fast=32, tiny=32)
-        by = {
-            name: coupled.drawn(subject, how, N, settings)
-            if how.kind == "coupled" and N
-            else cells.measure(subject, how, N, num, L, settings)
-            for name, (how, N) in ways.items()
-        }
-        measured += by.values()
-        for name, cell in by.items():
-            heading = f"{subject.name}: {name}" + (f", {cell.steps:,} steps" if cell.steps else "")
+            ways.append((How("left to right"), None, exact))
+        for how, steps, many in ways:
+            cell = cells.measure(subject, how, steps, many, L, settings)
+            measured.append(cell)
+            heading = f"{subject.name}: {how.label}" + (f", {steps:,} steps" if steps else "")
             texts[heading] = "\n----\n".join(subject.decode(row) for row in cell.tokens[:2].tolist())
-        fault, exact = by["published, float32, by its law"], by["first-hitting"]
-        repeats = f"entropy {fault.entropy} in float32 at N = {most:,}, {exact.entropy} by first-hitting"
-        says = "float32 text of many steps is less diverse"
-        claims.append(
-            Claim(
-                says, "-", repeats, f"{subject.name}, L = {L}", True if fault.entropy.high < exact.entropy.low else None
-            )
-        )
-    return ItemResult({"cells": cells.table(measured)}, tuple(claims), notes=tuple(notes), texts=texts)
+    return ItemResult({"cells": cells.table(measured)}, notes=tuple(notes), texts=texts)
+
+
+def claims(tables: Tables) -> list[Claim]:
+    said = []
+    for name in cells.subjects_of(tables["cells"]):
+        fault, exact = (cells.curve(tables["cells"], name, how)[-1] for how in (MDLM, How("parallel")))
+        on = f"{cells.on(fault)}, N = {fault['N']:,}; {exact['sequences']} by first-hitting"
+        less = cells.above(exact, fault, "entropy below first-hitting's").at_least(0.02)
+        said.append(claim("float32 text of many steps is less diverse, by 0.02 nats of entropy or more", "-", on, less))
+    return said

@@ -7,17 +7,31 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from unmask.noise import Streams, generator
+from unmask.noise import generator
 from unmask.predict import log_mean
-from unmask.reproduce.item import Claim, ItemResult, Settings, Subject, Table
+from unmask.reproduce.item import ItemResult, Settings, Subject, Table, Tables
 from unmask.reproduce.subjects import oracle
-from unmask.samplers import published
+from unmask.reproduce.verdict import Claim, Number, claim
+from unmask.samplers.rare import races
 from unmask.theory import effective_temperature, maximum_gumbel, shifted_probabilities, unmasking_probability
 
 TITLE = "Prioritised unmasking: how often a coupled float32 step unmasks a position, by its entropy"
 PAPER = "Figure 15, Sec. 5.3"
 M = maximum_gumbel("float32")
+KINDS = ("float32", "float64-truncated", "float64")
+COUNTED = (
+    "draw",
+    "N",
+    "third",
+    "entropy",
+    "positions",
+    "draws of each",
+    "unmasked",
+    "part of the exact rate",
+    "by theory",
+)
 
 
 def run(settings: Settings) -> ItemResult:
@@ -25,76 +39,66 @@ def run(settings: Settings) -> ItemResult:
     mu = predictions(subject, settings.pick(full=48, fast=24, tiny=6), settings)
     entropy = -torch.xlogy(mu, mu).sum(-1)
     mu, entropy = mu[entropy.argsort()], entropy.sort().values
-    N = settings.pick(full=1000, fast=500, tiny=50)
-    draws = settings.pick(full=3000, fast=600, tiny=2000)  # of each position
-    counted = {kind: unmasked(mu, N, kind, draws, settings.seed) for kind in ("float32", "float64-truncated")}
-    laws = {"float32": grid(mu.numpy(), N), "float64-truncated": closed(mu.numpy(), N)}
-    rows = by_thirds(entropy, counted, laws, N, draws)
-    columns = (
-        "draw",
-        "entropy of the positions",
-        "unmasked",
-        "an exact draw's",
-        "part of the exact rate",
-        "by theory",
-        "error",
-    )
-    by_n = sweep(mu.numpy(), entropy.numpy(), settings)
-    sure, unsure = rows[0], rows[2]
-    off = max(abs(row[4] - row[5]) / max(row[6], 1e-9) for row in rows if row[2] > 5)
-    last = by_n.rows[-1]
-    on = (
-        f"{len(mu)} positions of the {subject.name} at V = {mu.shape[1]:,}, one step of N = {N:,}, {draws:,} draws each"
-    )
-    told = sure[4] - unsure[4] > 3 * math.hypot(sure[6], unsure[6])
-    claims = (
-        Claim(
-            "positions have unequal chances to be unmasked, by the network's output",
-            "-",
-            f"{sure[4]:.2f} of the exact rate at {sure[1]:.1f} nats, {unsure[4]:.2f} at {unsure[1]:.1f}",
-            on,
-            True if told else None,
-        ),
-        Claim(
-            "which is Prop. 5.2 (truncated float64), and c/(e^c - 1) for real float32",
-            "-",
-            f"within {off:.1f} standard errors",
-            on,
-            off < 4.5,
-        ),
-        Claim(
-            "the effect grows with N",
-            "-",
-            f"{last[2]:.2f} at the surest and {last[3]:.2f} at the least sure, N = {last[0]:,}",
-            "Prop. 5.2 at the same positions",
-            bool(last[2] > last[3]),
-        ),
-    )
-    tables = {"one step, counted": Table(columns, tuple(rows)), "by N, from theory": by_n}
-    return ItemResult(tables, claims, {"": drawing(entropy.numpy(), mu.numpy(), rows, by_n, N)})
-
-
-def by_thirds(entropy: Any, counted: dict[str, Any], laws: dict[str, Any], N: int, draws: int) -> list[tuple[Any, ...]]:
-    """What was counted and what theory says, over the surest third of the positions, the next and the least sure."""
-    thirds = np.array_split(np.arange(len(entropy)), 3)
+    grids = settings.pick(full=(1000, 10_000), fast=(1000, 10_000), tiny=(50, 500))
+    events = settings.pick(full=300, fast=60, tiny=40)  # of an exact draw, for each position
     rows = []
-    for kind, hits in counted.items():
-        for part in thirds:
-            rows.append(
-                (
-                    kind,
-                    float(entropy[part].mean()),
-                    int(hits[part].sum()),
-                    len(part) * draws / N,
-                    float(hits[part].mean() / draws * N),
-                    float(laws[kind][part].mean()),
-                    math.sqrt(float(hits[part].sum())) / len(part) / draws * N,
-                )
+    for kind in KINDS:
+        for N in grids:
+            hits = unmasked(mu, N, kind, events * N, settings.seed)
+            law = closed(mu.numpy(), N) if kind == "float64-truncated" else grid(mu.numpy(), N)
+            law = np.ones(len(mu)) if kind == "float64" else law
+            for third, part in enumerate(np.array_split(np.arange(len(mu)), 3)):
+                counted = int(hits[part].sum())
+                rows.append((kind, N, third, float(entropy[part].mean()), len(part), events * N, counted,
+                             counted / len(part) / events, float(law[part].mean())))  # fmt: skip
+    by_n = sweep(mu.numpy(), entropy.numpy(), settings)
+    tables = {"one step, counted": Table(COUNTED, tuple(rows)), "by N, from theory": by_n}
+    sizes = Table(("subject", "positions", "V"), ((subject.name, len(mu), mu.shape[1]),))
+    return ItemResult({**tables, "sizes": sizes}, {"": drawing(entropy.numpy(), mu.numpy(), rows, by_n, grids[-1])})
+
+
+def claims(tables: Tables) -> list[Claim]:
+    rows, size = tables["one step, counted"].records(), tables["sizes"].records()[0]
+    few, many = sorted({row["N"] for row in rows})
+
+    def rate(kind: str, N: int, third: int) -> Number:
+        """Events are rare, so their number is Poisson's."""
+        row = next(r for r in rows if (r["draw"], r["N"], r["third"]) == (kind, N, third))
+        hits = row["unmasked"]
+        return Number(f"{kind}, {('sure', 'middle', 'unsure')[third]}, N = {N:,}", row["part of the exact rate"],
+                      math.sqrt(max(hits, 1)) * row["part of the exact rate"] / max(hits, 1), max(hits, 2))  # fmt: skip
+
+    def apart(kind: str, N: int) -> Number:
+        sure, unsure = rate(kind, N, 0), rate(kind, N, 2)
+        assert None not in (sure.value, unsure.value)
+        value = (sure.value or 0) - (unsure.value or 0)
+        what = f"{sure.value:.2f} at sure positions, {unsure.value:.2f} at unsure ones: difference, {kind}, N = {N:,}"
+        return Number(what, value, math.hypot(sure.error or 0, unsure.error or 0), min(sure.n, unsure.n))
+
+    def by_theory(kind: str) -> list[Number]:
+        found = []
+        for row in (row for row in rows if row["draw"] == kind):
+            one = rate(kind, row["N"], row["third"])
+            found.append(
+                Number(one.what, (one.value or 0) / row["by theory"], (one.error or 0) / row["by theory"], one.n)
             )
-    return rows
+        return [one.within(0.9, 1.1) for one in found]
+
+    on = f"{size['positions']} positions of the {size['subject']} at V = {size['V']:,}, one step, by thirds"
+    wide, narrow = apart("float32", many), apart("float32", few)
+    grown = Number(f"difference at N = {many:,} above that at N = {few:,}", (wide.value or 0) - (narrow.value or 0),
+                   math.hypot(wide.error or 0, narrow.error or 0), min(wide.n, narrow.n))  # fmt: skip
+    return [
+        claim("in float32 positions have unequal chances to be unmasked: by 0.1 of the exact rate or more", "-", on,
+              wide.at_least(0.1)),
+        claim("the unmasked part is c/(e^c - 1) for float32, within 10%", "-", on, *by_theory("float32")),
+        claim("and Prop. 5.2 for truncated float64, within 10%", "Prop. 5.2", on, *by_theory("float64-truncated")),
+        claim("float64 treats all alike, within 10%", "-", on, *by_theory("float64")),
+        claim("the effect grows with N: by 0.1 or more", "-", on, grown.at_least(0.1)),
+    ]  # fmt: skip
 
 
-def predictions(subject: Subject, positions: int, settings: Settings) -> Any:
+def predictions(subject: Subject, positions: int, settings: Settings) -> Tensor:
     """mu [K, V] at masked positions of exact samples that are half masked, spread over the entropies that occur."""
     assert subject.exact is not None
     x = subject.exact(positions * 4, subject.length, settings.seed)
@@ -107,19 +111,14 @@ def predictions(subject: Subject, positions: int, settings: Settings) -> Any:
     return mu[order[torch.linspace(0, len(mu) - 1, positions).long()]]
 
 
-def unmasked(mu: Any, N: int, kind: str, draws: int, seed: int) -> Any:
+def unmasked(mu: Tensor, N: int, kind: str, draws: int, seed: int) -> Any:
     """How often each position leaves the mask in so many draws of the published step at t = 1: exactly, with 1/N."""
-    weights = torch.cat([mu / N, torch.full((len(mu), 1), 1 - 1 / N, dtype=mu.dtype)], 1)
-    pick, hits = published.race(kind), np.zeros(len(mu))
-    at_once = max(1, 2**21 // mu.shape[1])
-    starts = range(0, draws, at_once)
-    keys = Streams.of(seed, len(mu)).at(f"prioritised, {kind}", len(starts)).keys
-    for i in range(len(mu)):
-        for start, key in zip(starts, keys[i].unsqueeze(1), strict=True):
-            rows = min(at_once, draws - start)
-            noise = published.TorchRand(key, places=rows)
-            hits[i] += int((pick(weights[i].expand(rows, -1), noise) != mu.shape[1]).sum())
-    return hits
+    hits, at_once = torch.zeros(len(mu), dtype=torch.int64), max(1, 2**19 // len(mu))
+    for i, start in enumerate(range(0, draws, at_once)):
+        leave = torch.full((min(at_once, draws - start),), 1 / N, dtype=torch.float64)
+        left, _ = races(mu, leave, 1 - leave, generator(i, seed, f"prioritised, {kind}, {N}"), kind)
+        hits += left.sum(0)
+    return hits.numpy()
 
 
 def closed(mu: Any, N: int) -> Any:
@@ -128,7 +127,7 @@ def closed(mu: Any, N: int) -> Any:
 
 
 def grid(mu: Any, N: int) -> Any:
-    """The same for float32 uniforms, which round what exceeds M down to M: a token's rate p becomes p c / (e^c - 1)."""
+    """The same for float32, which rounds E = -log u up to multiples of e^-M: odds p become p c / (e^c - 1)."""
     p = mu / N / (1 - 1 / N)
     c = np.minimum(np.exp(-M) / np.maximum(p, 1e-300), 700.0)
     leave = (p * c / np.expm1(c)).sum(-1)
@@ -138,33 +137,19 @@ def grid(mu: Any, N: int) -> Any:
 def sweep(mu: Any, entropy: Any, settings: Settings) -> Table:
     """By N: the part of the exact rate at the surest and the least sure position, and the tokens' temperature there."""
     rows = []
-    for N in settings.pick(
-        full=(100, 500, 1000, 5000, 10_000, 50_000), fast=(100, 1000, 10_000, 50_000), tiny=(100, 1000)
-    ):
+    for N in settings.pick(full=(100, 1000, 5000, 10_000, 50_000), fast=(100, 1000, 10_000, 50_000), tiny=(100, 1000)):
         ends = mu[[0, -1]]
         ratio, real = closed(ends, N), grid(ends, N)
         law = np.concatenate([ends / N, np.full((2, 1), 1 - 1 / N)], 1)
         shifted = shifted_probabilities(law, M)[:, :-1]
         heat = effective_temperature(ends, shifted / shifted.sum(-1, keepdims=True))
-        rows.append(
-            (
-                N,
-                float(entropy[0]),
-                float(ratio[0]),
-                float(ratio[1]),
-                float(entropy[-1]),
-                float(real[0]),
-                float(real[1]),
-                float(heat[0]),
-                float(heat[1]),
-            )
-        )
+        rows.append((N, *(float(v) for pair in (entropy[[0, -1]], ratio, real, heat) for v in pair)))
     columns = (
         "N",
-        "entropy of the surest",
-        "its rate (Prop. 5.2)",
-        "the least sure one's",
-        "its entropy",
+        "entropy, surest",
+        "entropy, least sure",
+        "surest, Prop. 5.2",
+        "least sure, Prop. 5.2",
         "surest, float32 grid",
         "least sure, float32 grid",
         "temperature, surest",
@@ -178,33 +163,19 @@ def drawing(entropy: Any, mu: Any, rows: list[tuple[Any, ...]], by_n: Table, N: 
         left, right = sheet.subplots(1, 2)
         left.plot(entropy, closed(mu, N), ".", color="C0", label="Prop. 5.2")
         left.plot(entropy, grid(mu, N), ".", color="C1", label="c/(e^c - 1), the float32 grid")
-        for colour, kind in (("C0", "float64-truncated"), ("C1", "float32")):
-            part = [row for row in rows if row[0] == kind]
-            left.errorbar(
-                [row[1] for row in part],
-                [row[4] for row in part],
-                [row[6] for row in part],
-                fmt="s",
-                color=colour,
-                capsize=3,
-                label=f"counted, {kind}",
-            )
+        for colour, kind in (("C0", "float64-truncated"), ("C1", "float32"), ("C2", "float64")):
+            part = [row for row in rows if row[:2] == (kind, N)]
+            errors = [row[7] / math.sqrt(max(row[6], 1)) for row in part]
+            x, y = [row[3] for row in part], [row[7] for row in part]
+            left.errorbar(x, y, errors, fmt="s", color=colour, capsize=3, label=f"counted, {kind}")
         left.axhline(1, color="0.5", lw=1, ls="--")
-        left.set(
-            xlabel="entropy of the position, nats",
-            ylabel="unmasking, part of the exact rate",
-            title=f"one step of N = {N:,}",
-            ylim=(0, None),
-        )
-        left.legend(loc="lower right")
-        for column, label, style in (
-            ("its rate (Prop. 5.2)", "surest, Prop. 5.2", "C2-"),
-            ("surest, float32 grid", "surest, grid", "C2--"),
-            ("the least sure one's", "least sure, Prop. 5.2", "C4-"),
-            ("least sure, float32 grid", "least sure, grid", "C4--"),
-        ):
-            right.semilogx(by_n.column("N"), by_n.column(column), style, label=label)
+        left.set(xlabel="entropy of the position, nats", ylabel="unmasking, part of the exact rate", ylim=(0, None))
+        left.set_title(f"one step of N = {N:,}")
+        left.legend(loc="lower left", fontsize=7)
+        for column, style in (("surest, Prop. 5.2", "C3-"), ("surest, float32 grid", "C3--"),
+                              ("least sure, Prop. 5.2", "C4-"), ("least sure, float32 grid", "C4--")):  # fmt: skip
+            right.semilogx(by_n.column("N"), by_n.column(column), style, label=column)
         right.set(xlabel="steps N", ylabel="part of the exact rate", ylim=(0, 1.05), title="by N")
-        right.legend()
+        right.legend(fontsize=7)
 
     return draw

@@ -2,113 +2,113 @@
 
 from __future__ import annotations
 
-from unmask.reproduce import cells, coupled
-from unmask.reproduce.cells import Cell
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Subject
+from unmask.reproduce import cells
+from unmask.reproduce.cells import How, Row
+from unmask.reproduce.item import Drawing, ItemResult, Settings, Tables
 from unmask.reproduce.pictures import against_steps
 from unmask.reproduce.subjects import subjects
+from unmask.reproduce.verdict import Claim, Number, claim
 
 TITLE = "Perplexity and entropy against N with the published float32 samplers"
 PAPER = "Figure 7, Sec. 5.1"
-LAW = "MDLM's, float32, by its law"
-DRAWN = "MDLM's, every number drawn"
-SCORE = "SEDD's, by its law"
-SCORE_DRAWN = "SEDD's (Tweedie), every number drawn"
-STYLES = {LAW: {"style": "o-"}, DRAWN: {"style": "s"}, SCORE: {"style": "v--"}, SCORE_DRAWN: {"style": "D"}}
+MDLM, MDLM_LAW = How("coupled", "float32"), How("law", "float32")
+SEDD_LAW = How("sedd law", "float32")
+STYLES = {MDLM.label: {"style": "s"}, MDLM_LAW.label: {"style": "o-"}, SEDD_LAW.label: {"style": "v--"}}
+
+
+def law_steps(settings: Settings) -> tuple[int, ...]:
+    """N of the runs by their law, which cost the same at any N."""
+    return settings.pick(full=(100, 2048, 10_000, 50_000), fast=(100, 10_000, 50_000), tiny=(32, 1000, 100_000_000))
+
+
+def drawn_steps(settings: Settings) -> tuple[int, ...]:
+    """N of the runs that draw every number that can win."""
+    return settings.pick(full=(100, 10_000, 50_000), fast=(100, 10_000), tiny=(32, 1000))
 
 
 def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
-    measured, claims = [], []
+    measured = []
     pictures: dict[str, Drawing] = {}
     for subject in found:
-        many = coupled.many_steps(settings)
-        few = settings.pick(full=(100, 1000) if subject.sedd else (100,), fast=(100,), tiny=(4,))
+        L, num = subject.length, settings.pick(full=32, fast=24, tiny=8)
+        of_law = settings.pick(full=300, fast=64, tiny=32)
         curves = {
-            LAW: [coupled.by_law(subject, N, settings) for N in many],
-            DRAWN: [coupled.drawn(subject, coupled.MDLM, N, settings) for N in coupled.steps(settings)],
-            SCORE: [coupled.by_law(subject, N, settings, coupled.SEDD_LAW) for N in many] if subject.sedd else [],
-            SCORE_DRAWN: [coupled.drawn(subject, coupled.SEDD, N, settings) for N in few],
+            MDLM_LAW: [cells.measure(subject, MDLM_LAW, N, of_law, L, settings) for N in law_steps(settings)],
+            MDLM: [cells.measure(subject, MDLM, N, num, L, settings) for N in drawn_steps(settings)],
         }
-        base = coupled.reference(subject, settings)
-        ar = cells.left_to_right(subject, settings.pick(full=64, fast=16, tiny=8), subject.length, settings)
-        measured += [*curves[DRAWN], *curves[SCORE_DRAWN], *curves[LAW], *curves[SCORE], *([ar] if ar else []), base]
-        claims += [*compared(subject, curves[DRAWN], curves[LAW], base), *falling_score(subject, curves[SCORE], base)]
+        if subject.sedd:
+            curves[SEDD_LAW] = [
+                cells.measure(subject, SEDD_LAW, N, 32, L, settings) for N in drawn_steps(settings)[::2]
+            ]
+        base = cells.reference(subject, L, settings)
+        ar = cells.left_to_right(subject, settings.pick(full=64, fast=16, tiny=8), L, settings)
+        measured += [*(cell for curve in curves.values() for cell in curve), *([ar] if ar else []), base]
         # Over an oracle left to right has the truth's law.
         levels = {base.how.label: base, "left to right": ar if subject.exact is None else None}
         pictures[subject.name if pictures else ""] = against_steps(
-            {name: curve for name, curve in curves.items() if curve},
-            levels,
-            f"{subject.name}, L = {base.tokens.shape[1]}",
-            styles=STYLES,
+            {how.label: curve for how, curve in curves.items()}, levels, f"{subject.name}, L = {L}", styles=STYLES
         )
     notes.append(
         "By its law: exact sampling in which a drawn token is refused with probability 1 - c/(e^c - 1), c = e^-M / p "
-        "for odds p against the mask. That is what coupled float32 steps do, without drawing N L V numbers "
-        "(unmask.samplers.law)."
+        "for odds p against the mask (unmask.samplers.law). The others draw every number that can win "
+        "(unmask.samplers.rare)."
     )
-    return ItemResult({"cells": cells.table(measured)}, tuple(claims), pictures, tuple(notes))
+    return ItemResult({"cells": cells.table(measured)}, pictures, tuple(notes))
 
 
-def compared(subject: Subject, real: list[Cell], law: list[Cell], base: Cell) -> list[Claim]:
-    first, last = law[0], law[-1]
-    fall, fall_error = cells.lower(last, first, base)
-    gap, gap_error = cells.lower(last, base)
-    passes = [cell for cell in law if cells.decided(*cells.lower(cell, base))]
-    e1, e2, e0 = first.entropy, last.entropy, base.entropy
-    on = f"{subject.name}: {len(last.tokens)} sequences of {last.tokens.shape[1]} tokens, by the law"
-    told = f"{gap:.2f} +- {gap_error:.2f} nats per token below {base.how.label} at N = {last.steps:,}"
-    told += f"; told apart from N = {passes[0].steps:,} on" if passes else ""
-    agree = [(one, other, *cells.lower(one, other, base)) for one in real for other in law if one.steps == other.steps]
-    return [
-        Claim(
-            "in float32 the perplexity falls as N grows",
+def claims(tables: Tables) -> list[Claim]:
+    table = tables["cells"]
+    return [one for name in cells.subjects_of(table) for one in _claims(name, tables)]
+
+
+def _claims(name: str, tables: Tables) -> list[Claim]:
+    table = tables["cells"]
+    drawn, law, score = (cells.curve(table, name, how) for how in (MDLM, MDLM_LAW, SEDD_LAW))
+    first, last, base = drawn[0], drawn[-1], cells.base_of(table, name)
+    on = f"{cells.on(last)}, N = {first['N']:,} and {last['N']:,}, drawn"
+    said = [
+        claim(
+            "in float32 the perplexity falls as N grows, by 0.1 nats per token or more",
             "below 15 near N = 50,000",
-            f"{first.perplexity} at N = {first.steps:,}, {last.perplexity} at N = {last.steps:,}",
             on,
-            cells.decided(fall, fall_error),
+            cells.below(last, first, f"fall from {first['perplexity']:.0f} to {last['perplexity']:.0f}").at_least(0.1),
         ),
-        Claim("and passes below an exact sampler's", "AR's from about 2,000", told, on, cells.decided(gap, gap_error)),
-        Claim(
-            "the entropy is lower and keeps decreasing",
+        claim(
+            "and passes below an exact sampler's, by 0.1 nats or more",
+            "AR's from about 2,000",
+            on,
+            cells.below(last, base, f"nats below {base['sampler']}").at_least(0.1),
+        ),
+        claim(
+            "the entropy falls below an exact sampler's, by 0.02 or more",
             "always lower than AR's",
-            f"{e1} at N = {first.steps:,}, {e2} at N = {last.steps:,}; {base.how.label} {e0}",
             on,
-            True if e2.high < e0.low else (False if e2.low > e0.high else None),
+            cells.above(base, last, f"below {base['sampler']}'s {base['entropy']:.3f}").at_least(0.02),
         ),
-        Claim(
-            "(the law above is that of the published sampler, every number drawn)",
+        claim(
+            "(the law that other items use has the fault of real draws, within a half)",
             "-",
-            ", ".join(
-                f"{gap:+.2f} +- {error:.2f} nats per token at N = {one.steps:,} ({len(one.tokens)} sequences)"
-                for one, _, gap, error in agree
-            ),
-            f"{subject.name}: real draws against {len(law[0].tokens)} sequences by the law",
-            same_law(agree, base),
+            f"{cells.on(last)} drawn, {law[-1]['sequences']} by the law",
+            missing(drawn, law, base).within(-0.5, 0.5),
         ),
     ]
+    if score:
+        fall = cells.below(score[-1], score[0], f"fall to {score[-1]['perplexity']:.0f} at N = {score[-1]['N']:,}")
+        on = f"{cells.on(score[-1])}, by the law"
+        paper = "a text of SEDD's without diversity at N = 50,000"
+        said.append(claim("and so it is for SEDD", paper, on, fall.at_least(0.1)))
+    return said
 
 
-def falling_score(subject: Subject, score: list[Cell], base: Cell) -> list[Claim]:
-    """The same fall with the network trained as SEDD's, where there is one."""
-    if not score:
-        return []
-    first, last = score[0], score[-1]
-    return [
-        Claim(
-            "and so it is for SEDD",
-            "a text of SEDD's without diversity at N = 50,000",
-            f"{first.perplexity} at N = {first.steps:,}, {last.perplexity} at N = {last.steps:,}; "
-            f"entropy {first.entropy}, {last.entropy}",
-            f"{subject.name}: {len(last.tokens)} sequences of {last.tokens.shape[1]} tokens, by the law",
-            cells.decided(*cells.lower(last, first, base)),
-        )
-    ]
-
-
-def same_law(pairs: list[tuple[Cell, Cell, float, float]], base: Cell) -> bool | None:
-    """Whether real draws and the law agree: gaps at all N, weighted by how well each would show a missing fault."""
-    faults = [cells.lower(law, base)[0] for _, law, *_ in pairs]
-    weight = sum((fault / error) ** 2 for fault, (*_, error) in zip(faults, pairs, strict=True))
-    missing = sum(fault * gap / error**2 for fault, (*_, gap, error) in zip(faults, pairs, strict=True)) / weight
-    return cells.agree(missing, weight**-0.5, 1.0)
+def missing(drawn: list[Row], law: list[Row], base: Row) -> Number:
+    """What part of the law's fault real draws lack: of all N, weighted by how well each would show it."""
+    parts = []
+    for one in drawn:
+        for other in (row for row in law if row["N"] == one["N"]):
+            fault, gap = cells.below(other, base), cells.below(other, one)
+            assert fault.value is not None and gap.value is not None and gap.error
+            parts.append((fault.value, gap.value, gap.error))
+    weight = sum((fault / error) ** 2 for fault, _, error in parts)
+    value = sum(fault * gap / error**2 for fault, gap, error in parts) / weight
+    return Number("part of the law's fault that real draws lack", value, weight**-0.5, drawn[-1]["sequences"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 import unmask
 from unmask import plan
 from unmask.models.ddit import DDiT, preset
-from unmask.reproduce.item import Claim, Drawing, ItemResult, Settings, Table
+from unmask.reproduce.item import Drawing, ItemResult, Settings, Table, Tables
+from unmask.reproduce.verdict import Claim, Number, claim
 from unmask.samplers import published
 
 TITLE = "Sampling time of one sequence against N under the cache"
@@ -51,31 +53,37 @@ def run(settings: Settings) -> ItemResult:
             timed = Timed(network)
             count = None if name == "plan.first_hitting" else N
             made = unmask.sample(timed, length=length, seed=settings.seed, steps=count, **options)
-            rows.append((name, N, made.calls, made.seconds, timed.seconds, made.seconds - timed.seconds))
-    table = Table(("sampler", "N", "NFE", "seconds", "in the network", "elsewhere"), tuple(rows))
+            costs = (made.calls, int(made.ncs.sum()), made.seconds, timed.seconds, made.seconds - timed.seconds)
+            rows.append((name, N, *costs))
+    columns = ("sampler", "N", "NFE", "draws of rows", "seconds", "in the network", "elsewhere")
+    table = Table(columns, tuple(rows))
     by = {name: table.where(sampler=name) for name in samplers}
-    first, last = (by["published, float32"].rows[i] for i in (-2, -1))
-    growth, grid = last[3] / first[3], last[1] / first[1]
-    hitting = by["plan.first_hitting"].column("seconds")[-1]
-    flat = [seconds / hitting for seconds in by["plan.ancestral"].column("seconds")]
-    on = f"a DDiT of random weights, V = {vocabulary:,}, L = {length}, one sequence, this CPU"
-    claims = (
-        Claim(
-            "when N >> L the sampling time scales with N instead of the NFE",
-            "-",
-            f"{growth:.1f} times the time for {grid:.1f} times the steps and {last[2] / first[2]:.2f} times the calls",
-            on,
-            growth > 0.5 * grid if grid > 1 and settings.size != "tiny" else None,
-        ),
-        Claim(
-            "the same sampler without drawing empty steps",
-            "-",
-            f"plan.ancestral at N = {steps[-1]:,} takes {flat[-1]:.2f} of first-hitting's time",
-            on,
-            None,
-        ),
-    )
-    return ItemResult({"seconds": table}, claims, {"": drawing(by, f"L = {length}, V = {vocabulary:,}, batch of 1")})
+    size = Table(("V", "L"), ((vocabulary, length),))
+    title = f"L = {length}, V = {vocabulary:,}, batch of 1"
+    return ItemResult({"seconds": table, "sizes": size}, {"": drawing(by, title)})
+
+
+def claims(tables: Tables) -> list[Claim]:
+    size = tables["sizes"].records()[0]
+    by = {name: tables["seconds"].where(sampler=name).records() for name in tables["seconds"].column("sampler")}
+    first, last = by["published, float32"][-2:]
+    own, hitting = by["plan.ancestral"][-1], by["plan.first_hitting"][-1]
+    on = f"a DDiT of random weights, V = {size['V']:,}, L = {size['L']}, one sequence"
+    growth = last["N"] / first["N"]
+
+    def grown(what: str) -> Number:
+        power = math.log(last[what] / first[what]) / math.log(growth)
+        return Number(f"power of N that {what} grow with, N = {first['N']} to {last['N']}", power)
+
+    return [
+        claim("when N >> L the draws scale with N, and the NFE does not", "-", on,
+              grown("draws of rows").within(0.9, 1.1), grown("NFE").at_most(0.5)),
+        claim("and so does the sampling time", "with N instead of the NFE", f"{on}, this CPU", grown("seconds")),
+        claim("the same law without drawing empty steps: as many rows as tokens", "-", on,
+              Number(f"rows of plan.ancestral, N = {own['N']}, by L", own["draws of rows"] / size["L"]).within(1, 1)),
+        claim("first-hitting takes L calls, however many steps it stands for", "L", on,
+              Number("calls by L", hitting["NFE"] / size["L"]).within(1, 1)),
+    ]  # fmt: skip
 
 
 def drawing(by: dict[str, Table], title: str) -> Drawing:

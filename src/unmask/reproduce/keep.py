@@ -1,0 +1,26 @@
+"""What was computed once and is read from a file afterwards."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unmask.models.files import write_whole
+
+
+def kept(path: Path | None, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of a file; made and written if there is none, only made without a path."""
+    if path is not None and path.exists():
+        found: dict[str, Tensor] = torch.load(path, weights_only=True)
+        return found
+    made = make()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        torch.save(made, buffer)
+        write_whole(path, buffer.getvalue())
+    return made

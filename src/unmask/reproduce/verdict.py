@@ -1,0 +1,127 @@
+"""Whether a claim holds, fails, or is not decided: one rule for all, from the numbers alone.
+
+A claim says in which range a number lies. The number was measured with a standard error from n samples, and its
+interval reaches as many errors to either side as Student's t needs for a chance of 0.00135 beyond either end: three,
+for many samples. The claim *holds* if the whole interval lies in the range, *fails* if none of it does, and is *not
+decided* otherwise. So either verdict is wrong once in 740 times at most, however few samples there are. A claim about
+k numbers holds if it holds for all of them and fails if it fails for one, each at 0.00135 / k. A number that is
+computed and not sampled has the error 0.
+
+The power of a verdict is how far from the end of its range a true value must lie to be told from it with probability
+0.9: the interval's half width and 1.28 errors more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Literal
+
+Outcome = Literal["holds", "fails", "not decided", "no verdict"]
+LEVEL = NormalDist().cdf(-3.0)
+POWER = 0.9
+
+
+@dataclass(frozen=True)
+class Number:
+    """What was measured, and the range that a claim gives it. n = 0: computed, without an error."""
+
+    what: str
+    value: float | None  # None: could not be had
+    error: float | None = 0.0
+    n: int = 0
+    low: float = -math.inf
+    high: float = math.inf
+
+    def at_least(self, low: float) -> Number:
+        return replace(self, low=low)
+
+    def at_most(self, high: float) -> Number:
+        return replace(self, high=high)
+
+    def within(self, low: float, high: float) -> Number:
+        return replace(self, low=low, high=high)
+
+    @property
+    def known(self) -> bool:
+        return all(v is not None and math.isfinite(v) for v in (self.value, self.error)) and self.n != 1
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, its own value, and the numbers it is held to."""
+
+    says: str
+    paper: str
+    on: str
+    numbers: tuple[Number, ...]
+    note: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        ranged = [number for number in self.numbers if (number.low, number.high) != (-math.inf, math.inf)]
+        if not ranged:
+            return "no verdict"
+        found = {_outcome(number, len(ranged)) for number in ranged}
+        return "fails" if "fails" in found else "not decided" if "not decided" in found else "holds"
+
+    @property
+    def power(self) -> float | None:
+        """How far from its range a value must be to be told with probability 0.9; None where nothing is sampled."""
+        seen = [half_width(number, len(self.numbers)) for number in self.numbers if number.known and number.error]
+        extra = NormalDist().inv_cdf(POWER)
+        errors = [number.error or 0.0 for number in self.numbers if number.known and number.error]
+        return max((half + extra * error for half, error in zip(seen, errors, strict=True)), default=None)
+
+
+def claim(says: str, paper: str, on: str, *numbers: Number, note: str = "") -> Claim:
+    return Claim(says, paper, on, numbers, note)
+
+
+def _outcome(number: Number, together: int) -> Outcome:
+    # Samples that do not differ at all say nothing of their spread.
+    if not number.known or number.value is None or (number.n and not number.error):
+        return "not decided"
+    half = half_width(number, together)
+    low, high = number.value - half, number.value + half
+    if number.low <= low and high <= number.high:
+        return "holds"
+    return "fails" if high < number.low or low > number.high else "not decided"
+
+
+def half_width(number: Number, together: int = 1) -> float:
+    """Of the interval of one of so many numbers."""
+    return quantile(number.n, LEVEL / together) * number.error if number.error else 0.0
+
+
+def quantile(n: int, level: float) -> float:
+    """Beyond which Student's t with n - 1 degrees of freedom lies with this probability, by its series in 1/(n - 1)."""
+    z, free = -NormalDist().inv_cdf(level), max(n - 1, 1)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return math.inf if n < 4 and n > 0 else sum(term / free**i for i, term in enumerate(terms))
+
+
+def mean(what: str, values: Iterable[float]) -> Number:
+    """The mean of independent values with its error."""
+    found = list(values)
+    n = len(found)
+    value = sum(found) / n
+    spread = sum((v - value) ** 2 for v in found) / max(n - 1, 1)
+    return Number(what, value, math.sqrt(spread / n), n)
+
+
+def ratio(what: str, top: Number, bottom: Number) -> Number:
+    """The quotient of two independent numbers, its error to first order."""
+    if top.value is None or not bottom.value or top.error is None or bottom.error is None:
+        return Number(what, None)
+    value = top.value / bottom.value
+    error = math.hypot(top.error, value * bottom.error) / abs(bottom.value)
+    return Number(what, value, error, min(top.n or bottom.n, bottom.n or top.n))
