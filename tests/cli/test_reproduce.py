@@ -8,7 +8,7 @@ import pytest
 
 from unmask.cli import main
 from unmask.cli import reproduce as command
-from unmask.reproduce import ITEMS, ItemResult, Settings, Table, files
+from unmask.reproduce import ITEMS, ItemResult, Settings, Table, files, run
 
 
 def test_list_names_every_item(capsys):
@@ -85,8 +85,8 @@ def test_a_picture_that_cannot_be_drawn_leaves_no_numbers_either(tmp_path, broke
 
 def test_without_matplotlib_there_are_numbers(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = ItemResult({"t": Table(("a",), ((1,),))}, {"": lambda sheet: None})
-    written = files.rendered("beta_densities", "title", "paper", Settings("tiny"), result, 0.0)
+    settings = Settings("tiny")
+    written = files.rendered("beta_densities", "title", "paper", settings, run("beta_densities", settings), 0.0)
     assert set(written) == {"beta_densities.md", "beta_densities.json"}
 
 

@@ -186,7 +186,7 @@ def variance_reduction(good):
         variance |= {"stratified (MDLM)": 1.0, "importance sampling": 2.5}
     loss = {name: 2.0 if good or "importance" not in name else 2.2 for name in variance}
     rows = [
-        (name, i, loss[name] * (1 + 0.001 * ((i * (k + 1)) % 3)), value * (1 + 0.01 * ((i * (k + 2)) % 3)))
+        (name, i, loss[name] * (1 + 0.001 * ((i * (k + 1)) % 7)), value * (1 + 0.01 * ((i * (k + 2)) % 5)))
         for k, (name, value) in enumerate(variance.items())
         for i in range(8)
     ]
