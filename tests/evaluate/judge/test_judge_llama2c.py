@@ -13,6 +13,8 @@ import torch
 from unmask.evaluate.judge.judge import Samples, judge, load_judge
 from unmask.text.fetch import FetchError
 from unmask.text.llama2c import FIRST_BYTE, read_model, read_tokenizer
+from unmask.text.llama2c import tokenizer as own_tokenizer
+from unmask.text.tokenizer import Tokenizer
 
 WIDTH, HIDDEN, LAYERS, HEADS, NARROW, LENGTH = 16, 20, 2, 4, 2, 12
 PIECES = [*" abcdehlnot", "th", "he", " t", " th", " the", "the", "an", "and", " a", " and", "ll", "ello", "él", "é"]
@@ -184,3 +186,19 @@ def test_stories15m_knows_how_stories_begin() -> None:
     random.Random(0).shuffle(words)
     told, shuffled = (judge(Samples([x]), known).perplexity.value for x in (story, " ".join(words)))
     assert told < 2.5 and shuffled > 1000
+
+
+def test_some_of_the_pieces_make_a_tokenizer_of_our_own(tmp_path: Path) -> None:
+    pieces = read_tokenizer(tokenizer_file(), VOCAB)
+    everything = list(range(FIRST_BYTE, VOCAB))
+    whole = own_tokenizer(pieces, [*everything, 1])
+    for text in ("the hat and the ant", "hello thé\n", "tell the hen"):
+        assert [everything[i] for i in whole.encode(text)] == pieces.encode(text)
+        assert whole.decode(whole.encode(text)) == f" {text}"
+    # Without " the" the joining goes on through it, and it is cut into the longest pieces that there are.
+    fewer = own_tokenizer(pieces, [*(i for i in everything if i != pieces.ids[" the"]), 1])
+    assert [fewer.vocab[i] for i in fewer.encode("the")] == [" th", "e"]
+    fewer.save(tmp_path / "tokenizer.json")
+    assert Tokenizer.load(tmp_path / "tokenizer.json") == fewer
+    with pytest.raises(ValueError, match="begins and ends a text"):
+        own_tokenizer(pieces, everything)
