@@ -89,6 +89,8 @@ def arguments(tmp_path: Path) -> list[str]:
         "--batch",
         "4",
         "--no-tensorboard",
+        "--decay",
+        "constant",
         "--threads",
         "1",
     ]

@@ -141,3 +141,14 @@ print(json.dumps(said))
     assert [pair for pair in said["found"] if pair[1] != "box"] == [["me/tiny", "hub"]]
     assert "me/none is no folder, and it could not be fetched from the hub" in said["me/none"]
     assert "tokenizer.json" in said["me/bare"] and "me/bad--name" in said["me/bad--name"]
+
+
+def test_no_end_is_drawn_inside_of_a_row(tmp_path):
+    folder(tmp_path / "m", "smiles", extra={"layout": "rows"})
+    model = unmask.load(tmp_path / "m")
+    end = model.tokenizer.eos_id
+    made = model.infill("CC____O", 200, seed=3)
+    assert not (made.tokens[:, 2:6] == end).any(), "about 200 x 4 / V of them would be there by chance"
+    assert all(
+        text == model.tokenizer.decode(row[:7]) for text, row in zip(made.text, made.tokens.tolist(), strict=True)
+    )

@@ -21,6 +21,7 @@ def test_a_cpu_gets_a_small_network_in_float32() -> None:
     config = resolve(TrainConfig("text"), tokens=100_000, length=128, device="cpu")
     assert (config.preset, config.precision, config.batch, config.steps) == ("tiny", "float32", 32, 1_000)
     assert (config.ema, config.warmup, config.save_every) == (0.99, 100, 100)
+    assert (config.optimizer, config.learning_rate, config.decay, config.convolution) == ("muon", 3e-3, "cosine", 3)
     assert resolve(TrainConfig("text"), tokens=10**9, length=128, device="cpu").preset == "mini"
 
 
@@ -88,7 +89,7 @@ def test_a_wrong_file_is_one_clear_error(tmp_path: Path, text: str, message: str
 
 
 def test_only_what_changes_the_numbers_counts_as_a_difference() -> None:
-    base = TrainConfig("x", steps=10)
+    base = TrainConfig("x", steps=10, decay="constant")
     free = replace(base, data="moved", save_every=3, keep=5, micro_batch=1, threads=2, tensorboard=False, steps=20)
     assert differences(base, free) == []
     assert differences(base, replace(base, seed=1, width=32)) == ["seed: 0 -> 1", "width: None -> 32"]

@@ -151,7 +151,7 @@ class Model:
                 f"{self.name} is a left-to-right model and cannot fill blanks, as a masked model can; "
                 "sample(prompt=...) continues a text"
             )
-        return self._filled(self.blanks(text, mask_character), num, options)
+        return self._filled(self.blanks(text, mask_character), num, options, inside=True)
 
     def bound(
         self,
@@ -294,12 +294,16 @@ class Model:
         body = length - frame
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
-    def _filled(self, blanks: Blanks, num: int, options: SamplingOptions) -> TextSample:
+    def _filled(self, blanks: Blanks, num: int, options: SamplingOptions, *, inside: bool = False) -> TextSample:
         from unmask.text.blanks import spaces
 
         canvas = torch.tensor(blanks.ids).expand(num, -1).clone()
         begins = spaces(self.tokenizer, self.denoiser.vocab_size) if blanks.spaced else None
         allowed = dict.fromkeys(blanks.spaced, begins)
+        if inside and self.layout == "rows" and self.tokenizer.eos_id is not None:
+            # A blank of a row has as many tokens as it says, and the row ends after it: no end inside.
+            no_end = torch.arange(self.denoiser.vocab_size) != self.tokenizer.eos_id
+            allowed = {at: no_end for start, end in blanks.holes for at in range(start, end)} | allowed
         return self._sampled(blanks, canvas=canvas, allowed=allowed, **options)
 
     def _sampled(self, blanks: Blanks | None, **options: Any) -> TextSample:

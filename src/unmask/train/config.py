@@ -67,8 +67,8 @@ class TrainConfig:
     """What the network is told besides the tokens: nothing, the time, or the ratio of masked tokens."""
     self_conditioning: bool = False
     """Feed the network its own prediction."""
-    convolution: int = 0
-    """Taps of a depthwise convolution in each block (3 helps small networks); 0 for none."""
+    convolution: int | None = None
+    """Taps of a depthwise convolution in each block; 0 for none. By default 3 for networks narrower than 512."""
     tie_embeddings: bool = False
     """One matrix for the embedding and the head."""
     dropout: float = 0.1
@@ -93,14 +93,16 @@ class TrainConfig:
     """Sequences per step, over all processes. By default, by the machine."""
     micro_batch: int | None = None
     """Sequences per process and pass; a step accumulates as many passes as it needs. By default, 32,768 tokens."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon: orthogonalized updates for the matrices of the blocks, AdamW for the rest."""
+    optimizer: Literal["adamw", "muon"] | None = None
+    """muon: orthogonalized updates for the matrices of the blocks, AdamW for the rest. By default adamw, and muon for
+    networks narrower than 512."""
     learning_rate: float | None = None
-    """The peak. By default 3e-4, and 1e-3 for networks narrower than 256."""
+    """The peak. By default 3e-4; for networks narrower than 512 it is 3e-3 with muon and 1e-3 with adamw."""
     warmup: int | None = None
     """Steps of linear warm-up. By default 2,500, or a tenth of a shorter run."""
-    decay: Literal["constant", "cosine"] = "constant"
-    """After the warm-up: constant, or half a cosine down to 0 at the last step."""
+    decay: Literal["constant", "cosine"] | None = None
+    """After the warm-up: constant, or half a cosine down to 0 at the last step. By default constant, and a cosine for
+    networks narrower than 512."""
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -179,7 +181,7 @@ class TrainConfig:
             attention=self.attention,
             conditioning=self.conditioning,
             self_conditioning=self.self_conditioning,
-            convolution=self.convolution,
+            convolution=self.convolution or 0,
             tie_embeddings=self.tie_embeddings,
             dropout=self.dropout,
             **size,
@@ -193,8 +195,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "objective": get_args(Objective),
     "times": get_args(Times),
     "schedule": get_args(ScheduleName),
-    "optimizer": ("adamw", "muon"),
-    "decay": ("constant", "cosine"),
+    "optimizer": (None, "adamw", "muon"),
+    "decay": (None, "constant", "cosine"),
     "device": ("auto", "cpu"),
     "precision": (None, "float32", "bf16"),
     "layout": (None, "wrapped", "rows"),
@@ -259,6 +261,7 @@ SIZES = {
 
 
 TOKENS_PER_PASS = 32_768
+NARROW = 512  # networks of a smaller width have settings of their own
 OFTEN_READ = 5  # readings of the data after which a network may begin to learn them by heart
 OVERFIT_SEQUENCES, OVERFIT_STEPS = 4, 500  # few sequences, each with several masks in a batch
 
@@ -271,11 +274,17 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str) -> Tr
         config = replace(_filled(config, steps=OVERFIT_STEPS), dropout=0.0, patience=0)
     config = _filled(config, preset=size.preset, batch=size.batch, steps=size.steps)
     assert config.steps is not None and config.batch is not None
-    width = config.network(1, length).width
+    narrow = config.network(1, length).width < NARROW  # measured: docs/training.md
+    config = _filled(
+        config,
+        optimizer="muon" if narrow else "adamw",
+        decay="cosine" if narrow else "constant",
+        convolution=3 if narrow else 0,
+    )
     often = max(1, min(1_000, config.steps, max(100, config.steps // 10)))
     return _filled(
         config,
-        learning_rate=1e-3 if width < 256 else 3e-4,
+        learning_rate=3e-4 if not narrow else 3e-3 if config.optimizer == "muon" else 1e-3,
         warmup=min(2_500, config.steps // 10),
         ema=default_decay(config.steps),
         micro_batch=max(1, min(config.batch, TOKENS_PER_PASS // length)),

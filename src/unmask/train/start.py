@@ -42,6 +42,9 @@ def resolved(config: TrainConfig, data: Data, run: Run, accelerator: Any) -> Tra
 
 
 def settled(config: TrainConfig, data: Data, accelerator: Any) -> TrainConfig:
+    """What was left open, filled in for the data and the machine."""
+    if accelerator.distributed_type.value == "FSDP" and config.optimizer is None:
+        config = replace(config, optimizer="adamw")  # muon needs whole matrices
     tokens = len(data.train) * data.train.length
     config = resolve(config, tokens=tokens, length=data.train.length, device=accelerator.device.type)
     assert config.batch is not None
