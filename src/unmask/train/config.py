@@ -273,7 +273,6 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str) -> Tr
     if config.overfit:
         config = replace(_filled(config, steps=OVERFIT_STEPS), dropout=0.0, patience=0)
     config = _filled(config, preset=size.preset, batch=size.batch, steps=size.steps)
-    assert config.steps is not None and config.batch is not None
     narrow = config.network(1, length).width < NARROW  # measured: docs/training.md
     config = _filled(
         config,
@@ -281,6 +280,7 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str) -> Tr
         decay="cosine" if narrow else "constant",
         convolution=3 if narrow else 0,
     )
+    assert config.steps is not None and config.batch is not None
     often = max(1, min(1_000, config.steps, max(100, config.steps // 10)))
     return _filled(
         config,

@@ -80,7 +80,7 @@ class Learner:
     def update(self, tokens: TokenFile, trouble: Path) -> Update:
         """One step: the gradient over the global batch, clipped, and the update, unless something is not finite."""
         config = self.config
-        assert config.batch and config.steps is not None and config.learning_rate
+        assert config.batch and config.steps is not None and config.learning_rate and config.decay
         indices = global_batch(len(tokens), config.batch, config.seed, self.step)
         masking = of_step(
             config.objective,
