@@ -19,6 +19,8 @@ from torch import Tensor
 from unmask.noise import Noise
 
 Draw = Callable[[Tensor, Noise], Tensor]
+Bias = tuple[tuple[int, float], ...]
+"""Ids, and what is added to their log-weights."""
 
 
 def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
@@ -86,18 +88,32 @@ def gumbel_softmax(
     return torch.softmax((logits.to(dtype) + g) / temperature, dim=-1)
 
 
-def shaped(logits: Tensor, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """Lower the temperature, then keep the k likeliest ids, then the fewest ids of probability p: float64 log-weights.
+def shaped(
+    logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    bias: Bias = (),
+) -> Tensor:
+    """Add the biases, lower the temperature, and drop unlikely ids: float64 log-weights.
 
-    Temperature 0 keeps the likeliest id alone (the first, among equals).
+    What is kept are first the k likeliest ids, then the fewest ids of probability p, then those that are at least
+    min_p times as likely as the likeliest. Temperature 0 keeps the likeliest id alone (the first, among equals).
     """
-    check_shape_options(temperature, top_k, top_p)
+    check_shape_options(temperature, top_k, top_p, min_p)
     logits = logits.double()
+    if bias:
+        index = torch.tensor([i for i, _ in bias], device=logits.device)
+        added = torch.tensor([value for _, value in bias], dtype=logits.dtype, device=logits.device)
+        logits = logits.index_add(-1, index, added.expand(*logits.shape[:-1], -1))
     if temperature == 0:
         best = logits.argmax(-1, keepdim=True)
         return torch.full_like(logits, -torch.inf).scatter(-1, best, 0.0)
     if temperature != 1:
-        logits = logits / temperature
+        # Relative to the likeliest, so that however low the temperature nothing overflows.
+        logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     if top_k is not None and top_k < logits.shape[-1]:
         kept = logits.topk(top_k, dim=-1)
         logits = torch.full_like(logits, -torch.inf).scatter(-1, kept.indices, kept.values)
@@ -107,6 +123,8 @@ def shaped(logits: Tensor, *, temperature: float = 1.0, top_k: int | None = None
         before = probabilities.cumsum(-1) - probabilities
         dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= top_p)
         logits = logits.masked_fill(dropped, -torch.inf)
+    if min_p:
+        logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(min_p), -torch.inf)
     return logits
 
 
@@ -118,12 +136,34 @@ class Pick:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    bias: Bias = ()
+    presence: float = 0.0  # taken from the log-weight of every id that a sequence has been given before
+    frequency: float = 0.0  # and this for each time that it was; both for plans of one token per step
 
     def __post_init__(self) -> None:
-        check_shape_options(self.temperature, self.top_k, self.top_p)
+        check_shape_options(self.temperature, self.top_k, self.top_p, self.min_p)
+        for name in ("presence", "frequency"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name} must be a finite number, got {getattr(self, name)}")
+
+    @property
+    def penalises(self) -> bool:
+        return bool(self.presence or self.frequency)
+
+    def penalty(self, counts: Tensor) -> Tensor:
+        """What is taken from the log-weights of ids that have been drawn so often."""
+        return self.presence * (counts > 0) + self.frequency * counts
 
     def shaped(self, log_weights: Tensor) -> Tensor:
-        return shaped(log_weights, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+        return shaped(
+            log_weights,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            bias=self.bias,
+        )
 
     def __call__(self, log_weights: Tensor, noise: Noise, *, normalised: bool = False) -> tuple[Tensor, Tensor]:
         """An id for each row [M, V] and its probability under what it was drawn from.
@@ -138,13 +178,15 @@ class Pick:
         return ids, chosen.exp()
 
 
-def check_shape_options(temperature: float, top_k: int | None, top_p: float | None) -> None:
+def check_shape_options(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None = None) -> None:
     if not (temperature >= 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be a finite number of at least 0, got {temperature}")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k must be at least 1, or None for all ids, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be in (0, 1], or None for all ids, got {top_p}")
+    if min_p is not None and not 0 <= min_p <= 1:
+        raise ValueError(f"min_p must be in [0, 1], or None for all ids, got {min_p}")
 
 
 def _weights(logits: Tensor) -> Tensor:

@@ -62,12 +62,21 @@ class Plan(Batched):
     @classmethod
     def join(cls, plans: Sequence[Plan]) -> Plan:
         """The plans of several batches as one: shorter ones get steps in which nothing happens."""
+        plans = [plan.resized(max(plan.order.shape[1] for plan in plans)) for plan in plans]
         most = max(plan.call_time.shape[1] for plan in plans)
         call_time = [functional.pad(plan.call_time, (0, most - plan.call_time.shape[1])) for plan in plans]
         tentative = [plan.tentative for plan in plans if plan.tentative is not None]
         assert len(tentative) in (0, len(plans)), "one predictor, one kind of plan"
         order, times, step = (torch.cat([getattr(plan, name) for plan in plans]) for name in ("order", "times", "step"))
         return cls(order, times, step, torch.cat(call_time), torch.cat(tentative) if tentative else None)
+
+    def resized(self, length: int) -> Plan:
+        """The same for canvases that have been padded, or cut where they were."""
+        if length == self.order.shape[1]:
+            return self
+        order, step = resized(self.order, length, -1), resized(self.step, length, -1)
+        tentative = None if self.tentative is None else resized(self.tentative, length, -1)
+        return replace(self, order=order, step=step, times=resized(self.times, length, 0.0), tentative=tentative)
 
     @cached_property
     def starts(self) -> Tensor:
@@ -104,6 +113,11 @@ class Plan(Batched):
     @staticmethod
     def _at(values: Tensor, slots: Tensor, real: Tensor, pad: float) -> Tensor:
         return torch.where(real, values.gather(1, torch.where(real, slots, 0)), pad)
+
+
+def resized(x: Tensor, length: int, pad: float) -> Tensor:
+    """x [B, L] as [B, length]: padded at its end, or cut."""
+    return functional.pad(x, (0, length - x.shape[1]), value=pad)
 
 
 Planner = Callable[..., Plan]

@@ -118,6 +118,18 @@ class ComputesWhere(Protocol):
 
 
 @runtime_checkable
+class TakesLengths(Protocol):
+    """Whether sequences of several lengths may share a call, each answered as if it were alone, up to rounding.
+
+    Its calls take ``lengths`` int64 [B]: what stands behind a sequence's end, whatever it is, is seen by nobody, and
+    rows there are not asked for. One that ``Caches`` is told each sequence's length by ``add`` and takes no argument.
+    """
+
+    @property
+    def takes_lengths(self) -> bool: ...
+
+
+@runtime_checkable
 class SuppressesMask(Protocol):
     """Whether the mask's logit is -inf already, so that no copy is needed to put it there."""
 
@@ -172,6 +184,11 @@ def for_sampling(model: Any) -> Any:
 def for_bound(model: Any) -> Any:
     """What a network says should be called for a bound: mu as a function of the canvas and the time alone."""
     return model.for_bound() if isinstance(model, ForBound) else model
+
+
+def takes_lengths(model: Any) -> bool:
+    """Whether sequences of several lengths may share its calls."""
+    return isinstance(model, TakesLengths) and model.takes_lengths
 
 
 def remembers(model: Any) -> bool:
@@ -249,11 +266,21 @@ def inference(model: Any) -> Iterator[None]:
             model.train()
 
 
-def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, *, seats: slice | None = None) -> Tensor:
-    """Raw logits [B, R, V] at the asked rows, from any denoiser; seats: of a cache, which its rows are."""
+def logits_at(
+    model: Any,
+    tokens: Tensor,
+    time: Tensor | None,
+    rows: Tensor,
+    *,
+    seats: slice | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Raw logits [B, R, V] at the asked rows, from any denoiser.
+
+    seats: of a cache, which its rows are. lengths: of sequences that are padded, for a network that ``TakesLengths``.
+    """
     arguments: dict[str, Any] = {"time": time} if takes(model, "time") else {}
-    if seats is not None:
-        arguments["seats"] = seats
+    arguments |= {name: given for name, given in (("seats", seats), ("lengths", lengths)) if given is not None}
     if takes(model, "rows"):
         logits: Tensor = model(tokens, rows=rows, **arguments)
     else:
@@ -265,33 +292,43 @@ def logits_at(model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, *, 
 
 
 def logits_of(
-    model: Any, tokens: Tensor, time: Tensor | None, rows: Tensor, real: Tensor, *, seats: slice | None = None
+    model: Any,
+    tokens: Tensor,
+    time: Tensor | None,
+    rows: Tensor,
+    real: Tensor,
+    *,
+    seats: slice | None = None,
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order; the others are pads."""
     if bool(real.all()) or not isinstance(model, ComputesWhere):
-        return logits_at(model, tokens, time, rows, seats=seats)[real.to(rows.device)]
+        return logits_at(model, tokens, time, rows, seats=seats, lengths=lengths)[real.to(rows.device)]
     real = real.to(rows.device)
     batch, position = real.nonzero()[:, 0], rows[real]
     where = torch.zeros_like(tokens, dtype=torch.bool)
     where[batch, position] = True
     number = (where.flatten().cumsum(0) - 1).view_as(where)  # of each wanted position in row-major order
-    return logits_where(model, tokens, time, where)[number[batch, position]]
+    return logits_where(model, tokens, time, where, lengths=lengths)[number[batch, position]]
 
 
-def logits_where(model: Any, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
+def logits_where(
+    model: Any, tokens: Tensor, time: Tensor | None, where: Tensor, *, lengths: Tensor | None = None
+) -> Tensor:
     """Raw logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
 
     A network that ``ComputesWhere`` has its head computed for just these; that is what makes training on half-masked
     batches cheap. Others are asked by rows, padded to the fullest sequence.
     """
     if isinstance(model, ComputesWhere):
-        return suppress_mask(model, model.packed(tokens, time, where))
+        padded = {} if lengths is None else {"lengths": lengths}
+        return suppress_mask(model, model.packed(tokens, time, where, **padded))
     count = where.sum(1)
     width = int(count.max()) if where.numel() else 0
     # A stable sort of "not here" brings the wanted positions to the front, in order.
     rows = torch.argsort((~where).to(torch.int8), dim=1, stable=True)[:, :width]
     valid = torch.arange(width, device=where.device) < count.unsqueeze(1)
-    return logits_at(model, tokens, time, rows)[valid]
+    return logits_at(model, tokens, time, rows, lengths=lengths)[valid]
 
 
 def suppress_mask(model: Any, logits: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ into a Step. ``Planned`` is the sampler of every plan; ``unmask.samplers`` has t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.draw import Pick
 from unmask.noise import Noise, Streams
-from unmask.plan import Group, Plan, Planner
+from unmask.plan import Group, Plan, Planner, resized
 from unmask.predict import Prediction, Predictor, first_order
 from unmask.protocol import Batched
 from unmask.schedule import Schedule
@@ -138,12 +138,21 @@ class PlanState(State):
 
     @classmethod
     def join(cls, states: Sequence[Self]) -> Self:
-        """Sequences of several runs as one batch, in this order."""
+        """Sequences of several runs as one batch, in this order; the shorter ones are padded."""
+        states = [state.resized(max(state.x.shape[1] for state in states)) for state in states]
         x, calls, step, visits = (
             torch.cat([getattr(state, name) for state in states]) for name in ("x", "calls", "step", "visits")
         )
         noise, before = torch.cat([state.noise.keys for state in states]), [one for s in states for one in s.before]
         return cls(states[0].task, x, calls, Plan.join([s.plan for s in states]), step, Noise(noise), visits, before)
+
+    def resized(self, length: int) -> Self:
+        """The same on canvases with masks behind their ends, or without some of these; no step fills them."""
+        if length == self.x.shape[1]:
+            return self
+        x, visits = resized(self.x, length, self.task.mask_id), resized(self.visits, length, 0)
+        noise = Noise(resized(self.noise.keys, length, 0))
+        return replace(self, x=x, visits=visits, noise=noise, plan=self.plan.resized(length))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +203,12 @@ class Planned:
         else:
             before = None
         weights = self.predict.combine(now, before, group.tau[row, column].to(x.device))
+        normalised = self.predict.combine is first_order.combine and not state.task.pick.penalises
+        if state.task.pick.penalises:
+            weights = weights - state.task.pick.penalty(_drawn(state, weights.shape[-1]))[row.to(x.device)]
         at = group.positions[row, column]
         noise = state.noise[row, at].again(state.visits[row, at])
-        ids, probabilities = state.task.pick(weights, noise, normalised=self.predict.combine is first_order.combine)
+        ids, probabilities = state.task.pick(weights, noise, normalised=normalised)
         if group.hidden is not None:
             state.visits[row, at] += 1
         state.step = state.step + 1
@@ -214,6 +226,15 @@ class Planned:
             group.drawn.sum(1),
             group.hidden,
         )
+
+
+def _drawn(state: PlanState, vocab_size: int) -> Tensor:
+    """How often each id has been drawn for each sequence: float64 [B, V]."""
+    order, x = state.plan.order.to(state.x.device), state.x
+    shown = x.gather(1, order.clamp(min=0))
+    real = (order >= 0) & (shown != state.task.mask_id)
+    counts = torch.zeros(len(x), vocab_size, dtype=torch.float64, device=x.device)
+    return counts.scatter_add(1, torch.where(real, shown, 0), real.double())
 
 
 def _together(before: Sequence[Prediction | None], now: Prediction, row: Tensor) -> Prediction | None:

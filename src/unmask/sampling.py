@@ -242,19 +242,27 @@ def leave(network: Any, live: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64)
 
 
-def answer(network: Any, x: Tensor, ask: Ask, allowed: Sequence[Allowed | None], seats: slice | None = None) -> Tensor:
+def answer(
+    network: Any,
+    x: Tensor,
+    ask: Ask,
+    allowed: Sequence[Allowed | None],
+    seats: slice | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
     """One network call: log mu [M, V] of the asked rows that are no pads, row by row, in float64.
 
-    seats: which of its sequences these are, for a network that keeps a cache of more.
+    seats: which of its sequences these are, for a network that keeps a cache of more. lengths int64 [B]: of sequences
+    that are padded to the longest, for a network that takes them.
     """
     real = ask.rows >= 0
     shown, rows = x if ask.canvas is None else ask.canvas, ask.rows.to(x.device)
     if ask.known is None:
-        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats)
+        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats, lengths=lengths)
     elif isinstance(network, LooksAhead):
         logits = network.ahead(shown, rows, ask.known.to(x.device), seats=seats)[real.to(x.device)]
     else:
-        logits = _chained(network, shown, ask)
+        logits = _chained(network, shown, ask, lengths)
     if any(allowed[: len(x)]):
         row, column = real.nonzero(as_tuple=True)
         for m, (i, position) in enumerate(zip(row.tolist(), ask.rows[row, column].tolist(), strict=True)):
@@ -264,7 +272,7 @@ def answer(network: Any, x: Tensor, ask: Ask, allowed: Sequence[Allowed | None],
     return log_mean(logits)
 
 
-def _chained(network: Any, tokens: Tensor, ask: Ask) -> Tensor:
+def _chained(network: Any, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
     """Logits [M, V] of a chain's rows from any denoiser: a canvas for each guess, and one for all rows behind them."""
     assert ask.known is not None
     real = ask.rows >= 0
@@ -285,7 +293,8 @@ def _chained(network: Any, tokens: Tensor, ask: Ask) -> Tensor:
     wanted = (first + torch.arange(most) < width) & asked.gather(1, index)
     time = ask.time[sequence].gather(1, first).squeeze(1)
     at_rows = rows.gather(1, index).clamp(min=0)
-    return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted)
+    lengths = None if lengths is None else lengths[sequence.to(lengths.device)]
+    return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted, lengths=lengths)
 
 
 def chosen(

@@ -40,6 +40,7 @@ class Entries(NamedTuple):
     mask: Tensor | None = None  # bool [B, 1, M, M]: who sees whom; without it everybody sees everybody
     near: Tensor | None = None  # int64 [B, M, taps]: the convolution's inputs; 0 for none, i + 1 for entry i
     rows: Tensor | None = None  # int64 [B, R]: the entries whose answers are asked for; None for all
+    real: Tensor | None = None  # bool [B, M, 1]: false behind a sequence's end; without it all are as long
 
 
 @lru_cache(maxsize=16)
@@ -49,13 +50,35 @@ def usual_order(length: int) -> Tensor:
         return torch.randperm(length, generator=generator(length, "the usual order"))
 
 
-def everywhere(tokens: Tensor, mask_id: int, rule: str, taps: int, when: Tensor | None = None) -> Entries:
-    """Every position is an entry: a pass of length L."""
+def usual_orders(lengths: Tensor, width: int) -> Tensor:
+    """``usual_order`` of each length, int64 [B, width]; what is behind an end comes last."""
+    rows = [functional.pad(usual_order(one), (0, width - one), value=width) for one in lengths.tolist()]
+    return torch.stack(rows).to(lengths.device)
+
+
+def inside(lengths: Tensor, width: int) -> Tensor:
+    """Which of the first ``width`` positions sequences of these lengths have: bool [B, width]."""
+    return torch.arange(width, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def everywhere(
+    tokens: Tensor, mask_id: int, rule: str, taps: int, when: Tensor | None = None, lengths: Tensor | None = None
+) -> Entries:
+    """Every position is an entry: a pass of length L.
+
+    lengths [B]: what is behind a sequence's end is nobody's key and nobody's neighbour, whatever it holds.
+    """
     every = torch.arange(tokens.shape[1], device=tokens.device)
+    real = None if lengths is None else inside(lengths, tokens.shape[1])
     if rule == "bidirectional":
-        return Entries(tokens, every)
+        if real is None:
+            return Entries(tokens, every)
+        mask = real[:, None, None].expand(-1, -1, tokens.shape[1], -1)
+        return Entries(tokens, every, mask, real=real.unsqueeze(-1))
     visible, every = tokens != mask_id, every.expand_as(tokens)
-    level = torch.where(visible, _ranks(tokens, when) if rule == "order" else 0, tokens.shape[1])
+    if real is not None:
+        visible = visible & real
+    level = torch.where(visible, _ranks(tokens, when, lengths) if rule == "order" else 0, tokens.shape[1])
     return _entries(tokens, every, visible, level, torch.where(visible, every, -1), taps)
 
 
@@ -125,12 +148,15 @@ def _entries(tokens: Tensor, positions: Tensor, key: Tensor, level: Tensor, plac
     return Entries(tokens, positions, mask, near)
 
 
-def _ranks(tokens: Tensor, when: Tensor | None) -> Tensor:
+def _ranks(tokens: Tensor, when: Tensor | None, lengths: Tensor | None = None) -> Tensor:
     """0, 1, ... for the positions in the order of ``when``: int64 [B, L]."""
-    usual = usual_order(tokens.shape[1]).to(tokens.device)
+    if lengths is None:
+        usual = usual_order(tokens.shape[1]).to(tokens.device).expand_as(tokens)
+    else:
+        usual = usual_orders(lengths, tokens.shape[1])
     if when is None:
-        return usual.expand_as(tokens)
+        return usual
     if when.shape[-1:] != tokens.shape[1:] or when.ndim > 2:
         raise ValueError(f"when must be [batch, length] = {tuple(tokens.shape)}, got {tuple(when.shape)}")
-    first = usual.argsort()
-    return first[when[..., first].argsort(dim=-1, stable=True)].argsort(-1).expand_as(tokens)
+    first = usual.argsort(1)
+    return first.gather(1, when.expand_as(tokens).gather(1, first).argsort(dim=1, stable=True)).argsort(1)

@@ -34,6 +34,7 @@ class DDiT(Transformer, Pretrained):
 
     architecture = "ddit"
     causal = False
+    takes_lengths = True
 
     @property
     def any_order(self) -> bool:
@@ -47,13 +48,15 @@ class DDiT(Transformer, Pretrained):
         rows: Tensor | None = None,
         previous: Tensor | None = None,
         when: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> Tensor:
         """tokens [B, L], time [B], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows.
 
         ``previous`` [B, L, width] is an earlier answer of ``states``, for a self-conditioned network. ``when`` [B, L],
         for one with attention="order", says when each visible token became visible (``unmask.models.anyorder``).
+        ``lengths`` [B]: sequences of several lengths, padded behind their ends (``unmask.protocol.TakesLengths``).
         """
-        return self.logits(self.states(tokens, time, rows, previous, when))
+        return self.logits(self.states(tokens, time, rows, previous, when, lengths))
 
     def states(
         self,
@@ -62,9 +65,10 @@ class DDiT(Transformer, Pretrained):
         rows: Tensor | None = None,
         previous: Tensor | None = None,
         when: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> Tensor:
         """The final states [B, R, width]: arguments as in ``forward``."""
-        return self._states(tokens, time, None if rows is None else by_rows(rows), previous, when)
+        return self._states(tokens, time, None if rows is None else by_rows(rows), previous, when, lengths)
 
     def packed(
         self,
@@ -73,9 +77,10 @@ class DDiT(Transformer, Pretrained):
         where: Tensor,
         previous: Tensor | None = None,
         when: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
-        return self.logits(self.states_where(tokens, time, where, previous, when))
+        return self.logits(self.states_where(tokens, time, where, previous, when, lengths))
 
     def states_where(
         self,
@@ -84,9 +89,10 @@ class DDiT(Transformer, Pretrained):
         where: Tensor,
         previous: Tensor | None = None,
         when: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> Tensor:
         """The final states [M, width] of ``packed``."""
-        return self._states(tokens, time, where.nonzero(as_tuple=True), previous, when)
+        return self._states(tokens, time, where.nonzero(as_tuple=True), previous, when, lengths)
 
     def _states(
         self,
@@ -95,11 +101,13 @@ class DDiT(Transformer, Pretrained):
         at: tuple[Tensor, ...] | None,
         previous: Tensor | None,
         when: Tensor | None,
+        lengths: Tensor | None,
     ) -> Tensor:
         check_tokens(tokens)
         config = self.config
-        entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, when)
-        return self.through(self.embedded(tokens, time, previous), entries, self.conditioning(tokens, time), at)
+        entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, when, lengths)
+        c = self.conditioning(tokens, time, lengths)
+        return self.through(self.embedded(tokens, time, previous), entries, c, at)
 
     def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """The final states [B, R, width] of the rows, each as if masked and given the tokens before it in the order.
@@ -117,12 +125,12 @@ class DDiT(Transformer, Pretrained):
         x = self.vocab_embed(entries.tokens)
         return self.through(x, entries, self.constant_conditioning(), by_rows(entries.rows))
 
-    def conditioning(self, tokens: Tensor, time: Tensor | None) -> Tensor | None:
+    def conditioning(self, tokens: Tensor, time: Tensor | None, lengths: Tensor | None = None) -> Tensor | None:
         """c [B, cond_dim] from the time or the masked ratio, or [1, cond_dim] where it is a constant."""
         if self.config.conditioning == "none" or self.sigma_map is None:
             return self.constant_conditioning()
         if self.config.conditioning == "ratio":
-            level = (tokens == self.mask_id).double().mean(1)
+            level = masked_ratio(tokens == self.mask_id, lengths)
         elif time is None:
             raise ValueError("this network is conditioned on the time: call it with time, float [batch]")
         else:
@@ -168,3 +176,10 @@ class DDiT(Transformer, Pretrained):
     def for_bound(self) -> nn.Module:
         """What a bound should call: a self-conditioned network as mu(x, t) = F(x, t, F(x, t))."""
         return SelfConditioned(self, remember=False) if self.config.self_conditioning else self
+
+
+def masked_ratio(masked: Tensor, lengths: Tensor | None) -> Tensor:
+    """The masked part of each sequence: float64 [B]."""
+    if lengths is None:
+        return masked.double().mean(1)
+    return (masked & anyorder.inside(lengths, masked.shape[1])).sum(1).double() / lengths

@@ -134,7 +134,7 @@ class Block(nn.Module):
 
     def attend(self, x: Tensor, angles: Angles, vectors: Vectors | None, entries: Entries) -> Tensor:
         """x + gate * attention(norm(x))."""
-        q, k, v = self.project(self.prepared(x, vectors, entries.near), angles)
+        q, k, v = self.project(self.prepared(x, vectors, entries.near, entries.real), angles)
         return self.add(x, vectors[2] if vectors else None, self.mix(q, k, v, entries.mask))
 
     def feed_forward(self, x: Tensor, vectors: Vectors | None) -> Tensor:
@@ -142,10 +142,14 @@ class Block(nn.Module):
         shift, scale, gate = vectors[3:] if vectors else (None, None, None)
         return self.add(x, gate, self.mlp(self.norm2(x, shift, scale)))
 
-    def prepared(self, x: Tensor, vectors: Vectors | None, near: Tensor | None) -> Tensor:
+    def prepared(
+        self, x: Tensor, vectors: Vectors | None, near: Tensor | None = None, real: Tensor | None = None
+    ) -> Tensor:
         """What queries, keys and values are projected from: the norm, and the convolution if there is one."""
         h: Tensor = self.norm1(x, *(vectors[:2] if vectors else ()))
-        return h if self.convolution is None else self.convolution(h, near)
+        if self.convolution is None:
+            return h
+        return self.convolution(h if real is None else h * real, near)  # type: ignore[no-any-return]
 
     def project(self, h: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [B, heads, M, head_dim], positions rotated into the first two."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unmask.models.anyorder import inside
 from unmask.models.layers import Angles, check_tokens, rotate, take
 
 
@@ -80,7 +81,7 @@ class LlamaBlock(nn.Module):
         self.up = nn.Linear(width, config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, width, bias=False)
 
-    def forward(self, x: Tensor, table: Angles, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, table: Angles, rows: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         h = self.norm1(x)
         asked, at = (h, table) if rows is None else (take(h, rows), (table[0][rows], table[1][rows]))
         q = rotate(self.q(asked).float().unflatten(-1, (self.heads, -1)), at).to(x.dtype).transpose(1, 2)
@@ -88,7 +89,7 @@ class LlamaBlock(nn.Module):
         v = self.v(h).unflatten(-1, (self.key_heads, -1)).transpose(1, 2)
         each = self.heads // self.key_heads
         k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
         x = (x if rows is None else take(x, rows)) + self.out(mixed.transpose(1, 2).flatten(2))
         h = self.norm2(x)
         fed: Tensor = self.down(functional.silu(self.gate(h)) * self.up(h))
@@ -99,6 +100,10 @@ class Llama(nn.Module):
     """logits = model(tokens, time, rows): a Denoiser that does not read the time."""
 
     suppressed: Tensor
+
+    @property
+    def takes_lengths(self) -> bool:
+        return not self.config.causal
 
     def __init__(self, config: LlamaConfig, *, never: Iterable[int] = ()) -> None:
         """never: ids that are not drawn, besides the mask."""
@@ -125,13 +130,18 @@ class Llama(nn.Module):
     def length(self) -> int:
         return self.config.length
 
-    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not read."""
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, lengths: Tensor | None = None
+    ) -> Tensor:
+        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not read.
+
+        lengths [B]: sequences of several lengths, padded behind their ends; not for a causal network.
+        """
         weight = self.embed.weight[: self.vocab_size] if self.head is None else self.head.weight
-        logits = functional.linear(self.states(tokens, rows), weight)
+        logits = functional.linear(self.states(tokens, rows, lengths), weight)
         return logits.float().index_fill(-1, self.suppressed, -torch.inf)
 
-    def states(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+    def states(self, tokens: Tensor, rows: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """The final states [B, R, width], of which the logits are a linear map."""
         check_tokens(tokens)
         config = self.config
@@ -142,10 +152,11 @@ class Llama(nn.Module):
         if rows is not None and config.shifted:
             rows = (rows - 1).clamp(min=0)
         table = self._table(tokens.shape[1], tokens.device)
+        mask = None if lengths is None else inside(lengths, tokens.shape[1])[:, None, None]
         x = self.embed(tokens)
         for block in self.blocks[:-1]:
-            x = block(x, table)
-        states: Tensor = self.norm(self.blocks[-1](x, table, rows))
+            x = block(x, table, mask=mask)
+        states: Tensor = self.norm(self.blocks[-1](x, table, rows, mask))
         return states
 
     def _table(self, length: int, device: torch.device) -> Angles:

@@ -1,7 +1,8 @@
 """Memory for sequences that come and go.
 
 Row i of a call has seat i. A newcomer takes the seat behind the last; when a sequence leaves, the last one moves into
-its seat. So the rows of a call are neighbours in memory, and joining or leaving copies one sequence at most.
+its seat. So the rows of a call are neighbours in memory, and joining or leaving copies one sequence at most. Sequences
+need not be equally long: each has memory for the longest, and behind its own end it is shown masks.
 """
 
 from __future__ import annotations
@@ -13,47 +14,61 @@ from torch import Tensor, nn
 class Seated(nn.Module):
     """A network that remembers something of each sequence: the protocol ``Caches``, without the call.
 
-    ``kept`` are tensors with a row for each seat, of which the first ``taken`` are in use.
+    ``kept`` are tensors with a row for each seat, of which the first ``taken`` are in use. Positions are their last
+    axis but one, or the last of two. New memory is zero, or what ``fills`` says.
     """
+
+    takes_lengths = True
 
     def __init__(self) -> None:
         super().__init__()
         self.kept: dict[str, Tensor] = {}
-        self.taken = 0
-        self.canvas = 0  # the length of every sequence
+        self.fills: dict[str, int] = {}
+        self.lengths: list[int] = []  # of the sequence in each seat
+        self.canvas = 0  # the positions that there is memory for
+
+    @property
+    def taken(self) -> int:
+        return len(self.lengths)
 
     def blank(self, seats: int, length: int) -> dict[str, Tensor]:
         """New memory for so many sequences of a length."""
         raise NotImplementedError
 
-    def forget(self, seats: slice) -> None:
-        """Make the memory of these seats as good as new."""
+    def forget(self, seats: slice, length: int) -> None:
+        """Make the memory of these seats as good as new, for sequences of a length."""
         raise NotImplementedError
 
     @torch.inference_mode()
     def add(self, count: int, length: int) -> None:
         """Seats for newcomers behind the last, with nothing remembered; length is that of their canvas."""
-        if self.taken and length != self.canvas:
-            raise ValueError(f"a canvas of length {length} cannot join others of length {self.canvas}")
         wanted, seats = self.taken + count, self.seats
-        if not seats or length != self.canvas:
+        if not self.taken and (not seats or length != self.canvas):
             self.kept, self.canvas = self.blank(wanted, length), length
-        elif wanted > seats:
-            self._resize(max(wanted, 2 * seats))
-        self.taken = wanted
-        self.forget(slice(wanted - count, wanted))
+        elif wanted > seats or length > self.canvas:
+            # With room for more, so that sequences that come one by one do not copy it all each time.
+            longer = length + length // 4 if length > self.canvas else self.canvas
+            self._resize(max(wanted, 2 * seats) if wanted > seats else seats, longer)
+        self.lengths += [length] * count
+        self.forget(slice(wanted - count, wanted), length)
 
     @torch.inference_mode()
     def leave(self, seat: int) -> None:
         """The last sequence moves into the seat of one that goes; when most seats are empty, half are given back."""
         if not 0 <= seat < self.taken:
             raise ValueError(f"seat must be in 0..{self.taken - 1}, got {seat}")
-        self.taken -= 1
-        if seat < self.taken:
+        last = self.taken - 1
+        if seat < last:
             for kept in self.kept.values():
-                kept[seat] = kept[self.taken]
-        if 0 < self.taken <= self.seats // 4:
-            self._resize(self.seats // 2)
+                kept[seat] = kept[last]
+            self.lengths[seat] = self.lengths[last]
+        self.lengths.pop()
+        if not self.taken:
+            return
+        seats = self.seats // 2 if self.taken <= self.seats // 4 else self.seats
+        canvas = self.canvas // 2 if max(self.lengths) <= self.canvas // 4 else self.canvas
+        if (seats, canvas) != (self.seats, self.canvas):
+            self._resize(seats, canvas)
 
     @property
     def seats(self) -> int:
@@ -68,10 +83,11 @@ class Seated(nn.Module):
         batch, length = tokens.shape
         if seats is not None:
             first, last, step = seats.indices(self.taken)
-            if step != 1 or last - first != batch or length != self.canvas:
+            longest = max(self.lengths[first:last], default=0)
+            if step != 1 or last - first != batch or not longest <= length <= self.canvas:
                 raise ValueError(
                     f"{tuple(tokens.shape)} tokens for seats {first}..{last - 1} of {self.taken}, whose canvases have "
-                    f"{self.canvas} positions"
+                    f"up to {longest} positions"
                 )
             return slice(first, last)
         if not self.taken:
@@ -85,8 +101,13 @@ class Seated(nn.Module):
             self.leave(seat)
         return slice(0, batch)
 
-    def _resize(self, seats: int) -> None:
+    def _resize(self, seats: int, canvas: int) -> None:
         for name, old in self.kept.items():
-            new = old.new_zeros(seats, *old.shape[1:])
-            new[: self.taken] = old[: self.taken]
+            shape = [seats, *old.shape[1:]]
+            if old.ndim > 1:
+                shape[-1 if old.ndim == 2 else -2] += canvas - self.canvas
+            new = old.new_full(shape, self.fills.get(name, 0))
+            both = (slice(self.taken), *(slice(min(sizes)) for sizes in zip(shape[1:], old.shape[1:], strict=True)))
+            new[both] = old[both]
             self.kept[name] = new  # one by one: both of all would be twice the memory
+        self.canvas = canvas

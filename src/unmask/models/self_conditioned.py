@@ -40,7 +40,7 @@ class SelfConditioned(Seated):
         like, width = self.network.vocab_embed.embedding, self.network.config.width
         return {"previous": like.new_zeros(seats, length, width)}
 
-    def forget(self, seats: slice) -> None:
+    def forget(self, seats: slice, length: int) -> None:
         self.kept["previous"][seats] = 0
 
     def forward(
@@ -52,7 +52,10 @@ class SelfConditioned(Seated):
             return network(tokens, time, rows, network.states(tokens, time, previous=blank))  # type: ignore[no-any-return]
         here = self.here(tokens, seats)
         started = (tokens != self.mask_id).any(1)[:, None, None]
-        states = network.states(tokens, time, previous=torch.where(started, self.kept["previous"][here], 0.0))
+        previous = torch.where(started, self.kept["previous"][here, : tokens.shape[1]], 0.0)
+        lengths = torch.tensor(self.lengths[here], device=tokens.device)
+        padded = lengths if min(self.lengths[here]) < tokens.shape[1] else None
+        states = network.states(tokens, time, previous=previous, lengths=padded)
         with torch.inference_mode():
-            self.kept["previous"][here] = states.detach()
+            self.kept["previous"][here, : tokens.shape[1]] = states.detach()
         return network.logits(states if rows is None else take(states, rows))

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from unmask.models.causal import Causal
 
 
+NOWHERE = -1  # the slot of what is masked
+
+
 class Feed(NamedTuple):
     """The entries of a call, and what they may see: all keys in slots up to their level, and themselves."""
 
@@ -58,7 +61,7 @@ class Cached(Seated):
                 made[f"inputs {i}"] = like.new_zeros(seats, slots + 1, config.width)  # the first is for none
         return made
 
-    def forget(self, seats: slice) -> None:
+    def forget(self, seats: slice, length: int) -> None:
         self.kept["valid"][seats] = 0  # slots whose contents are what the sequence's record says
 
     def run(self, ready: Ready, feed: Feed, here: slice) -> Tensor:
@@ -126,7 +129,7 @@ class AnyOrderCached(Cached):
         if not follows_order(ready.network):
             raise ValueError(f"a cache needs attention='order', got {ready.network.config.attention!r}")
         super().__init__(ready.network)
-        self.ready = ready
+        self.ready, self.fills = ready, {"seen": self.mask_id, "slot": NOWHERE}
 
     def for_sampling(self) -> AnyOrderCached:
         """The same with nothing remembered."""
@@ -135,17 +138,20 @@ class AnyOrderCached(Cached):
     @property
     def when(self) -> Tensor:
         """When each token of the last canvas became visible: int64 [B, L], L where it is masked."""
-        return self.kept["slot"][: self.taken]
+        slot = self.kept["slot"][: self.taken]
+        return torch.where(slot == NOWHERE, self.canvas, slot)
 
     def blank(self, seats: int, length: int) -> dict[str, Tensor]:
         device = self.network.vocab_embed.embedding.device
         seen = torch.full((seats, length), self.mask_id, device=device)  # the last canvas
         # and where each of its visible tokens is kept
-        return {"seen": seen, "slot": torch.full_like(seen, length), **super().blank(seats, length)}
+        made = {"seen": seen, "slot": torch.full_like(seen, NOWHERE), "usual": torch.zeros_like(seen)}
+        return made | super().blank(seats, length)
 
-    def forget(self, seats: slice) -> None:
-        super().forget(seats)
-        self.kept["seen"][seats], self.kept["slot"][seats] = self.mask_id, self.canvas
+    def forget(self, seats: slice, length: int) -> None:
+        super().forget(seats, length)
+        self.kept["seen"][seats], self.kept["slot"][seats] = self.mask_id, NOWHERE
+        self.kept["usual"][seats, :length] = usual_order(length).to(self.kept["usual"].device)
 
     @torch.inference_mode()
     def forward(
@@ -194,7 +200,7 @@ class AnyOrderCached(Cached):
         )
         before = torch.zeros_like(column) if order is None else torch.minimum(column, known)
         level = torch.cat((slots[:, :-width], total + before - 1 + torch.zeros_like(rows)), 1)
-        slot = torch.where(settled == self.mask_id, self.canvas, self.kept["slot"][here])
+        slot = torch.where(settled == self.mask_id, NOWHERE, self.kept["slot"][here, : tokens.shape[1]])
         slot = _scattered(slot, fed, real, kept + new)
         place = _scattered(slot, guesses, guessed, total + guess)
         positions = torch.cat((fed, guesses, rows), 1)
@@ -202,8 +208,7 @@ class AnyOrderCached(Cached):
         first = int(kept.min())
         near, taps = None, self.network.config.convolution
         if taps:
-            shown = torch.where(place == self.canvas, -1, place)
-            near = neighbours(shown, place, positions, level, slots, taps)
+            near = neighbours(place, place, positions, level, slots, taps)
         asked = torch.arange(width, device=device) + (positions.shape[1] - width)
         read = torch.cat((tokens.gather(1, positions[:, :-width]), torch.full_like(rows, self.mask_id)), 1)
         feed = Feed(
@@ -217,22 +222,23 @@ class AnyOrderCached(Cached):
             asked.expand_as(rows),
         )
         logits = self.run(self.ready, feed, here)
-        seen = torch.where(place == self.canvas, self.mask_id, tokens)
-        self.kept["seen"][here], self.kept["slot"][here] = seen, place
+        seen = torch.where(place == NOWHERE, self.mask_id, tokens)
+        self.kept["seen"][here, : tokens.shape[1]], self.kept["slot"][here, : tokens.shape[1]] = seen, place
         self.kept["valid"][here] = (total + known).squeeze(1)
         return logits
 
     def _changes(self, tokens: Tensor, here: slice) -> tuple[Tensor, Tensor, Tensor]:
         """How many tokens stay in their slots [B, 1], how many are to be fed [B, 1], and their positions [B, N]."""
-        seen, slot, valid = self.kept["seen"][here], self.kept["slot"][here], self.kept["valid"][here].unsqueeze(1)
-        length, known = tokens.shape[1], seen != self.mask_id
+        length, valid = tokens.shape[1], self.kept["valid"][here].unsqueeze(1)
+        seen, slot, usual = (self.kept[name][here, :length] for name in ("seen", "slot", "usual"))
+        known = seen != self.mask_id
         same = known & (seen == tokens)
         # Up to the first slot whose token is gone, all stay.
         kept = torch.where(known & ~same, slot, valid).amin(1, keepdim=True)
         feed = (tokens != self.mask_id) & ~(same & (slot < kept))
         count = feed.sum(1, keepdim=True)
         # What was known comes first, in its old order; what has just become visible comes in the usual one.
-        key = torch.where(same, slot, length + usual_order(length).to(tokens.device))
+        key = torch.where(same, slot, length + usual)
         fed = torch.where(feed, key, 2 * length).topk(int(count.max()), largest=False).indices
         return kept, count, fed
 
@@ -245,7 +251,7 @@ class LeftToRightCached(Cached):
 
     def __init__(self, network: Causal, several: Callable[[], Ready]) -> None:
         super().__init__(network)
-        self.causal_network, self.several = network, several
+        self.causal_network, self.several, self.fills = network, several, {"seen": -1}
 
     def for_sampling(self) -> LeftToRightCached:
         """The same with nothing remembered."""
@@ -288,7 +294,8 @@ class LeftToRightCached(Cached):
         network, valid = self.causal_network, self.kept["valid"][here].unsqueeze(1)
         inputs, outputs = network.inputs(tokens), (rows - network.lag).clamp(min=0)
         every = torch.arange(inputs.shape[1], device=inputs.device)
-        same = torch.where(inputs == self.kept["seen"][here], inputs.shape[1], every).amin(1, keepdim=True)
+        known = self.kept["seen"][here, : inputs.shape[1]]
+        same = torch.where(inputs == known, inputs.shape[1], every).amin(1, keepdim=True)
         kept = same.minimum(valid).minimum(outputs.amin(1, keepdim=True))
         stop = outputs.amax(1, keepdim=True) + 1
         # What pads a sequence to the longest feed lies behind what it may see, and is not remembered.
@@ -310,7 +317,7 @@ class LeftToRightCached(Cached):
         self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
         # A product of one row gains nothing from packed weights.
         logits = self.run(self.several() if several else Ready(network, network.logits), feed, here)
-        self.kept["seen"][here], self.kept["valid"][here] = inputs, stop.squeeze(1)
+        self.kept["seen"][here, : inputs.shape[1]], self.kept["valid"][here] = inputs, stop.squeeze(1)
         return network.answers(logits, rows)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from unmask.models import anyorder
 from unmask.models.anyorder import Entries
 from unmask.models.fast.fold import constants_folded, own
-from unmask.models.layers import Angles, Block, check_tokens, modulation, rotate, take
+from unmask.models.layers import Angles, Block, Vectors, check_tokens, modulation, of_sequences, rotate, take
 
 if TYPE_CHECKING:
     from unmask.models.ddit import DDiT
@@ -25,6 +25,7 @@ class AskedRows(nn.Module):
     """logits = model(tokens, time, rows) of a DDiT whose answers depend on no earlier call."""
 
     suppresses_mask = True  # the network does
+    takes_lengths = True
 
     def __init__(self, network: DDiT) -> None:
         super().__init__()
@@ -39,50 +40,67 @@ class AskedRows(nn.Module):
     def for_sampling(self) -> AskedRows:
         return self
 
-    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        """tokens [B, L], time [B], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows."""
-        return self.network.logits(self.states(tokens, time, rows))
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, lengths: Tensor | None = None
+    ) -> Tensor:
+        """tokens [B, L], time [B], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows.
 
-    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
+        lengths [B]: sequences of several lengths, padded behind their ends.
+        """
+        return self.network.logits(self.states(tokens, time, rows, lengths))
+
+    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order: no head for pads."""
         count = where.sum(1, keepdim=True)
         rows = (~where).to(torch.int8).argsort(dim=1, stable=True)[:, : int(count.max()) if len(count) else 0]
         real = torch.arange(rows.shape[1], device=rows.device) < count
-        return self.network.logits(self.states(tokens, time, rows)[real])
+        return self.network.logits(self.states(tokens, time, rows, lengths)[real])
 
-    def states(self, tokens: Tensor, time: Tensor | None, rows: Tensor | None) -> Tensor:
+    def states(self, tokens: Tensor, time: Tensor | None, rows: Tensor | None, lengths: Tensor | None = None) -> Tensor:
         """The final states [B, R, width]."""
         check_tokens(tokens)
         network, config = self.network, self.network.config
+        if lengths is not None:
+            tokens = torch.where(anyorder.inside(lengths, tokens.shape[1]), tokens, self.mask_id)
         if rows is None:
-            return network.states(tokens, time)
+            return network.states(tokens, time, lengths=lengths)
         if config.attention == "visible":
             entries = anyorder.asked(tokens, self.mask_id, config.convolution, rows)
             assert entries.rows is not None
             rows = entries.rows
         else:
-            entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution)
-        x, c = network.embedded(entries.tokens), network.conditioning(tokens, time)
+            entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, lengths=lengths)
+        x, c = network.embedded(entries.tokens), network.conditioning(tokens, time, lengths)
         angles = network.rotary_emb(entries.positions)
         blocks = network.blocks[:-1]
         # What is kept is a tensor of inference mode, and could not be changed outside it.
         keeps = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
         if self.first is not None and blocks and tokens.numel() and keeps:
             first, blocks = blocks[0], blocks[1:]
-            q, k, v = self.first(first, tokens, x, angles)
-            x = first.feed_forward(x + first.mix(q, k, v, None), None)
+            q, k, v = self.first(first, tokens, x, angles, entries.real)
+            x = fed(first, x + first.mix(q, k, v, entries.mask), None, entries.real)
         for block in blocks:
-            x = block(x, angles, c, entries)
+            vectors = block.vectors(c)
+            x = fed(block, block.attend(x, angles, vectors, entries), vectors, entries.real)
         x = last_block(network.blocks[-1], x, angles, c, entries, rows)
         final = modulation(network.output_layer.adaLN_modulation, c, 2)
         states: Tensor = network.output_layer.norm_final(x, *(final or ()))
         return states
 
 
+def fed(block: Block, x: Tensor, vectors: Vectors | None, real: Tensor | None) -> Tensor:
+    """The MLP half of a block, in place and for the real entries alone where others pad them: it is most of a block."""
+    if real is None:
+        return block.feed_forward(x, vectors)
+    at = real.squeeze(-1).nonzero(as_tuple=True)
+    x[at] = block.feed_forward(x[at], of_sequences(vectors, at[0]))
+    return x
+
+
 def last_block(block: Block, x: Tensor, angles: Angles, c: Tensor | None, entries: Entries, rows: Tensor) -> Tensor:
     """A block at the rows [B, R] alone: keys and values are everybody's, queries and MLP are theirs."""
     vectors = block.vectors(c)
-    h = block.prepared(x, vectors, entries.near)
+    h = block.prepared(x, vectors, entries.near, entries.real)
     width, weight = h.shape[-1], block.attn_qkv.weight  # laid out (three, head, dim)
     size = (block.heads, width // block.heads)
     q = functional.linear(take(h, rows), weight[:width]).view(*rows.shape, *size)
@@ -136,25 +154,29 @@ class FirstProjections(threading.local):
     def __reduce__(self) -> tuple[Any, ...]:
         return FirstProjections, ()  # a copy begins with nothing
 
-    def __call__(self, block: Block, tokens: Tensor, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(
+        self, block: Block, tokens: Tensor, x: Tensor, angles: Angles, real: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The projections of tokens [B, L] whose embeddings are x [B, L, width]; angles are [L, 1, head_dim]."""
         batch, known = len(tokens), self.tokens
+        if real is not None:  # the end of a sequence is a change as any other
+            tokens = torch.where(real.squeeze(-1), tokens, -1)
         if known is None or len(known) < batch or known.shape[1] != tokens.shape[1]:
-            self.kept = block.project(block.prepared(x, None, None), angles)
+            self.kept = block.project(block.prepared(x, None, None, real), angles)
         else:
             q, k, v = self.kept
             self.kept = q[:batch], k[:batch], v[:batch]
-            self._update(block, tokens != known[:batch], x, angles)
+            self._update(block, tokens != known[:batch], x, angles, real)
         self.tokens = tokens.clone()
         return self.kept
 
-    def _update(self, block: Block, changed: Tensor, x: Tensor, angles: Angles) -> None:
+    def _update(self, block: Block, changed: Tensor, x: Tensor, angles: Angles, real: Tensor | None) -> None:
         if block.convolution is not None:
-            x, taps = block.prepared(x, None, None), block.convolution.weight.shape[1]
+            x, taps = block.prepared(x, None, None, real), block.convolution.weight.shape[1]
             changed = functional.max_pool1d(changed.float(), taps, stride=1, padding=taps // 2) > 0
         row, at = changed.nonzero(as_tuple=True)
         h = x[row, at].unsqueeze(1)
-        h = h if block.convolution is not None else block.prepared(h, None, None)
+        h = h if block.convolution is not None else block.prepared(h, None)
         new = block.project(h, (angles[0][at].unsqueeze(1), angles[1][at].unsqueeze(1)))
         for kept, part in zip(self.kept, new, strict=True):
             kept[row, :, at] = part.squeeze(2)

@@ -1,8 +1,9 @@
 """Live sequences that share network calls, each at its own step.
 
-A masked network sees every position of its canvas, so only sequences of the same length can share a call without
-changing each other. Sequences that ask for very different numbers of rows do not share one either: the fewer would be
-padded to the more. So there is a batch for each model, length and bucket of widths.
+There is a batch for each model and bucket of widths: sequences that ask for very different numbers of rows do not share
+a call, since the fewer would be padded to the more. Whether lengths may differ is the network's to say. One that keeps
+a cache reads every token once, so that lengths do not matter; one that sees its whole canvas is padded, to less than
+twice the length; and a network that takes no lengths is called for equal ones.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -18,10 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.plan import resized
 from unmask.protocol import Caches, bytes_of, inference
 from unmask.sampler import Ask, PlanState, Step, apply
 from unmask.sampling import answer
 from unmask.serve.engine.job import Change, SequenceRun
+from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 
 Answer = tuple[int, Tensor | Exception]
@@ -74,58 +77,99 @@ class SharedState:
         return step
 
     def part(self, index: Sequence[int]) -> SharedState:
-        """Some of its sequences."""
-        at = torch.tensor(index, dtype=torch.int64)
-        return SharedState(self.sampler, self.state.take(at), [self.members[i] for i in index], self.ask.take(at))
+        """Some of its sequences, without what only longer ones needed."""
+        at, members = torch.tensor(index, dtype=torch.int64), [self.members[i] for i in index]
+        state = self.state.take(at)
+        if self.joins:
+            state = state.resized(max(one.length for one in members))
+        return SharedState(self.sampler, state, members, self.ask.take(at))
 
 
 class Batch:
-    """Sequences that join and leave between any two calls. Row i of a call has seat i of a network's cache."""
+    """Sequences that join and leave between any two passes. Row i of a pass has seat i of a network's cache."""
 
-    def __init__(self, served: Served, length: int, max_logits: int) -> None:
-        self.network, self.length, self.max_logits = served.network_of_a_batch(), length, max_logits
+    def __init__(self, served: Served, limits: Limits) -> None:
+        self.network, self.limits = served.network_of_a_batch(), limits
         self.cache: Caches | None = self.network if isinstance(self.network, Caches) else None
         self.seats: list[SequenceRun] = []
         self.states: list[SharedState] = []
+        self.arriving: list[SharedState] = []  # they get their seats before the next pass
+        self.turn = 0  # of its last call
+        # Of a pass that is under way:
+        self._todo: list[range] = []  # parts that have yet to be called for
+        self._shown: tuple[Tensor, Ask]
+        self._answered: dict[SequenceRun, Answer] = {}
+        self._done: set[SequenceRun] = set()
 
     @property
     def bytes(self) -> int:
         """The size of the network's cache."""
         return bytes_of(self.cache)
 
-    def join(self, newcomers: SharedState) -> None:
-        if self.cache is not None:
-            self.cache.add(len(newcomers.members), self.length)
-        self.seats += newcomers.members
-        self.states.append(newcomers)
+    @property
+    def sequences(self) -> list[SequenceRun]:
+        return [*self.seats, *(one for shared in self.arriving for one in shared.members)]
+
+    def call(self) -> list[Outcome]:
+        """The next network call, and what came of it. A pass has one for every sequence; between passes they change."""
+        outcomes = [] if self._todo else self._begin()
+        while self._todo:
+            part = self._todo.pop(0)
+            if any(self.seats[i].wanted for i in part):
+                outcomes += self._made(part)
+                break
+        self._done |= {one.sequence for one in outcomes if one.tokens is not None or one.error is not None}
+        if not self._todo:
+            # Only now: who leaves gives the seat to another.
+            for shared in list(self.states):
+                self._leave(shared, [one for one in shared.members if one in self._done])
+            self._done, self._answered = set(), {}
+        return outcomes
 
     def drop_unwanted(self) -> None:
-        """Take out sequences that nobody waits for; from a state that cannot be divided, all of them or none."""
+        """Take out sequences that nobody waits for, but not within a pass, which calls for no such part of it.
+
+        From a state that cannot be divided all of them are taken or none.
+        """
+        self.arriving = [one for one in self.arriving if any(member.wanted for member in one.members)]
+        if self._todo:
+            return
         for shared in list(self.states):
             gone = [one for one in shared.members if not one.wanted]
             if shared.joins or len(gone) == len(shared.members):
                 self._leave(shared, gone)
 
-    def call(self) -> list[Outcome]:
-        """One network call for every sequence, shared as far as it can be, and what came of it."""
-        parts = list(self._parts())
-        self._regroup(parts)
-        x, ask = self._stacked()
-        count = (ask.rows >= 0).sum(1).tolist()
-        answers: dict[SequenceRun, Answer] = {}
+    def _begin(self) -> list[Outcome]:
+        """Give seats to those who have come, and see who shares a call; who found no memory has failed."""
+        failed = []
+        for newcomers in self.arriving:
+            try:
+                if self.cache is not None:
+                    self.cache.add(len(newcomers.members), newcomers.members[0].length)
+            except Exception as error:
+                failed += [Outcome(one, 0, error=error) for one in newcomers.members]
+                continue
+            self.seats += newcomers.members
+            self.states.append(newcomers)
+        self.arriving = []
+        self._todo = list(self._parts())
+        if self._todo:
+            self._regroup(self._todo)
+            self._shown = self._stacked()
+        return failed
+
+    def _made(self, part: range) -> list[Outcome]:
+        """The call of a part, and the steps of those states whose sequences all have their answers."""
+        x, ask = self._shown
+        count = (ask.rows[part.start : part.stop] >= 0).sum(1).tolist()
+        for rows, log_mu in self._answers(part, x, ask):
+            each: Sequence[Tensor | Exception] = [log_mu]
+            if isinstance(log_mu, Tensor):
+                each = log_mu.split_with_sizes(count[rows.start - part.start : rows.stop - part.start])
+            self._answered |= {self.seats[i]: (rows.start, one) for i, one in zip(rows, each, strict=True)}
         outcomes: list[Outcome] = []
-        for part in parts:
-            for rows, log_mu in self._answers(part, x, ask):
-                each: Sequence[Tensor | Exception] = [log_mu]
-                if isinstance(log_mu, Tensor):
-                    each = log_mu.split_with_sizes(count[rows.start : rows.stop])
-                answers |= {self.seats[i]: (rows.start, one) for i, one in zip(rows, each, strict=True)}
-            for shared in [one for one in self.states if answers.keys() >= {*one.members}]:
-                outcomes += self._filled(shared, [answers.pop(one) for one in shared.members])
-        # Only now: who leaves gives the seat to another.
-        done = {one.sequence for one in outcomes if one.tokens is not None or one.error is not None}
-        for shared in list(self.states):
-            self._leave(shared, [one for one in shared.members if one in done])
+        for shared in [one for one in self.states if self._answered.keys() >= {*one.members}]:
+            outcomes += self._filled(shared, [self._answered.pop(one) for one in shared.members])
         return outcomes
 
     def _leave(self, shared: SharedState, gone: Sequence[SequenceRun]) -> None:
@@ -143,12 +187,15 @@ class Batch:
         self.states[at : at + 1] = [shared.part(stay)] if stay else []
 
     def _parts(self) -> Iterator[range]:
-        """Neighbours that share a call: with prompts of one length to read, and logits that there is room for."""
-        widest = max(one.job.widest for one in self.seats)
-        most = max(self.max_logits // max(widest * self.network.vocab_size, 1), 1)
+        """Neighbours that share a call: with prompts of like lengths to read, and answers that there is room for."""
+        widest = max((one.job.widest for one in self.seats), default=1)
+        logits = max(self.limits.max_logits // max(widest * self.network.vocab_size, 1), 1)
         end = 0
-        for _, group in groupby(self.seats, lambda one: 0 if self.cache is None else one.unread):
-            first, end = end, end + len(list(group))
+        for _, group in groupby(self.seats, lambda one: 0 if self.cache is None else one.unread.bit_length()):
+            members = list(group)
+            first, end = end, end + len(members)
+            read = max(one.length if self.cache is None else one.unread + widest for one in members)
+            most = min(logits, max(self.limits.max_positions // read, 1))
             yield from (range(i, min(i + most, end)) for i in range(first, end, most))
 
     def _regroup(self, parts: Sequence[range]) -> None:
@@ -168,20 +215,23 @@ class Batch:
         self.states = [_joined(pieces) for pieces in wanted.values()]
 
     def _stacked(self) -> tuple[Tensor, Ask]:
-        """What the network is shown and asked for every seat; rows are padded with -1."""
+        """What the network is shown and asked for every seat; rows are padded with -1, canvases with masks."""
         asks = [shared.ask for shared in self.states]
-        width, chains = max(ask.rows.shape[1] for ask in asks), asks[0].known is not None
+        width, chains = max(ask.rows.shape[1] for ask in asks), any(ask.known is not None for ask in asks)
+        length = max(one.length for one in self.seats)
 
         def padded(column: Tensor, value: float) -> Tensor:
+            column = column if column.ndim > 1 else column.unsqueeze(1)  # a chain of one
             return functional.pad(column, (0, width - column.shape[1]), value=value)
 
         rows = torch.cat([padded(ask.rows, -1) for ask in asks])
         time = torch.cat([padded(ask.time, 0.0) if chains else ask.time for ask in asks])
-        known = torch.cat([ask.known for ask in asks]) if chains else None
-        x = torch.cat([one.state.x if one.ask.canvas is None else one.ask.canvas for one in self.states])
+        known = [torch.zeros_like(ask.rows[:, 0]) if ask.known is None else ask.known for ask in asks if chains]
+        shown = [one.state.x if one.ask.canvas is None else one.ask.canvas for one in self.states]
+        x = torch.cat([resized(canvas, length, self.network.mask_id) for canvas in shown])
         seat = {one: i for i, one in enumerate(self.seats)}
         order = torch.tensor([seat[one] for shared in self.states for one in shared.members]).argsort()
-        return x[order.to(x.device)], Ask(rows, time, known=known).take(order)
+        return x[order.to(x.device)], Ask(rows, time, known=torch.cat(known) if chains else None).take(order)
 
     def _answers(self, part: range, x: Tensor, ask: Ask) -> Iterator[tuple[range, Tensor | Exception]]:
         """log mu of the asked rows of a part.
@@ -191,10 +241,14 @@ class Batch:
         """
         here, index = slice(part.start, part.stop), torch.arange(part.start, part.stop)
         allowed = [one.job.work.allowed for one in self.seats[here]]
+        lengths = [one.length for one in self.seats[here]]
+        seats = None if self.cache is None else here
+        padded = torch.tensor(lengths, device=x.device) if seats is None and min(lengths) < max(lengths) else None
         try:
             with inference(self.network):
-                seats = None if self.cache is None else here
-                found: Tensor | Exception = answer(self.network, x[here], ask.take(index), allowed, seats)
+                found: Tensor | Exception = answer(
+                    self.network, x[here, : max(lengths)], ask.take(index), allowed, seats, padded
+                )
         except Exception as error:
             found = error
         if isinstance(found, Exception) and len(part) > 1:
@@ -205,11 +259,11 @@ class Batch:
 
     def _filled(self, shared: SharedState, answers: Sequence[Answer]) -> list[Outcome]:
         """Pick the tokens. Where that fails, each plan is tried by itself; a request's own state fails as one."""
-        members, before = shared.members, copy.copy(shared.state)  # fill may raise when it has changed a part of it
+        members, before, ask = shared.members, copy.copy(shared.state), shared.ask
         try:
             step = shared.fill([log_mu for _, log_mu in answers])
         except Exception as error:
-            shared.state = before
+            shared.state = before  # fill may raise when it has changed a part of it
             if not shared.joins or len(members) == 1:
                 return [Outcome(one, call, error=error) for one, (call, _) in zip(members, answers, strict=True)]
             alone = [shared.part([i]) for i in range(len(members))]
@@ -219,8 +273,14 @@ class Batch:
         for one, draws in zip(members, step.draws.tolist(), strict=True):
             one.made, one.ncs = one.made + 1, one.ncs + draws
         seen = changes(step) if any(one.job.watched for one in members) else [None] * len(members)
-        tokens = [None if going else x.tolist() for going, x in zip(shared.going, shared.state.x, strict=True)]
-        return [Outcome(one, answers[i][0], seen[i], tokens[i]) for i, one in enumerate(members)]
+        outcomes = []
+        for i, (one, going) in enumerate(zip(members, shared.going, strict=True)):
+            change, (call, log_mu) = seen[i], answers[i]
+            if change is not None and one.job.top and isinstance(log_mu, Tensor):
+                change = likeliest(change, one.job.top, ask.rows[i], shared.state.task.pick.shaped(log_mu))
+            tokens = None if going else shared.state.x[i, : one.length].tolist()
+            outcomes.append(Outcome(one, call, change, tokens))
+        return outcomes
 
 
 def _joined(pieces: Sequence[SharedState]) -> SharedState:
@@ -243,3 +303,15 @@ def changes(step: Step) -> list[Change]:
         corrected = None if step.corrected is None else int(step.corrected[i])
         found.append(Change(positions, tokens, probabilities, tau, hidden or None, guessed, corrected))
     return found
+
+
+def likeliest(change: Change, top: int, rows: Tensor, log_weights: Tensor) -> Change:
+    """A change with the likeliest ids of each of its positions, from what its tokens were drawn from: [rows, V]."""
+    place = {position: i for i, position in enumerate(rows[rows >= 0].tolist())}
+    at = torch.tensor([place[position] for position in change.positions], dtype=torch.int64)
+    log_p, ids = log_weights[at.to(log_weights.device)].log_softmax(-1).topk(min(top, log_weights.shape[-1]))
+    found = [
+        [(i, p) for i, p in zip(*pair, strict=True) if p > -torch.inf]
+        for pair in zip(ids.tolist(), log_p.tolist(), strict=True)
+    ]
+    return replace(change, likeliest=found)

@@ -1,18 +1,18 @@
 """Continuous batching of plans: requests join and leave between any two network calls.
 
-One thread owns the networks. In each round every live sequence gets one network call, those of one batch in one pass.
-What a sequence will cost is known before its first call, because its plan is drawn when it is admitted; so the queue is
-served in order, and the time that is left is told from the calls that are left.
+One thread owns the networks. Batches are called in turn, and every live sequence of a batch is called for once in a
+pass. What a sequence will cost is known before its first call, because its plan is drawn when it is admitted; so the
+time that is left is told from the calls that are left. Clients have equal shares: a free place goes to whoever waits
+and has the fewest, and the next call to whoever has had the least time.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time as clock
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,8 @@ from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served, trial
 
 log = logging.getLogger("unmask.serve")
+RESTART = 10.0  # seconds after which another server may be there
+PATIENCE = 10.0  # seconds for the last network call to return
 
 
 @dataclass
@@ -41,20 +43,25 @@ class Counts:
 
 
 class Engine:
-    """Start it, submit Jobs from any thread, stop it."""
+    """Start it, submit Jobs from any thread, stop it. ``finished`` is told of every sequence that is done."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits, self.counts = limits or Limits(), Counts()
+        self.finished: Callable[[SequenceRun], None] = lambda one: None
+        self.fault: BaseException | None = None  # what has ended the thread, if anything has
         self._changed = threading.Condition()
         self._queue: deque[Job] = deque()
-        self._closing = self._abandoned = False
+        self._jobs: set[Job] = set()  # accepted, and not finished
+        self._closing = False
         self._batches: dict[Key, Batch] = {}
+        self._used: dict[str, float] = {}  # seconds of network calls that each client has had
+        self._turn = 0
         self._costs = Costs()
-        # Published by the engine's thread after each round, read by others.
+        # Published by the engine's thread after each call, read by others.
         self._left: list[int] = []  # calls that are left to each live sequence
         self._live: list[Key] = []  # the batches
         self.cache_bytes = 0
-        self._thread = threading.Thread(target=self._loop, name="unmask-engine", daemon=True)
+        self._thread = threading.Thread(target=self._guarded, name="unmask-engine", daemon=True)
 
     def start(self) -> Engine:
         self._thread.start()
@@ -62,10 +69,9 @@ class Engine:
 
     def warm(self, served: Served) -> None:
         """Call a network once, so that the first request finds it ready and is told how long it takes."""
-        done = threading.Event()
-        self.submit(Job(trial(served), lambda event: done.set()))
-        done.wait()
-        self.counts = Counts()  # nobody asked for that
+        told = threading.Event()
+        self.submit(Job(trial(served), lambda event: told.set(), counted=False))
+        told.wait()
 
     def submit(self, job: Job) -> list[Forecast]:
         """Take a request, or raise Refused at once; what is known of its sequences."""
@@ -74,36 +80,43 @@ class Engine:
     def submit_all(self, jobs: Sequence[Job]) -> list[list[Forecast]]:
         """The same for a request of several jobs, all of which are taken or none."""
         with self._changed:
-            self.check_room(len(jobs))
+            self.check_room()
             found = []
             for job in jobs:
                 waiting = [one.calls for other in self._queue for one in other.waiting]
-                begin = begins(self._left, self.limits.max_batch, waiting, [one.calls for one in job.waiting])
-                seconds = self._costs.of_round({*self._live, job.key})
-                found.append(forecasts(job, begin, seconds))
+                mine = [one.calls for one in job.waiting]
+                begin = begins(self._left, self.limits.max_batch, waiting, mine, self.limits.share)
+                found.append(forecasts(job, begin, self._costs.of_round({*self._live, job.key})))
+                job.submitted = clock.perf_counter()
                 self._queue.append(job)
+                self._jobs.add(job)
             self._changed.notify()
         return found
 
-    def check_room(self, jobs: int = 1) -> None:
-        """Refuse what comes too late, or is too much; a request that the queue cannot hold may have it to itself."""
+    def check_room(self) -> None:
+        """Refuse what comes too late, or is too much. One request's prompts may pass the end of the queue."""
         with self._changed:
             if self._closing:
-                raise Refused("the server is shutting down", math.ceil(self.limits.grace_seconds) or 1)
-            if self._queue and len(self._queue) + jobs > self.limits.max_queue:
+                raise self._ending()
+            if len(self._queue) >= self.limits.max_queue:
                 self.counts.refused += 1
-                full = len(self._left) >= self.limits.max_batch
-                seconds = (min(self._left) if full else 1) * self._costs.of_round(self._live)  # until one gets a place
-                raise Refused(f"the queue is full: {len(self._queue)} requests wait", max(1, math.ceil(seconds)))
+                raise Refused(f"the queue is full: {len(self._queue)} requests wait", self.seconds_to_room())
+
+    def seconds_to_room(self) -> float:
+        """About how long until the next place is free, and so one in the queue."""
+        full = len(self._left) >= self.limits.max_batch
+        return (min(self._left) if full else 1) * self._costs.of_round(self._live)
 
     def cancel(self, job: Job, index: int | None = None) -> None:
-        """Forget a request, or one of its sequences: its place is free within one step."""
+        """Forget a request, or one of its sequences: its place is free within one call."""
         with self._changed:
             if index is not None:
                 job.unfinished.discard(index)
             elif job.unfinished and not job.cancelled:
                 self.counts.cancelled += 1
             job.cancelled = job.cancelled or index is None or not job.unfinished
+            if job.cancelled:
+                self._jobs.discard(job)
             self._changed.notify()
 
     def stop(self, grace: float | None = None) -> bool:
@@ -111,19 +124,45 @@ class Engine:
         self.close()
         self._thread.join(grace)
         finished = not self._thread.is_alive()
-        self._abandoned = True
-        self._thread.join()
+        self.abandon()
+        self._thread.join(PATIENCE)  # a call that never returns is left behind
         return finished
 
-    def close(self) -> None:
-        """Take nothing more."""
+    def close(self, grace: float | None = None) -> None:
+        """Take nothing more; after ``grace`` seconds give up what is not finished."""
         with self._changed:
-            self._closing = True
+            begun, self._closing = self._closing, True
             self._changed.notify()
+        if grace is not None and not begun:
+            timer = threading.Timer(grace, self.abandon)
+            timer.daemon = True
+            timer.start()
+
+    def abandon(self) -> None:
+        """Tell everybody who still waits that there will be no answer."""
+        with self._changed:
+            jobs, self._jobs = list(self._jobs), set()
+            for job in jobs:
+                job.cancelled = True
+            self._changed.notify()
+        if jobs:
+            log.warning("%d requests were not finished in time and have been told so", len(jobs))
+        for job in jobs:
+            self._tell(job, Failed(self._ending()))
+
+    def _ending(self) -> Refused:
+        if self.fault is not None:
+            return Refused(f"the engine has failed with {type(self.fault).__name__}, and the server ends", RESTART)
+        return Refused("the server is shutting down", RESTART)
 
     @property
     def closing(self) -> bool:
         return self._closing
+
+    @property
+    def alive(self) -> bool:
+        """Whether it works, or did until it was asked to end."""
+        return self.fault is None
 
     @property
     def queued(self) -> int:
@@ -135,6 +174,21 @@ class Engine:
         """Sequences that have a place."""
         return len(self._left)
 
+    def _guarded(self) -> None:
+        """The loop. Whatever a call of the network may raise is its request's; anything else ends the engine."""
+        try:
+            self._loop()
+        except BaseException as error:
+            self.fault = error
+            log.critical("the engine has failed: %s%s", type(error).__name__, _place(error))
+            with self._changed:
+                self._closing = True
+                self._queue.clear()
+                self._batches.clear()
+                self.counts.failed += len(self._jobs)
+            self.abandon()
+            self._publish()
+
     def _loop(self) -> None:
         with torch.inference_mode():
             while True:
@@ -145,41 +199,65 @@ class Engine:
                     self._publish()
                     if self._closing and not (self._queue or self._batches):
                         return
-                self._round()
-                self._publish()
+                if self._batches:
+                    started = clock.perf_counter()
+                    self._call(self._next())
+                    self.counts.busy_seconds += clock.perf_counter() - started
+                    self._publish()
 
-    def _round(self) -> None:
-        """One network call for everybody."""
-        started = clock.perf_counter()
-        for key in list(self._batches):
-            self._call(key)
-        self.counts.busy_seconds += clock.perf_counter() - started
+    def _next(self) -> Key:
+        """The batch of the client that has had the least time; of those, the one that was called the longest ago."""
+        clients = {key: {one.job.client for one in batch.sequences} for key, batch in self._batches.items()}
+        here = set().union(*clients.values())
+        least = min((self._used[one] for one in here if one in self._used), default=0.0)
+        # Whoever comes, or comes back, has no more to catch up than the others.
+        self._used = {one: max(self._used.get(one, least), least) for one in here}
+        return min(
+            self._batches, key=lambda key: (min(self._used[one] for one in clients[key]), self._batches[key].turn)
+        )
 
     def _sweep(self) -> None:
         """Take out whatever was cancelled."""
-        if self._abandoned:
-            for job in (*(one.job for batch in self._batches.values() for one in batch.seats), *self._queue):
-                job.cancelled = True
         for batch in self._batches.values():
             batch.drop_unwanted()
         self._forget_empty()
         self._queue = deque(job for job in self._queue if not job.cancelled)
 
     def _admit(self) -> None:
-        """Give the free places to those who wait, in their order."""
-        free = self.limits.max_batch - sum(len(batch.seats) for batch in self._batches.values())
-        while self._queue and free > 0:
-            job = self._queue[0]
-            if job.joint and len(job.waiting) > free and self._batches:
-                return  # it is the next, as soon as there are enough places
-            count = len(job.waiting) if job.joint else min(len(job.waiting), free)
+        """Give places to those who wait: to the client with the fewest, and of its requests to the first.
+
+        A request has some of the places and never all. One who has none need not wait for others to end: there are a
+        few places beyond ``max_batch``.
+        """
+        seated = [one for batch in self._batches.values() for one in batch.sequences]
+        places, requests = Counter(one.job.client for one in seated), Counter(one.job.request for one in seated)
+        total = len(seated)
+        waiting = list(self._queue)
+        while waiting:
+            job = min(waiting, key=lambda one: places[one.client])
+            room = self.limits.max_batch - total
+            if not places[job.client]:
+                room = max(room, min(1, self.limits.max_batch + self.limits.spare - total))
+            count = min(len(job.waiting), room, self.limits.share - requests[job.request])
+            if job.joint:  # they begin together, when there are enough places
+                count = len(job.waiting) if len(job.waiting) <= room or not total else 0
+            if count <= 0:
+                if room <= 0 or job.joint:
+                    return
+                waiting.remove(job)  # its request has its share
+                continue
             newcomers = [one for one in (job.waiting.popleft() for _ in range(count)) if job.joint or one.wanted]
             try:
-                free -= self._seat(job, newcomers) if newcomers else 0
-            except Exception as error:  # no memory for its cache
+                seats = self._seat(job, newcomers) if newcomers else 0
+            except Exception as error:
                 self._fail(job, error)
+                seats = 0
+            total += seats
+            places[job.client] += seats
+            requests[job.request] += seats
             if not job.waiting or job.cancelled:
-                self._queue.popleft()
+                self._queue.remove(job)
+                waiting.remove(job)
 
     def _seat(self, job: Job, newcomers: list[SequenceRun]) -> int:
         """Put sequences into their batch; those with nothing to fill are done. The places they take."""
@@ -192,26 +270,30 @@ class Engine:
             if not more:
                 self._finish(one, tokens)
         if going:
-            key = job.key
-            batch = self._batches.get(key) or Batch(job.work.served, len(job.work.canvas), self.limits.max_logits)
-            batch.join(shared.part(going))
-            self._batches[key] = batch
+            if job.key not in self._batches:
+                self._batches[job.key] = Batch(job.work.served, self.limits)
+            self._batches[job.key].arriving.append(shared.part(going))
         return len(going)
 
     def _call(self, key: Key) -> None:
-        """One network call for everybody in the batch, and the news of it."""
+        """One network call of a batch, and the news of it."""
         batch, started = self._batches[key], clock.perf_counter()
+        self._turn += 1
+        batch.turn = self._turn
         try:
             outcomes = batch.call()
         except Exception as error:  # there is no memory even to ask
-            outcomes = [Outcome(one, 0, error=error) for one in batch.seats]
+            outcomes = [Outcome(one, 0, error=error) for one in batch.sequences]
             del self._batches[key]
-        self._costs.add(key, clock.perf_counter() - started)
-        self.counts.calls += len({outcome.call for outcome in outcomes})
-        self.counts.rows += len(outcomes)
+        seconds = clock.perf_counter() - started
+        if outcomes:
+            self._costs.add(key, seconds)
+            self.counts.calls += len({outcome.call for outcome in outcomes})
+            self.counts.rows += len(outcomes)
         for job, _ in {(outcome.sequence.job, outcome.call): None for outcome in outcomes}:
             job.calls += 1
         for outcome in outcomes:
+            self._used[outcome.sequence.job.client] += seconds / len(outcomes)
             self._tell_outcome(outcome)
         self._forget_empty()
 
@@ -220,33 +302,36 @@ class Engine:
         if outcome.error is not None:
             self._fail(one.job, outcome.error)
             return
+        now = clock.perf_counter()
+        one.first = one.first or now
         if outcome.change is not None and one.job.watched and one.wanted:
-            seconds = clock.perf_counter() - one.started
-            self._tell(one.job, Filled(one.index, one.made, max(one.calls, one.made), outcome.change, seconds))
+            planned = max(one.calls, one.made)
+            self._tell(one.job, Filled(one.index, one.made, planned, outcome.change, now - one.started))
         if outcome.tokens is not None:
             self._finish(one, outcome.tokens)
 
     def _finish(self, one: SequenceRun, tokens: list[int]) -> None:
-        self.counts.sequences += 1
-        self.counts.tokens += one.ncs
+        if one.job.counted:
+            self.counts.sequences += 1
+            self.counts.tokens += one.ncs
+            self.finished(one)
         with self._changed:  # a request is cancelled or done, never counted as both
             wanted = one.wanted
             one.job.unfinished.discard(one.index)
+            if not one.job.unfinished:
+                self._jobs.discard(one.job)
         if wanted:
             seconds = clock.perf_counter() - one.started
             self._tell(one.job, Done(one.index, tokens, one.made, one.ncs, one.job.calls, seconds))
 
     def _fail(self, job: Job, error: Exception) -> None:
-        if job.cancelled:
-            return
-        # The message of an error may quote a prompt; its type and place do not.
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        where = f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""
-        log.error("%s failed: %s%s", job.work.model.name, type(error).__name__, where)
-        job.cancelled = True
-        self.counts.failed += 1
+        with self._changed:
+            if job.cancelled:
+                return
+            job.cancelled = True
+            self._jobs.discard(job)
+            self.counts.failed += 1
+        log.error("%s failed: %s%s", job.work.model.name, type(error).__name__, _place(error))
         self._tell(job, Failed(error))
 
     def _tell(self, job: Job, event: Event) -> None:
@@ -254,12 +339,21 @@ class Engine:
             job.tell(event)
         except Exception:  # whoever listened has gone
             job.cancelled = True
+            self._jobs.discard(job)
 
     def _forget_empty(self) -> None:
-        self._batches = {key: batch for key, batch in self._batches.items() if batch.seats}
+        self._batches = {key: batch for key, batch in self._batches.items() if batch.seats or batch.arriving}
 
     def _publish(self) -> None:
-        seats = [one for batch in self._batches.values() for one in batch.seats]
+        seats = [one for batch in self._batches.values() for one in batch.sequences]
         self._left = [max(one.calls - one.made, 1) for one in seats]
         self._live = list(self._batches)
         self.cache_bytes = sum(batch.bytes for batch in self._batches.values())
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised. The message of an error may quote a prompt; its type and place do not."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""

@@ -31,18 +31,25 @@ class Costs:
         return sum(map(self.of, batches))
 
 
-def begins(left: Sequence[int], places: int, waiting: Sequence[int], mine: Sequence[int]) -> list[int]:
+def begins(
+    left: Sequence[int], places: int, waiting: Sequence[int], mine: Sequence[int], share: int | None = None
+) -> list[int]:
     """The round in which each of mine gets a place, if places are given in order of arrival.
 
     left: the calls that are left to those who have a place. waiting, mine: the calls of those who come after them.
+    share: how many of mine may have a place at the same time.
     """
-    free = [*left, *[0] * (places - len(left))]
+    free, own = [*left, *[0] * (places - len(left))], [0] * (share or places)
     heapq.heapify(free)
     found = []
-    for calls in (*waiting, *mine):
-        found.append(heapq.heappop(free))
-        heapq.heappush(free, found[-1] + calls)
-    return found[len(waiting) :]
+    for number, calls in enumerate((*waiting, *mine)):
+        begin = heapq.heappop(free)
+        if number >= len(waiting):
+            begin = max(begin, heapq.heappop(own))
+            heapq.heappush(own, begin + calls)
+            found.append(begin)
+        heapq.heappush(free, begin + calls)
+    return found
 
 
 def forecasts(job: Job, begin: Sequence[int], seconds: float) -> list[Forecast]:

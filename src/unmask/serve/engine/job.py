@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,21 +12,22 @@ from torch.nn import functional
 
 from unmask.ahead import AheadState
 from unmask.sampler import PlanState
+from unmask.samplers.scored import ScoredState
 from unmask.serve.engine.work import Served, Work
 
 Key = tuple[Served, int, int]
-"""What sequences of one batch have in common: the model, the length, and within a factor of two the rows they ask.
+"""What sequences of one batch have in common: the model, a class of lengths, and within a factor of two the rows asked.
 
 The third is -1 for those that ask for chains of rows, which is another kind of call.
 """
 
 
 class Refused(Exception):
-    """A request that is not taken: the queue is full, or the server is about to end."""
+    """A request that is not taken, or not finished: the queue is full, or the server ends."""
 
-    def __init__(self, message: str, retry_after: int) -> None:
+    def __init__(self, message: str, seconds: float = 1.0) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = max(1, math.ceil(seconds))  # seconds
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Change:
     hidden: list[int] | None
     guessed: list[tuple[int, int]] | None = None  # positions and tokens that may still change, where a run looks ahead
     corrected: int | None = None  # how many guesses of the call before came out otherwise
+    likeliest: list[list[tuple[int, float]]] | None = None  # ids and log-probabilities of each position, if asked for
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The request has failed: the network raised, or what it said is no distribution."""
+    """The request has failed: the network raised, what it said is no distribution, or the engine ended (Refused)."""
 
     error: Exception
 
@@ -90,11 +93,26 @@ class Job:
     """A request in the engine. ``tell`` is called in the engine's thread, for every step if ``watched``.
 
     Its sampler begins here, before it is submitted, so that no network call waits for plans to be drawn. ValueError
-    where the sampler cannot do what is asked.
+    where the sampler cannot do what is asked. client: whose it is; clients have equal shares. request: what it is a
+    part of, if there are several jobs for one request. top: how many of the
+    likeliest ids of each position are told. counted: whether it is in the engine's counts.
     """
 
-    def __init__(self, work: Work, tell: Callable[[Event], None], *, watched: bool = False) -> None:
+    def __init__(
+        self,
+        work: Work,
+        tell: Callable[[Event], None],
+        *,
+        watched: bool = False,
+        client: str = "",
+        request: object = None,
+        top: int = 0,
+        counted: bool = True,
+    ) -> None:
         self.work, self.tell, self.watched = work, tell, watched
+        self.client, self.top, self.counted = client, top, counted
+        self.request = request or self
+        self.submitted = 0.0  # the clock
         self.state = work.begin()
         self.waiting = deque(SequenceRun(self, i, calls) for i, calls in enumerate(self.state.calls.tolist()))
         self.unfinished = set(range(work.number))
@@ -122,8 +140,13 @@ class Job:
 
     @property
     def key(self) -> Key:
-        bucket = -1 if isinstance(self.state, AheadState) else self.widest.bit_length()
-        return self.work.served, len(self.work.canvas), bucket
+        bucket = -1 if isinstance(self.state, AheadState | ScoredState) else self.widest.bit_length()
+        return self.work.served, self.work.served.class_of(len(self.work.canvas)), bucket
+
+    @property
+    def cost(self) -> int:
+        """Positions that its network calls compute, or would without a cache."""
+        return int(self.state.calls.sum()) * len(self.work.canvas)
 
 
 @dataclass(eq=False)
@@ -136,6 +159,11 @@ class SequenceRun:
     made: int = 0
     ncs: int = 0
     started: float = 0.0  # the clock when it got its place
+    first: float = 0.0  # and after its first call
+
+    @property
+    def length(self) -> int:
+        return len(self.job.work.canvas)
 
     @property
     def wanted(self) -> bool:

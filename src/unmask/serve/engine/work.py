@@ -14,7 +14,7 @@ from unmask import plan as plans
 from unmask.draw import Pick
 from unmask.noise import Streams
 from unmask.predict import first_order
-from unmask.protocol import Caches, device_of, follows_order, for_sampling
+from unmask.protocol import Caches, device_of, follows_order, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
 from unmask.sampling import Allowed, check_canvas
@@ -36,6 +36,13 @@ class Served:
 
     def network_of_a_batch(self) -> Any:
         return for_sampling(self.network) if isinstance(self.network, Caches) else self.network
+
+    def class_of(self, length: int) -> int:
+        """Sequences whose lengths are of one class may share calls."""
+        if not takes_lengths(self.network):
+            return length
+        # A cache needs no equal lengths; a network that sees the whole canvas is padded to less than twice the length.
+        return 0 if isinstance(self.network, Caches) else 1 << (max(length, 1) - 1).bit_length()
 
     @property
     def kind(self) -> str:
