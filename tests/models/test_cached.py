@@ -109,8 +109,10 @@ def test_seats_of_those_who_left_are_given_back() -> None:
     assert run.bytes <= 2.5 * alone and run.taken == 1  # a row behind a full canvas needs a slot more
     run.add(1, LENGTH)
     assert run.when[1].tolist() == [LENGTH] * LENGTH, "nothing is remembered of who sat there"
-    with pytest.raises(ValueError, match="cannot join"):
-        run.add(1, LENGTH + 1)
+    run.add(1, LENGTH + 1)
+    with pytest.raises(ValueError, match="up to 10 positions"):
+        run(torch.zeros(3, LENGTH, dtype=torch.int64), rows=torch.zeros(3, 1, dtype=torch.int64), seats=slice(0, 3))
+    run.leave(2)
     with pytest.raises(ValueError, match="seat must be in"):
         run.leave(2)
     with pytest.raises(ValueError, match="tokens for seats"):

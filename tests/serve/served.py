@@ -21,6 +21,7 @@ from unmask.serve.engine.job import Done, Failed, Filled, Job
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 from unmask.serve.http.app import create_app
+from unmask.serve.http.connection import timed
 from unmask.serve.http.request import find, options, unmask_work
 from unmask.serve.http.schemas import UnmaskRequest
 
@@ -77,10 +78,18 @@ def library(body: dict[str, Any]) -> Any:
 class Asked:
     """A request in an engine, and what has been told about it."""
 
-    def __init__(self, engine: Engine, served: dict[str, Served], body: dict[str, Any], *, watched: bool = False):
+    def __init__(
+        self,
+        engine: Engine,
+        served: dict[str, Served],
+        body: dict[str, Any],
+        *,
+        watched: bool = False,
+        client: str = "",
+    ):
         self.told: queue.Queue[Any] = queue.Queue()
         work = unmask_work(served, UnmaskRequest(**body), engine.limits)
-        self.engine, self.job = engine, Job(work, self.told.put, watched=watched)
+        self.engine, self.job = engine, Job(work, self.told.put, watched=watched, client=client)
         self.steps: list[Filled] = []
         self.forecasts = engine.submit(self.job)
 
@@ -108,16 +117,18 @@ def running(limits: Limits = LIMITS) -> Iterator[Engine]:
 
 
 @contextmanager
-def listening(served: dict[str, Served], limits: Limits = LIMITS, **options: Any) -> Iterator[tuple[str, Any]]:
-    """A real server on a free port: its address, and the application."""
+def listening(
+    served: dict[str, Served], limits: Limits = LIMITS, *, ready: bool = True, **options: Any
+) -> Iterator[tuple[str, Any]]:
+    """A real server on a free port, ready or not: its address, and the application."""
     app = create_app(list(served.values()), limits, **options)
     with socket.create_server(("127.0.0.1", 0)) as free:
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+        config = uvicorn.Config(app, http=timed(limits), log_config=None, access_log=False, timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [free]}, daemon=True)
         thread.start()
         try:
-            until(lambda: server.started)
+            until(lambda: server.started and (not ready or app.state.server.warm.is_set()))
             yield f"http://127.0.0.1:{free.getsockname()[1]}", app
         finally:
             server.should_exit = True

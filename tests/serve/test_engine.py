@@ -83,7 +83,7 @@ def truth(body):
     return library(json.loads(body))
 
 
-@pytest.mark.parametrize(("places", "logits"), [(2, 2**27), (16, 2**27), (16, 24 * 300)])
+@pytest.mark.parametrize(("places", "logits"), [(4, 2**27), (16, 2**27), (16, 24 * 300)])
 def test_every_answer_is_the_librarys_in_any_company(places, logits):
     """With few places, with many, and with so few logits per call that a request's sequences are in several."""
     bodies = requests()
@@ -124,6 +124,13 @@ class Gated(Counting):
         self.length, self.gate, self.called = model.length, threading.Event(), threading.Semaphore(0)
         self.gate.set()
 
+    def hold(self):
+        """Forget the calls so far, such as that of a warm-up, and let none return from now on."""
+        self.gate.clear()
+        self.calls.clear()
+        while self.called.acquire(blocking=False):
+            pass
+
     @property
     def batches(self):
         return [tuple(tokens.shape) for tokens, _, _ in self.calls]
@@ -161,23 +168,22 @@ def test_requests_join_and_leave_between_calls(counting):
 
 
 def test_the_end_is_known_at_the_beginning(counting):
+    """Two places, and one of them at most for each request: who comes second begins before the first has ended."""
     network_, served = counting
-    network_.gate.clear()
-    with running(Limits(max_batch=2)) as engine:
-        asked = [Asked(engine, served, {"seed": 0, "canvas": holes(5), "number": 2})]
-        network_.called.acquire()
-        engine._costs.of_round = lambda batches: 1.0  # one second a round: forecasts are then rounds
-        asked += [
-            Asked(engine, served, {"seed": i, "canvas": holes(n), "number": m}) for i, n, m in ((1, 3, 1), (2, 4, 2))
-        ]
-        assert [one.calls for one in asked[2].forecasts] == [4, 4]
-        assert [one.queue_seconds for one in asked[1].forecasts] == [5.0]
-        assert [one.queue_seconds for one in asked[2].forecasts] == [5.0, 8.0]
-        assert [one.seconds_left for one in asked[2].forecasts] == [9.0, 12.0]
-        network_.gate.set()
-        for one in asked:
-            one.answer()
-        assert engine.counts.calls == 12, "as forecast"
+    engine = Engine(Limits(max_batch=2))
+    engine._costs.of_round = lambda batches: 1.0  # one second a round: forecasts are then rounds
+    asked = [
+        Asked(engine, served, {"seed": i, "canvas": holes(n), "number": m})
+        for i, n, m in ((0, 5, 2), (1, 3, 1), (2, 4, 2))
+    ]
+    assert [one.calls for one in asked[2].forecasts] == [4, 4]
+    assert [[one.queue_seconds for one in request.forecasts] for request in asked] == [[0, 5], [0], [3, 7]]
+    assert [one.seconds_left for one in asked[2].forecasts] == [7, 11]
+    engine.start()
+    for one in asked:
+        one.answer()
+    engine.stop()
+    assert engine.counts.calls == len(network_.batches) == 11, "as forecast"
 
 
 def test_seconds_are_told_from_the_first_request_on(counting):
@@ -190,7 +196,7 @@ def test_seconds_are_told_from_the_first_request_on(counting):
         network_.gate.clear()  # so that what is known stays what it is
         (planned,) = Asked(engine, served, {"seed": 0, "canvas": holes(3)}).forecasts
         assert planned.queue_seconds == 0 and planned.seconds_left > 0
-        assert planned.seconds_left == pytest.approx(3 * engine._costs.of((served["c"], LENGTH, 1)))
+        assert planned.seconds_left == pytest.approx(3 * engine._costs.of((served["c"], LENGTH, 1)))  # its own length
         network_.gate.set()
 
 
@@ -203,8 +209,10 @@ def test_every_kind_of_network_can_be_warmed_up(name):
 
 def test_places_are_given_in_order_of_arrival():
     """Two places with 5 and 2 calls left, one that waits for 4: it begins in round 2, so the next ones in 5 and 6."""
-    assert begins([5, 2], 2, [4], [1, 7]) == [5, 6]
-    assert begins([], 3, [], [2, 2, 2, 2]) == [0, 0, 0, 2]
+    assert begins([("a", 5), ("b", 2)], 2, [("c", [4])], ("d", [1, 7])) == [5, 6]
+    assert begins([], 3, [], ("a", [2, 2, 2, 2])) == [0, 0, 0, 2]
+    # With one place for each request: the second of the first waits for it, and the next begins before.
+    assert begins([("a", 5)], 2, [("a", [5]), ("b", [3])], ("c", [4, 4]), share=1) == [3, 7]
 
 
 def test_what_is_visible_stays_and_calls_are_those_that_the_network_saw(counting):
@@ -225,7 +233,7 @@ def test_what_is_visible_stays_and_calls_are_those_that_the_network_saw(counting
         assert done.calls == len(network_.batches) == engine.counts.calls
 
 
-def test_different_lengths_and_widths_do_not_share_a_call(counting):
+def test_different_lengths_and_widths_do_not_share_a_call_of_a_network_that_takes_no_lengths(counting):
     network_, served = counting
     network_.gate.clear()
     with running(Limits(max_batch=8)) as engine:

@@ -28,16 +28,17 @@ from unmask.cli.serve import ServeOptions
 from unmask.serve.engine.job import Refused
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
-from unmask.serve.http import metrics
 from unmask.serve.http.app import Service, create_app
-from unmask.serve.http.exchange import EventStream, Exchange, sse
+from unmask.serve.http.exchange import Exchange
 
 SMALL = Limits(
-    max_batch=2,
+    max_batch=4,
     max_queue=2,
     max_length=16,
     max_number=3,
     max_steps=8,
+    max_prompts=3,
+    max_work=3 * 16 * 8,
     max_body_bytes=600,
     max_logits=8 * MODELS["tiny"].denoiser.vocab_size,
 )
@@ -66,12 +67,15 @@ def counting():
         ("unmask", {"length": 3, "decoding": "margin", "number": 2}, {"length": 3, "decoding": "margin", "number": 3}),
         ("unmask", {"length": 8, "steps": 1}, {"length": 9, "steps": 1}),  # numbers in one call's answer
         ("unmask", {"length": 8, "decoding": "margin", "steps": 2}, {"length": 9, "decoding": "margin", "steps": 2}),
+        ("unmask", {"length": 16, "number": 3, "steps": 8}, {"length": 16, "number": 2}),  # calls times length
+        ("unmask", {"length": 4, "ahead": 16}, {"length": 4, "ahead": 17}),
+        ("unmask", {"length": 4, "decoding": "margin", "block": 16}, {"length": 4, "decoding": "margin", "block": 17}),
         ("completions", {"model": "tiny", "max_tokens": 16, "steps": 2}, {"model": "tiny", "max_tokens": 17}),
         ("completions", {"model": "tiny", "max_tokens": 2, "n": 3}, {"model": "tiny", "max_tokens": 2, "n": 4}),
         (
             "completions",
             {"model": "tiny", "max_tokens": 1, "prompt": ["a", "b", "c"]},
-            {"model": "tiny", "max_tokens": 1, "prompt": ["a", "b"], "n": 2},
+            {"model": "tiny", "max_tokens": 1, "prompt": ["a", "b", "c", "d"]},
         ),
     ],
     ids=str,
@@ -96,7 +100,6 @@ def test_a_body_that_is_too_large(small):
 
 def test_a_full_queue_is_503_at_once_while_the_accepted_finish(counting):
     made, served = counting
-    made.gate.clear()
     truth = [Model(made.model, TOKENIZERS["bpe"]).sample(seed=i, steps=3).text for i in range(3)]
     with (
         listening(served, Limits(max_batch=1, max_queue=2)) as (address, app),
@@ -104,6 +107,7 @@ def test_a_full_queue_is_503_at_once_while_the_accepted_finish(counting):
         concurrent.futures.ThreadPoolExecutor(3) as pool,
     ):
         engine = app.state.server.engine
+        made.hold()
 
         def ask(seed):
             return client.post("/v1/unmask", json={"seed": seed, "steps": 3})
@@ -129,9 +133,9 @@ class TestClientsThatGo:
     @pytest.mark.parametrize("path", ["unmask", "completions"])
     def test_one_that_goes_frees_its_place_within_one_step(self, counting, stream, path):
         made, served = counting
-        made.gate.clear()
         with listening(served, Limits(max_batch=1)) as (address, app):
             engine = app.state.server.engine
+            made.hold()
             body = {"model": "c", "stream": stream, "max_tokens": 20} if path == "completions" else {"stream": stream}
             connection = begun(address, path, body)
             made.called.acquire()
@@ -201,7 +205,7 @@ def test_loopback_is_the_default():
 def test_the_guide_names_every_limit_metric_and_path():
     text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     app = create_app([SERVED["tiny"]])
-    counted = re.findall(r"# TYPE unmask_(\w+)", metrics.text(app.state.server.engine, metrics.RequestCounts()))
+    counted = re.findall(r"# TYPE unmask_(\w+)", app.state.metrics.text().decode())
     options = [f"--{field.name.replace('_', '-')}" for field in fields(Limits)]
     paths = [path for path in app.openapi()["paths"] if "{" not in path]
     assert len(counted) >= 10 and len(paths) >= 5
@@ -234,7 +238,7 @@ def serving(saved, *options, **environment):
 def test_sigterm_lets_what_is_running_finish_and_refuses_the_rest(saved):
     headers = {"Authorization": "Bearer s3cret"}
     with (
-        serving(saved, "--grace-seconds", "300", UNMASK_TOKEN="s3cret") as (process, address),
+        serving(saved, "--grace-seconds", "300", "--max-length", "200", UNMASK_TOKEN="s3cret") as (process, address),
         httpx.Client(base_url=address, headers=headers, timeout=300) as client,
         client.stream("POST", "/v1/unmask", json={"length": 200, "stream": True}) as running,
     ):
@@ -288,24 +292,6 @@ def test_what_cannot_be_served_is_said_in_one_line(saved, capsys):
     with pytest.raises(SystemExit) as wrong:
         main(["serve", str(saved), "--max-batch", "0"])
     assert wrong.value.code == 2 and "max_batch must be at least 1, got 0" in capsys.readouterr().err
-
-
-def test_a_client_that_does_not_read_is_given_up():
-    closed = []
-
-    async def events():
-        while True:
-            yield sse({})
-
-    async def never(message):
-        await asyncio.sleep(600)
-
-    async def connected():
-        await asyncio.sleep(600)
-
-    stream = EventStream(events(), lambda: closed.append(True), patience=0.05)
-    asyncio.run(asyncio.wait_for(stream({"type": "http", "asgi": {"spec_version": "2.3"}}, connected, never), 300))
-    assert closed == [True]
 
 
 def test_answers_that_nobody_reads_count_as_requests(counting):

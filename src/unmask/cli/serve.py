@@ -6,13 +6,14 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import math
 import os
 import re
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOKEN = "UNMASK_TOKEN"
 FOLDERS = re.compile(r"(?<![\w:/.~-])[/~](?:[^\s/]*/)+")  # the folders of an absolute path
+LAST_SECONDS = 5  # after the grace, for the last answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class ServeOptions(OnMachine):
     port: int = 8000
     """0 takes a free one, and says which."""
     token_file: str | None = None
-    """A file whose first line is the token that clients must send."""
+    """A file of tokens, one a line, one of which clients must send. With several, each is a client with its share."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -67,11 +69,13 @@ def main(arguments: Sequence[str]) -> int:
 def served(name: str, device: str, called: str | None = None) -> Served:
     """A model by its name, with its card; clients are told no path of this machine."""
     from unmask.serve.engine.work import Served
+    from unmask.serve.http.chat import template_of
 
-    card = describe(Known(name, "cache", locate(name))).get("card") or {}
+    place = locate(name)
+    card = describe(Known(name, "cache", place)).get("card") or {}
     model = replace(load(name, device=device_named(device)), name=called or short_names([name])[0])
     told = {key: FOLDERS.sub("", value) if isinstance(value, str) else value for key, value in card.items()}
-    return Served(model, told)
+    return Served(model, told, template_of(Path(place)))
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -99,26 +103,33 @@ def _serve(options: ServeOptions) -> None:
     import uvicorn
 
     from unmask.serve.http.app import create_app
+    from unmask.serve.http.connection import timed
 
     use_threads(options.threads)
-    token = _token(options)
+    tokens = _tokens(options)
     loopback = options.host == "localhost" or _is_loopback(options.host)
-    if not loopback and token is None:
+    if not loopback and not tokens:
         print(f"note: whoever reaches {options.host} can use this server; {TOKEN} sets a token", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     with _listening(options) as listening:  # before the models are read, which may take a while
         names = options.models or _boxed()
         called = zip(names, short_names(names), strict=True)
         models = [served(name, options.device, short) for name, short in called]
-        app = create_app(models, options.limits, token=token, hosts=(*LOOPBACK, options.host) if loopback else ())
+        app = create_app(models, options.limits, token=tokens, hosts=(*LOOPBACK, options.host) if loopback else ())
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=max(1, round(options.limits.grace_seconds)),
+            http=timed(options.limits),
+            timeout_keep_alive=math.ceil(options.limits.keep_alive_seconds),
+            # The engine tells everybody when the grace is over; this is for those who then do not listen.
+            timeout_graceful_shutdown=math.ceil(options.limits.grace_seconds) + LAST_SECONDS,
         )
-        _server(config, app, models, token).run(sockets=[listening])
+        _server(config, app, models, bool(tokens)).run(sockets=[listening])
+        fault = app.state.server.engine.fault
+        if fault is not None:
+            raise ValueError(f"the engine has failed with {type(fault).__name__}")
 
 
 def _listening(options: ServeOptions) -> socket.socket:
@@ -132,27 +143,26 @@ def _listening(options: ServeOptions) -> socket.socket:
         raise ValueError(f"{options.host}:{options.port} {what}; --port 0 takes a free port") from error
 
 
-def hello(address: str, models: Sequence[Served], token: str | None) -> str:
+def hello(address: str, models: Sequence[Served], token: bool) -> str:
     """What to open, and what to type."""
     model = models[0].model
     path, asked = "v1/unmask", f'{{"model": "{model.name}"}}'
     if model.layout == "wrapped":
         path, asked = "v1/completions", f'{{"model": "{model.name}", "prompt": "In the ", "max_tokens": 24}}'
     headers = "-H 'Content-Type: application/json'"
-    if token is not None:
+    if token:
         headers += f' -H "Authorization: Bearer ${TOKEN}"'
     return f"""serving {", ".join(one.model.name for one in models)} at {address}
 open it in a browser, or type
   curl {address}/{path} {headers} -d '{asked}'"""
 
 
-def _server(config: Any, app: FastAPI, models: Sequence[Served], token: str | None) -> Any:
+def _server(config: Any, app: FastAPI, models: Sequence[Served], token: bool) -> Any:
     """uvicorn's server, which says where it listens, and for which being asked to end is no failure."""
     import uvicorn
 
-    from unmask.serve.engine.job import Refused
-
-    engine = app.state.server.engine
+    server = app.state.server
+    engine = server.engine
 
     class UvicornServer(uvicorn.Server):
         @contextmanager
@@ -167,9 +177,9 @@ def _server(config: Any, app: FastAPI, models: Sequence[Served], token: str | No
         def _asked(self, number: int, frame: Any) -> None:
             if self.should_exit:
                 os._exit(128 + number)
-            engine.close()
+            engine.close(server.limits.grace_seconds)
             self.should_exit = True
-            if count := len(app.state.server.open):
+            if count := len(server.open):
                 what = "1 request" if count == 1 else f"{count} requests"
                 print(f"finishing {what}; a second signal ends at once", file=sys.stderr, flush=True)
 
@@ -177,23 +187,26 @@ def _server(config: Any, app: FastAPI, models: Sequence[Served], token: str | No
             await super().startup(sockets)
             if not self.started:
                 return
-            with suppress(Refused):  # it was asked to end already
-                for one in models:
-                    await asyncio.to_thread(engine.warm, one)
+            while not (server.warm.is_set() or engine.closing):
+                await asyncio.sleep(0.01)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
             print(hello(f"http://{host}:{port}", models, token), file=sys.stderr, flush=True)
 
+        async def on_tick(self, counter: int) -> bool:
+            # A supervisor starts it again.
+            return await super().on_tick(counter) or not engine.alive
+
     return UvicornServer(config)
 
 
-def _token(options: ServeOptions) -> str | None:
-    if options.token_file is not None:
-        token = Path(options.token_file).read_text(encoding="utf-8").split("\n")[0].strip()
-        if not token:
-            raise ValueError(f"--token-file {options.token_file}: its first line is empty")
-        return token
-    return os.environ.get(TOKEN) or None
+def _tokens(options: ServeOptions) -> list[str]:
+    if options.token_file is None:
+        return [os.environ[TOKEN]] if os.environ.get(TOKEN) else []
+    found = [line.strip() for line in Path(options.token_file).read_text(encoding="utf-8").split("\n")]
+    if not found[0]:
+        raise ValueError(f"--token-file {options.token_file}: its first line is empty")
+    return [token for token in found if token]
 
 
 def _is_loopback(host: str) -> bool:

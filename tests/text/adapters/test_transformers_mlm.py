@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import unmask
 from tests.helpers import generator
+from unmask.protocol import takes_lengths
 from unmask.text.adapters import look, recognise, transformers_mlm
 
 transformers = pytest.importorskip("transformers")
@@ -223,6 +224,20 @@ def test_padding_is_not_looked_at(tmp_path, kind):
     rows = torch.arange(7).expand(2, -1)
     with torch.no_grad():
         assert torch.allclose(by_rows(ids, rows), by_rows(padded, rows), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_sequences_of_several_lengths_share_a_call(tmp_path, kind):
+    checkpoint(tmp_path, kind)
+    denoiser = transformers_mlm.load(look(tmp_path)).denoiser
+    assert takes_lengths(denoiser)
+    tokens, lengths = canvas(denoiser), torch.tensor([9, 4, 1])
+    rows = torch.stack([torch.zeros_like(lengths), lengths - 1], 1)
+    with torch.no_grad():
+        together = denoiser(tokens, rows=rows, lengths=lengths)
+        for i, length in enumerate(lengths.tolist()):
+            alone = denoiser(tokens[i : i + 1, :length], rows=rows[i : i + 1])
+            assert torch.allclose(together[i : i + 1], alone, atol=1e-5)
 
 
 class TestBadInput:

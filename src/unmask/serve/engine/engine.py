@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time as clock
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from unmask.serve.engine.batch import Batch, Outcome, SharedState
 from unmask.serve.engine.forecast import Costs, begins, forecasts
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Key, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.shares import Times, admitted
 from unmask.serve.engine.work import Served, trial
 
 log = logging.getLogger("unmask.serve")
@@ -47,18 +48,18 @@ class Engine:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits, self.counts = limits or Limits(), Counts()
-        self.finished: Callable[[SequenceRun], None] = lambda one: None
+        self.finished: Callable[[SequenceRun, float], None] = lambda one, seconds: None
         self.fault: BaseException | None = None  # what has ended the thread, if anything has
         self._changed = threading.Condition()
         self._queue: deque[Job] = deque()
         self._jobs: set[Job] = set()  # accepted, and not finished
         self._closing = False
         self._batches: dict[Key, Batch] = {}
-        self._used: dict[str, float] = {}  # seconds of network calls that each client has had
+        self._times = Times()
         self._turn = 0
         self._costs = Costs()
         # Published by the engine's thread after each call, read by others.
-        self._left: list[int] = []  # calls that are left to each live sequence
+        self._left: list[tuple[object, int]] = []  # the request of each live sequence, and the calls that are left
         self._live: list[Key] = []  # the batches
         self.cache_bytes = 0
         self._thread = threading.Thread(target=self._guarded, name="unmask-engine", daemon=True)
@@ -83,8 +84,8 @@ class Engine:
             self.check_room()
             found = []
             for job in jobs:
-                waiting = [one.calls for other in self._queue for one in other.waiting]
-                mine = [one.calls for one in job.waiting]
+                waiting = [(other.request, [one.calls for one in other.waiting]) for other in self._queue]
+                mine = job.request, [one.calls for one in job.waiting]
                 begin = begins(self._left, self.limits.max_batch, waiting, mine, self.limits.share)
                 found.append(forecasts(job, begin, self._costs.of_round({*self._live, job.key})))
                 job.submitted = clock.perf_counter()
@@ -105,7 +106,7 @@ class Engine:
     def seconds_to_room(self) -> float:
         """About how long until the next place is free, and so one in the queue."""
         full = len(self._left) >= self.limits.max_batch
-        return (min(self._left) if full else 1) * self._costs.of_round(self._live)
+        return (min(calls for _, calls in self._left) if full else 1) * self._costs.of_round(self._live)
 
     def cancel(self, job: Job, index: int | None = None) -> None:
         """Forget a request, or one of its sequences: its place is free within one call."""
@@ -206,15 +207,10 @@ class Engine:
                     self._publish()
 
     def _next(self) -> Key:
-        """The batch of the client that has had the least time; of those, the one that was called the longest ago."""
-        clients = {key: {one.job.client for one in batch.sequences} for key, batch in self._batches.items()}
-        here = set().union(*clients.values())
-        least = min((self._used[one] for one in here if one in self._used), default=0.0)
-        # Whoever comes, or comes back, has no more to catch up than the others.
-        self._used = {one: max(self._used.get(one, least), least) for one in here}
-        return min(
-            self._batches, key=lambda key: (min(self._used[one] for one in clients[key]), self._batches[key].turn)
-        )
+        batches = {
+            key: ({one.job.client for one in batch.sequences}, batch.turn) for key, batch in self._batches.items()
+        }
+        return self._times.next(batches)
 
     def _sweep(self) -> None:
         """Take out whatever was cancelled."""
@@ -224,43 +220,19 @@ class Engine:
         self._queue = deque(job for job in self._queue if not job.cancelled)
 
     def _admit(self) -> None:
-        """Give places to those who wait: to the client with the fewest, and of its requests to the first.
-
-        A request has some of the places and never all. One who has none need not wait for others to end: there are a
-        few places beyond ``max_batch``.
-        """
+        """Give places to those who wait."""
         seated = [one for batch in self._batches.values() for one in batch.sequences]
-        places, requests = Counter(one.job.client for one in seated), Counter(one.job.request for one in seated)
-        total = len(seated)
-        waiting = list(self._queue)
-        while waiting:
-            job = min(waiting, key=lambda one: places[one.client])
-            room = self.limits.max_batch - total
-            if not places[job.client]:
-                room = max(room, min(1, self.limits.max_batch + self.limits.spare - total))
-            count = min(len(job.waiting), room, self.limits.share - requests[job.request])
-            if job.joint:  # they begin together, when there are enough places
-                count = len(job.waiting) if len(job.waiting) <= room or not total else 0
-            if count <= 0:
-                if room <= 0 or job.joint:
-                    return
-                waiting.remove(job)  # its request has its share
-                continue
+        for job, count in admitted(self._queue, seated, self.limits):
             newcomers = [one for one in (job.waiting.popleft() for _ in range(count)) if job.joint or one.wanted]
             try:
-                seats = self._seat(job, newcomers) if newcomers else 0
-            except Exception as error:
+                if newcomers:
+                    self._seat(job, newcomers)
+            except Exception as error:  # its state cannot be made
                 self._fail(job, error)
-                seats = 0
-            total += seats
-            places[job.client] += seats
-            requests[job.request] += seats
-            if not job.waiting or job.cancelled:
-                self._queue.remove(job)
-                waiting.remove(job)
+        self._queue = deque(job for job in self._queue if job.waiting and not job.cancelled)
 
-    def _seat(self, job: Job, newcomers: list[SequenceRun]) -> int:
-        """Put sequences into their batch; those with nothing to fill are done. The places they take."""
+    def _seat(self, job: Job, newcomers: list[SequenceRun]) -> None:
+        """Put sequences into their batch; those with nothing to fill are done."""
         index = torch.tensor([one.index for one in newcomers])
         shared = SharedState.of(job.work.sampler, job.state.take(index), newcomers)
         for one in newcomers:
@@ -273,7 +245,6 @@ class Engine:
             if job.key not in self._batches:
                 self._batches[job.key] = Batch(job.work.served, self.limits)
             self._batches[job.key].arriving.append(shared.part(going))
-        return len(going)
 
     def _call(self, key: Key) -> None:
         """One network call of a batch, and the news of it."""
@@ -286,14 +257,15 @@ class Engine:
             outcomes = [Outcome(one, 0, error=error) for one in batch.sequences]
             del self._batches[key]
         seconds = clock.perf_counter() - started
+        self._times.add([outcome.sequence.job.client for outcome in outcomes], seconds)
         if outcomes:
             self._costs.add(key, seconds)
-            self.counts.calls += len({outcome.call for outcome in outcomes})
-            self.counts.rows += len(outcomes)
+        counted = [outcome for outcome in outcomes if outcome.sequence.job.counted]
+        self.counts.calls += len({outcome.call for outcome in counted})
+        self.counts.rows += len(counted)
         for job, _ in {(outcome.sequence.job, outcome.call): None for outcome in outcomes}:
             job.calls += 1
         for outcome in outcomes:
-            self._used[outcome.sequence.job.client] += seconds / len(outcomes)
             self._tell_outcome(outcome)
         self._forget_empty()
 
@@ -311,17 +283,17 @@ class Engine:
             self._finish(one, outcome.tokens)
 
     def _finish(self, one: SequenceRun, tokens: list[int]) -> None:
+        seconds = clock.perf_counter() - one.started
         if one.job.counted:
             self.counts.sequences += 1
             self.counts.tokens += one.ncs
-            self.finished(one)
+            self.finished(one, seconds)
         with self._changed:  # a request is cancelled or done, never counted as both
             wanted = one.wanted
             one.job.unfinished.discard(one.index)
             if not one.job.unfinished:
                 self._jobs.discard(one.job)
         if wanted:
-            seconds = clock.perf_counter() - one.started
             self._tell(one.job, Done(one.index, tokens, one.made, one.ncs, one.job.calls, seconds))
 
     def _fail(self, job: Job, error: Exception) -> None:
@@ -346,7 +318,7 @@ class Engine:
 
     def _publish(self) -> None:
         seats = [one for batch in self._batches.values() for one in batch.sequences]
-        self._left = [max(one.calls - one.made, 1) for one in seats]
+        self._left = [(one.job.request, max(one.calls - one.made, 1)) for one in seats]
         self._live = list(self._batches)
         self.cache_bytes = sum(batch.bytes for batch in self._batches.values())
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import count
 
 from unmask.serve.engine.job import Forecast, Job, Key
 
@@ -32,23 +34,36 @@ class Costs:
 
 
 def begins(
-    left: Sequence[int], places: int, waiting: Sequence[int], mine: Sequence[int], share: int | None = None
+    live: Iterable[tuple[Hashable, int]],
+    places: int,
+    waiting: Iterable[tuple[Hashable, Sequence[int]]],
+    mine: tuple[Hashable, Sequence[int]],
+    share: int | None = None,
 ) -> list[int]:
     """The round in which each of mine gets a place, if places are given in order of arrival.
 
-    left: the calls that are left to those who have a place. waiting, mine: the calls of those who come after them.
-    share: how many of mine may have a place at the same time.
+    live: the requests that have places, and the calls that are left to each. waiting, mine: a request, and the calls of
+    its sequences. share: how many places a request may have.
     """
-    free, own = [*left, *[0] * (places - len(left))], [0] * (share or places)
-    heapq.heapify(free)
-    found = []
-    for number, calls in enumerate((*waiting, *mine)):
-        begin = heapq.heappop(free)
-        if number >= len(waiting):
-            begin = max(begin, heapq.heappop(own))
-            heapq.heappush(own, begin + calls)
-            found.append(begin)
-        heapq.heappush(free, begin + calls)
+    number = count()  # of those who begin, so that requests need no order
+    ends = [(calls, next(number), request) for request, calls in live]
+    heapq.heapify(ends)
+    held = Counter(request for *_, request in ends)
+    queue = [(request, deque(calls)) for request, calls in (*waiting, mine)]
+    found: list[int] = []
+    now = 0
+    while queue[-1][1]:
+        for request, calls in queue:
+            while calls and len(ends) < places and held[request] < (share or places):
+                held[request] += 1
+                if calls is queue[-1][1]:
+                    found.append(now)
+                heapq.heappush(ends, (now + calls.popleft(), next(number), request))
+            if len(ends) >= places:
+                break
+        if queue[-1][1]:
+            now, _, request = heapq.heappop(ends)
+            held[request] -= 1
     return found
 
 

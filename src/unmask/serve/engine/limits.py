@@ -26,7 +26,7 @@ class Limits:
     """Steps of a sampler."""
     max_work: int = 2**24
     """Network calls times length, added up over the sequences of one request."""
-    max_positions: int = 2**13
+    max_positions: int = 2**11
     """Positions that one network call computes; a pass over more is several calls. One sequence is never divided."""
     max_body_bytes: int = 1_000_000
     """Bytes of a request."""

@@ -28,6 +28,7 @@ class Served:
 
     model: Model
     card: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None  # Jinja, as checkpoints of the Hugging Face hub have it
 
     @cached_property
     def network(self) -> Any:

@@ -6,7 +6,8 @@ import asyncio
 import time as clock
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -21,15 +22,18 @@ from unmask.serve.engine.job import Refused
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served, Work
 from unmask.serve.http import metrics, openai, transcript
-from unmask.serve.http.exchange import EventStream, Exchange, unless_gone
-from unmask.serve.http.middleware import AccessMiddleware
-from unmask.serve.http.openai import Completion
+from unmask.serve.http.chat import chat_completion
+from unmask.serve.http.exchange import EventStream, Exchange, error_of, unless_gone
+from unmask.serve.http.metrics import Metrics
+from unmask.serve.http.middleware import CLIENT, AccessMiddleware
+from unmask.serve.http.openai import Choices, Shape
 from unmask.serve.http.page import add_page
-from unmask.serve.http.request import ApiError, Prompt, completion_works, find, recorded, unmask_work
-from unmask.serve.http.schemas import RESPONSES, CompletionRequest, UnmaskRequest, error_body
+from unmask.serve.http.request import ApiError, completion_works, find, recorded, unmask_work
+from unmask.serve.http.schemas import RESPONSES, ChatRequest, CompletionRequest, UnmaskRequest, error_body
 
 T = TypeVar("T")
 GONE = 499  # nobody reads it
+PREPARING = 2  # threads
 
 
 class Service:
@@ -43,7 +47,25 @@ class Service:
             raise ValueError(f"two models have one name: {', '.join(one.model.name for one in served)}")
         self.limits, self.engine = limits, Engine(limits)
         self.open: set[Exchange] = set()  # requests whose last byte is not sent
+        self.warm = asyncio.Event()  # every model has been called once
         self.created = int(clock.time())
+        # Texts are tokenized and plans drawn beside the event loop, by few, so that it stays quick.
+        self.threads = ThreadPoolExecutor(PREPARING, "unmask-prepare")
+
+    async def warm_up(self) -> None:
+        """Call every model once."""
+        with suppress(Refused):  # it was asked to end already
+            for one in self.models.values():
+                await asyncio.to_thread(self.engine.warm, one)
+            if self.engine.alive:
+                self.warm.set()
+
+    @property
+    def status(self) -> str:
+        """Whether requests are taken: ok, or why not."""
+        if not self.engine.alive:
+            return "the engine has failed"
+        return "shutting down" if self.engine.closing else "ok"
 
     def listed(self, name: str) -> dict[str, Any]:
         """A model as /v1/models tells of it."""
@@ -66,15 +88,17 @@ class Service:
         }
         return {"id": name, "object": "model", "created": self.created, "owned_by": "unmask", "unmask": about}
 
-    async def begin(self, make: Callable[[], Sequence[Work]], *, watched: bool) -> Exchange:
+    async def begin(
+        self, make: Callable[[], Sequence[Work]], *, watched: bool, client: str = "", top: int = 0
+    ) -> Exchange:
         """Take a request, or refuse it. Whoever is slow to read its answer counts as if it were still waiting."""
         if len(self.open) >= self.limits.max_queue + self.limits.max_batch:
             self.engine.counts.refused += 1
-            raise Refused(f"{len(self.open)} requests are under way", 1)
-        exchange = Exchange(self.engine, watched=watched)
+            raise Refused(f"{len(self.open)} requests are under way", self.engine.seconds_to_room())
+        exchange = Exchange(self.engine, watched=watched, client=client, top=top)
         self.open.add(exchange)
         try:
-            await exchange.open(make)
+            await exchange.open(make, self.threads)
         except BaseException:
             self.end(exchange)
             raise
@@ -85,7 +109,7 @@ class Service:
         self.open.discard(exchange)
 
     def stream(self, exchange: Exchange, events: AsyncIterator[str]) -> Response:
-        return EventStream(events, lambda: self.end(exchange), self.limits.patience_seconds)
+        return EventStream(events, lambda: self.end(exchange))
 
     async def answer(self, exchange: Exchange, request: Request, made: Awaitable[T]) -> T | None:
         """A plain answer, or None if the client has gone."""
@@ -98,7 +122,9 @@ class Service:
         """Fill a canvas: a plain answer or a stream."""
         started = clock.perf_counter()
         watched = body.stream or body.trace
-        exchange = await self.begin(lambda: [unmask_work(self.models, body, self.limits)], watched=watched)
+        exchange = await self.begin(
+            lambda: [unmask_work(self.models, body, self.limits)], watched=watched, client=request.scope[CLIENT]
+        )
         (work,) = exchange.works
         about = {"id": f"unmask-{uuid.uuid4().hex}", "model": work.model.name}
         if body.stream:
@@ -113,44 +139,64 @@ class Service:
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """OpenAI's completions."""
+        if body.echo and body.logprobs is not None and body.stream:
+            raise ApiError(400, "the logprobs of an echoed prompt are not streamed", param="stream")
+        if body.logprobs and (body.predictor != "first-order" or (body.sampler or "").startswith("published")):
+            says = "logprobs above 0 are for first-order predictors, which draw from what one call says"
+            raise ApiError(400, says, param="logprobs")
+        if body.logprobs and (body.presence_penalty or body.frequency_penalty):
+            raise ApiError(400, "logprobs above 0 do not go with penalties", param="logprobs")
+        return await self._chosen(body, request, "cmpl", "text_completion", (openai.text_choice, openai.text_choice))
+
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
+        """OpenAI's chat: the messages as the model's template writes them, and a completion of that."""
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        plain = chat_completion(find(self.models, body.model), body)
+        return await self._chosen(plain, request, "chatcmpl", kind, (openai.chat_choice, openai.chat_delta))
+
+    async def _chosen(
+        self, body: CompletionRequest, request: Request, name: str, kind: str, shapes: tuple[Shape, Shape]
+    ) -> Response:
         stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-        prompts: list[Prompt] = []
+        found: list[Choices] = []
 
         def make() -> list[Work]:
-            prompted = completion_works(self.models, body, self.limits)
-            prompts.extend(prompt for prompt, _ in prompted)
-            return [work for _, work in prompted]
+            prompts = completion_works(self.models, body, self.limits)
+            found.append(Choices(prompts, body.n or 1, stops, body.logprobs, echo=bool(body.echo)))
+            return found[0].works
 
-        exchange = await self.begin(make, watched=bool(body.stream or stops))
-        works, echo = exchange.works, bool(body.echo)
-        completions = [
-            Completion(work, i, prompt, body.suffix or "", stops)
-            for prompt, work in zip(prompts, works, strict=True)
-            for i in range(work.number)
-        ]
+        watched = bool(body.stream or stops or body.logprobs is not None)
+        client = request.scope[CLIENT]
+        exchange = await self.begin(make, watched=watched, client=client, top=body.logprobs or 0)
         head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
+            "id": f"{name}-{uuid.uuid4().hex}",
+            "object": kind,
             "created": int(clock.time()),
             "model": body.model,
             "system_fingerprint": f"unmask-{unmask.__version__}",
         }
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            return self.stream(exchange, openai.streamed(exchange, completions, head, echo=echo, with_usage=usage))
-        made = await self.answer(exchange, request, openai.collected(exchange, completions, echo))
+            return self.stream(exchange, openai.streamed(exchange, found[0], shapes[1], head, with_usage=usage))
+        made = await self.answer(exchange, request, openai.collected(exchange, found[0], shapes[0]))
         if made is None:
             return Response(status_code=GONE)
-        return JSONResponse(head | made | {"unmask": {"seed": works[0].seed}})
+        seed = found[0].works[0].seed if found[0].works else body.seed
+        return JSONResponse(head | made | {"unmask": {"seed": seed}})
 
 
 def create_app(
-    served: Sequence[Served], limits: Limits | None = None, *, token: str | None = None, hosts: Sequence[str] = ()
+    served: Sequence[Served],
+    limits: Limits | None = None,
+    *,
+    token: str | Sequence[str] | None = None,
+    hosts: Sequence[str] = (),
 ) -> FastAPI:
     """The application; ``app.state.server`` has the engine.
 
-    token: a bearer token that everything but the page and /health needs. hosts: the only names that it answers to, for
-    a server on the loopback, where a web page elsewhere may have a name that points to it.
+    token: a bearer token that everything but the page and the probes needs; of several, each is a client's own.
+    hosts: the only names that it answers to, for a server on the loopback, where a web page elsewhere may have a name
+    that points to it.
     """
     limits = limits or Limits()
     server = Service(served, limits)
@@ -158,8 +204,11 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         server.engine.start()
+        warming = asyncio.create_task(server.warm_up())
         yield
         await asyncio.to_thread(server.engine.stop, 0.0 if server.engine.closing else limits.grace_seconds)
+        await warming
+        server.threads.shutdown(wait=False)
 
     app = FastAPI(
         title="unmask",
@@ -169,8 +218,9 @@ def create_app(
         redoc_url=None,
         description="Masked (diffusion) models of discrete data: completions, infilling, any canvas with holes.",
     )
-    app.state.server, app.state.requests = server, metrics.RequestCounts()
-    app.add_middleware(AccessMiddleware, limits=limits, token=token, hosts=hosts, requests=app.state.requests)
+    app.state.server, app.state.metrics = server, Metrics(server.engine)
+    tokens = [token] if isinstance(token, str) else token or ()
+    app.add_middleware(AccessMiddleware, limits=limits, tokens=tokens, hosts=hosts, metrics=app.state.metrics)
     _handle_errors(app)
     _add_api(app, server)
     add_page(app)
@@ -185,21 +235,27 @@ def _handle_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
         retry = {"Retry-After": str(error.retry_after)}
-        return JSONResponse(error_body(503, str(error), None, "overloaded"), 503, headers=retry)
+        return JSONResponse(error_of(error), 503, headers=retry)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         if not request.headers.get("content-type", "").startswith("application/json"):
             first = {"loc": (), "msg": "the body must be JSON, with Content-Type: application/json", "type": "no_json"}
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        # Of a field with several kinds the place goes on with the kind; only what a client wrote is told.
+        place = [str(part) for part in first["loc"] if part != "body"]
+        where = ".".join(place[:1] if first["type"] == "value_error" else place)
         where = where.encode(errors="backslashreplace").decode()  # a name may have half of a surrogate pair
-        says = f"{where}: {first['msg']}" if where else str(first["msg"])
+        says = str(first["msg"]).removeprefix("Value error, ")
+        says = f"{where}: {says}" if where else says
         return JSONResponse(error_body(422, says, where or None, str(first["type"])), 422)
 
     async def other(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return JSONResponse(error_body(error.status_code, str(error.detail)), error.status_code, headers=error.headers)
+        says = str(error.detail)
+        if error.status_code == 404 and request.url.path.startswith("/v1/") and says == "Not Found":
+            says = "there is no such endpoint here: texts are made by /v1/completions, /v1/chat/completions, /v1/unmask"
+        return JSONResponse(error_body(error.status_code, says), error.status_code, headers=error.headers)
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(Refused, refused)
@@ -227,13 +283,36 @@ def _add_api(app: FastAPI, server: Service) -> None:
     async def complete(body: CompletionRequest, request: Request) -> Response:
         return await server.complete(body, request)
 
-    @app.get("/health", responses={503: {"description": "It is shutting down"}}, summary="Whether requests are taken")
-    async def health() -> Response:
+    @app.post("/v1/chat/completions", responses=RESPONSES, summary="OpenAI's chat, of a model with a chat template")
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        return await server.chat(body, request)
+
+    _add_probes(app, server)
+
+
+def _add_probes(app: FastAPI, server: Service) -> None:
+    ends: dict[int | str, dict[str, Any]] = {503: {"description": "It is shutting down, or has failed"}}
+
+    def about(status: str) -> Response:
         engine = server.engine
-        state = "shutting down" if engine.closing else "ok"
-        about = {"status": state, "queued": engine.queued, "live": engine.live}
-        return JSONResponse(about, 503 if engine.closing else 200)
+        told = {"status": status, "queued": engine.queued, "live": engine.live}
+        return JSONResponse(told, 200 if status == "ok" else 503)
+
+    @app.get("/health", responses=ends, summary="Whether requests are taken")
+    async def health() -> Response:
+        return about(server.status)
+
+    @app.get(
+        "/readyz", responses={503: {"description": "Not yet, or no longer"}}, summary="Whether to send it requests"
+    )
+    async def ready() -> Response:
+        warming = server.status == "ok" and not server.warm.is_set()
+        return about("warming up" if warming else server.status)
+
+    @app.get("/livez", responses={503: {"description": "Start it again"}}, summary="Whether it works at all")
+    async def live() -> Response:
+        return about("ok" if server.engine.alive else server.status)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses={401: RESPONSES[401]}, summary="For Prometheus")
     async def measured() -> Response:
-        return PlainTextResponse(metrics.text(server.engine, app.state.requests), media_type=metrics.TYPE)
+        return PlainTextResponse(app.state.metrics.text(), media_type=metrics.TYPE)

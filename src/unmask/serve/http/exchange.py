@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 
 from unmask.serve.engine.engine import Engine
-from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job
+from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Refused
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Work
-from unmask.serve.http.request import ApiError
+from unmask.serve.http.request import ApiError, named
+from unmask.serve.http.schemas import error_body
 
 T = TypeVar("T")
-log = logging.getLogger("unmask.serve")
 
 
 class Exchange:
     """A request's jobs, from admission to the last event; ``close`` frees whatever they still hold."""
 
-    def __init__(self, engine: Engine, *, watched: bool) -> None:
-        self.engine, self.watched = engine, watched
+    def __init__(self, engine: Engine, *, watched: bool, client: str = "", top: int = 0) -> None:
+        self.engine, self.watched, self.client, self.top = engine, watched, client, top
         self.jobs: list[Job] = []
         self.forecasts: list[list[Forecast]] = []
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._done: set[tuple[int, int]] = set()
 
-    async def open(self, make: Callable[[], Sequence[Work]]) -> None:
+    async def open(self, make: Callable[[], Sequence[Work]], threads: Executor | None = None) -> None:
         """Make the works and begin them, off the event loop; enter the queue with all of them or with none."""
         self.engine.check_room()
         loop = asyncio.get_running_loop()
@@ -42,15 +42,15 @@ class Exchange:
             return tell
 
         def prepared() -> list[Job]:
-            jobs = [Job(work, teller(i), watched=self.watched) for i, work in enumerate(make())]
-            for job in jobs:
-                check_size(job, self.engine.limits)
+            how: dict[str, Any] = {"watched": self.watched, "client": self.client, "request": self, "top": self.top}
+            jobs = [Job(work, teller(i), **how) for i, work in enumerate(make())]
+            check_size(jobs, self.engine.limits)
             return jobs
 
         try:
-            jobs = await asyncio.to_thread(prepared)
+            jobs = await loop.run_in_executor(threads, prepared)
         except ValueError as error:  # a sampler that cannot do what is asked
-            raise ApiError(400, str(error)) from error
+            raise ApiError(400, str(error), param=named(str(error))) from error
         self.forecasts = self.engine.submit_all(jobs)
         self.jobs = jobs
 
@@ -63,6 +63,8 @@ class Exchange:
         while len(self._done) < sum(work.number for work in self.works):
             number, event = await self._events.get()
             if isinstance(event, Failed):
+                if isinstance(event.error, Refused):  # the server ends
+                    raise event.error
                 raise ApiError(500, f"the model failed with {type(event.error).__name__}", code="model_error")
             if isinstance(event, Done):
                 self._done.add((number, event.index))
@@ -80,30 +82,15 @@ class Exchange:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; ``close`` is called when the last is sent, the client goes, or it has not read for long."""
+    """Server-sent events; ``close`` is called when the last is sent, or the client goes."""
 
-    def __init__(self, events: AsyncIterator[str], close: Callable[[], None], patience: float) -> None:
+    def __init__(self, events: AsyncIterator[str], close: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self.close, self.patience = close, patience
+        self.close = close
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        given_up = False
-
-        async def patient(message: Any) -> None:
-            nonlocal given_up
-            try:
-                async with asyncio.timeout(self.patience):
-                    await send(message)
-            except TimeoutError:
-                given_up = True
-                raise
-
         try:
-            await super().__call__(scope, receive, patient)
-        except Exception:
-            if not given_up:
-                raise
-            log.warning("a client read nothing for %g seconds and was given up", self.patience)
+            await super().__call__(scope, receive, send)
         finally:
             self.close()
 
@@ -113,13 +100,24 @@ def sse(data: dict[str, Any], name: str | None = None) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n" if name else f"data: {json.dumps(data)}\n\n"
 
 
-def check_size(job: Job, limits: Limits) -> None:
-    """Refuse a request of which one call would answer with more numbers than the server has room for."""
-    rows = job.widest * (job.work.number if job.joint else 1)
-    vocab_size = job.work.model.denoiser.vocab_size
-    if rows * vocab_size > limits.max_logits:
-        says = f"one network call would answer for {rows} positions with {vocab_size} numbers each"
-        raise ApiError(400, f"{says}, and may with at most {limits.max_logits} in all: take more steps", param="steps")
+def error_of(error: ApiError | Refused) -> dict[str, Any]:
+    """What a stream says in place of the rest of its answer."""
+    return error.body if isinstance(error, ApiError) else error_body(503, str(error), None, "overloaded")
+
+
+def check_size(jobs: Sequence[Job], limits: Limits) -> None:
+    """Refuse a request of which one call would answer with too many numbers, or all together compute too much."""
+    for job in jobs:
+        rows = job.widest * (job.work.number if job.joint else 1)
+        vocab_size = job.work.model.denoiser.vocab_size
+        if rows * vocab_size > limits.max_logits:
+            says = f"one network call would answer for {rows} positions with {vocab_size} numbers each"
+            says += f", and may with at most {limits.max_logits} in all: take more steps"
+            raise ApiError(400, says, param="steps")
+    cost = sum(job.cost for job in jobs)
+    if cost > limits.max_work:
+        says = f"network calls times length come to {cost} over all sequences: this server takes at most"
+        raise ApiError(400, f"{says} {limits.max_work}; ask for fewer sequences, shorter ones or fewer steps")
 
 
 async def unless_gone(receive: Callable[[], Awaitable[Any]], answer: Awaitable[T]) -> T | None:

@@ -1,7 +1,8 @@
-"""What every request passes: the token, the size of its body, the headers of every answer, and no traceback."""
+"""What every request passes: the token, the size of its body, times, the headers of every answer, and no traceback."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -11,12 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from unmask.serve.engine.limits import Limits
-from unmask.serve.http.metrics import RequestCounts
+from unmask.serve.http.metrics import Metrics
 from unmask.serve.http.schemas import error_body
 
 log = logging.getLogger("unmask.serve")
-PATHS = ("/", "/health", "/metrics", "/openapi.json", "/pictures", "/v1/completions", "/v1/models", "/v1/unmask")
-OPEN = ("/", "/health", "/openapi.json")  # without a token: they tell nothing of models or clients
+OPEN = ("/", "/health", "/livez", "/readyz", "/openapi.json")  # without a token: they tell nothing of models or clients
+PATHS = (*OPEN, "/metrics", "/pictures", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/unmask")
+CLIENT = "unmask.client"  # the key of a scope under which it is said whose request this is
 HEADERS = [
     (b"content-security-policy", b"default-src 'self'"),
     (b"x-content-type-options", b"nosniff"),
@@ -25,18 +27,23 @@ HEADERS = [
 ]
 
 
-class TooLarge(Exception):
-    """A body of more bytes than the limit."""
+class Unread(Exception):
+    """A body that is not read to its end: the status, what to say, and perhaps a header."""
+
+    def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, (*headers, _CLOSE)
 
 
 class AccessMiddleware:
-    """An ASGI application around another."""
+    """An ASGI application around another. tokens: any of them opens it; with several, each is a client."""
 
     def __init__(
-        self, app: Any, *, limits: Limits, token: str | None, hosts: Sequence[str], requests: RequestCounts
+        self, app: Any, *, limits: Limits, tokens: Sequence[str], hosts: Sequence[str], metrics: Metrics
     ) -> None:
-        self.app, self.limits, self.requests = app, limits, requests
-        self.token, self.hosts = None if token is None else token.encode(), hosts
+        self.app, self.limits, self.metrics, self.hosts = app, limits, metrics, hosts
+        self.tokens = [token.encode() for token in tokens]
+        self.reading = 0  # bodies
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -63,45 +70,69 @@ class AccessMiddleware:
                 await answer(*refusal)
             else:
                 await self.app(scope, await self._read(scope, receive), sending)
-        except TooLarge:
-            await answer(413, f"a body has at most {self.limits.max_body_bytes} bytes here", _CLOSE)
+        except Unread as error:
+            await answer(error.status, error.message, *error.headers)
+        except asyncio.CancelledError:  # the server ends, and waits no longer
+            if status:
+                raise
+            await answer(503, "the server is shutting down", (b"retry-after", b"10"), _CLOSE)
         except Exception as error:
             # The message may quote a prompt, so it is neither logged nor sent.
             log.error("%s %s failed: %s", scope["method"], _path(scope), type(error).__name__)
             if not status:
                 await answer(500, f"the server failed with {type(error).__name__}")
         finally:
-            self.requests.add(_path(scope), status, clock.perf_counter() - started)
+            self.metrics.answered(_path(scope), status, clock.perf_counter() - started)
 
     async def _read(self, scope: Any, receive: Any) -> Any:
         """The body, read as far as it may be long, as something to receive; what comes after it comes as it came."""
         if scope["method"] != "POST":
             return receive
-        messages: list[Any] = []
-        read = 0
-        while not messages or (messages[-1]["type"] == "http.request" and messages[-1].get("more_body")):
-            messages.append(await receive())
-            read += len(messages[-1].get("body", b""))
-            if read > self.limits.max_body_bytes:
-                raise TooLarge
+        if self.reading >= self.limits.max_queue + self.limits.max_batch:
+            raise Unread(503, f"{self.reading} requests are being read", (b"retry-after", b"1"))
+        self.reading += 1
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                messages = await self._messages(receive)
+        except TimeoutError:
+            raise Unread(408, f"the body was not there after {self.limits.body_seconds:g} seconds") from None
+        finally:
+            self.reading -= 1
 
         async def replayed() -> Any:
             return messages.pop(0) if messages else await receive()
 
         return replayed
 
+    async def _messages(self, receive: Any) -> list[Any]:
+        messages: list[Any] = []
+        read = 0
+        while not messages or (messages[-1]["type"] == "http.request" and messages[-1].get("more_body")):
+            messages.append(await receive())
+            read += len(messages[-1].get("body", b""))
+            if read > self.limits.max_body_bytes:
+                raise Unread(413, f"a body has at most {self.limits.max_body_bytes} bytes here")
+        return messages
+
     def _refusal(self, scope: Any) -> tuple[Any, ...] | None:
-        """Why a request is refused before anybody looks at it."""
+        """Why a request is refused before anybody looks at it.
+
+        A client is known by its token, where there are several, or else by its address, which may be a proxy's.
+        """
         headers = dict(scope["headers"])
         host = _host(headers.get(b"host", b""))
         if self.hosts and host not in self.hosts:
             return 421, f"this server does not answer to {host!r}"
+        scope[CLIENT] = (scope.get("client") or ("",))[0]
         shown = scope["path"].startswith(("/web/", "/pictures/"))  # pictures are for whoever previews a link
         closed = scope["path"] not in OPEN and not shown
-        if self.token is not None and closed:
+        if self.tokens and closed:
             given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, b"Bearer " + self.token):
+            fits = [hmac.compare_digest(given, b"Bearer " + token) for token in self.tokens]
+            if not any(fits):
                 return 401, "the Authorization header must be Bearer and the server's token", _CHALLENGE
+            if len(self.tokens) > 1:
+                scope[CLIENT] = f"token {fits.index(True)}"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.limits.max_body_bytes:
             return 413, f"a body has at most {self.limits.max_body_bytes} bytes here", _CLOSE

@@ -7,13 +7,19 @@ answer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import itertools
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
-from unmask.serve.engine.job import Change, Done, Filled
+from unmask.serve.engine.job import Change, Done, Filled, Refused
 from unmask.serve.engine.work import Work
-from unmask.serve.http.exchange import Exchange, sse
-from unmask.serve.http.request import ApiError, Prompt
+from unmask.serve.http.exchange import Exchange, error_of, sse
+from unmask.serve.http.request import ApiError, Prompted
+from unmask.text.blanks import Blanks
+from unmask.text.model import Model
+
+LEAST = -9999.0  # the logarithm of a probability of zero: JSON has no infinity
 
 
 def first_stop(text: str, stops: Sequence[str]) -> int | None:
@@ -33,28 +39,59 @@ def held_back(text: str, stops: Sequence[str]) -> int:
     return longest
 
 
+Scores = tuple[int, float, tuple[tuple[int, float], ...]]
+"""A token, its log-probability, and the likeliest ids with theirs."""
+
+
 class Completion:
     """One choice: its tokens as they come, its text as far as it is settled."""
 
-    def __init__(self, work: Work, index: int, prompt: Prompt, suffix: str, stops: Sequence[str]) -> None:
-        self.work, self.index, self.stops = work, index, [stop for stop in stops if stop]
-        self.prompt, self.suffix = prompt, suffix
+    def __init__(self, prompted: Prompted, index: int, stops: Sequence[str] = (), logprobs: int | None = None) -> None:
+        self.prompted, self.index, self.logprobs = prompted, index, logprobs
+        self.stops = [stop for stop in stops if stop]
+        self.work, self.model = prompted.work, prompted.served.model
+        self.prompt, self.suffix = prompted.prompt, prompted.suffix
         self.text, self.finish_reason, self.completion_tokens = "", "", 0
         self.ended: Filled | Done | None = None  # the event that finished it
-        mask_id = work.model.denoiser.mask_id
-        self._ids: list[int | None] = [None if i == mask_id else i for i in work.canvas]
+        canvas = self.work.canvas if self.work is not None else ()
+        mask_id = self.model.denoiser.mask_id
+        self._ids: list[int | None] = [None if i == mask_id else i for i in canvas]
         holes = [i for i, token in enumerate(self._ids) if token is None]
         self._first, self._end = (holes[0], holes[-1] + 1) if holes else (len(self._ids), len(self._ids))
-        self._settled, self._sent = self._first, 0
+        self._settled, self._sent, self._told = self._first, 0, self._first
+        self._scores: dict[int, Scores] = {}  # by position
+        self._given: dict[int, Scores] = {}  # of the prompt
+        if self.work is None:
+            self.finish_reason = "length"
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self._ids) - self.work.holes
+        if self.work is not None:
+            return len(self._ids) - self.work.holes
+        return len(self.prompted.score.canvas) if self.prompted.score is not None else 0
 
     @property
     def echoed(self) -> str:
         """The prompt as text."""
-        return self.prompt if isinstance(self.prompt, str) else self.work.model.written(self.prompt)
+        return self.prompt if isinstance(self.prompt, str) else self.model.written(self.prompt)
+
+    def score(self, change: Change) -> None:
+        """What the model says of a part of the prompt."""
+        self._given |= scores(change)
+
+    def told(self, *, echo: bool = False) -> dict[str, Any] | None:
+        """OpenAI's logprobs of the tokens that have been settled since the last time, with ``echo`` of the prompt's."""
+        if self.logprobs is None:
+            return None
+        end = self._first + self.completion_tokens if self.finished else self._settled
+        positions, self._told = range(self._told, end), max(end, self._told)
+        found = [self._given[i] for i in sorted(self._given)] if echo else []
+        found += [self._scores[i] for i in positions if i in self._scores]
+        at = 0 if echo else len(self.echoed) + sum(map(len, self._written(range(self._first, positions.start))))
+        return logprobs(self.model, found, self.logprobs, at)
+
+    def _written(self, positions: Iterable[int]) -> list[str]:
+        return [piece(self.model, self._scores[i][0]) for i in positions if i in self._scores]
 
     @property
     def finished(self) -> bool:
@@ -66,10 +103,12 @@ class Completion:
             self._ids[position] = None
         for position, token in zip(change.positions, change.tokens, strict=True):
             self._ids[position] = token
+        if self.logprobs is not None:
+            self._scores |= scores(change)
 
     def news(self) -> str:
         """What has been settled since the last time."""
-        if not self.work.settles:
+        if self.work is None or not self.work.settles:
             return ""
         settled = self._settled
         while settled < self._end and self._ids[settled] is not None:
@@ -95,8 +134,8 @@ class Completion:
         stop = first_stop(text, self.stops)
         if stop is not None:
             return self._finish(text[:stop], "stop", self._tokens_to_stop(self._end))
-        eos, ids = self.work.model.tokenizer.eos_id, done.tokens[self._first : self._end]
-        ended = self.work.model.layout == "rows" and eos is not None and eos in ids
+        eos, ids = self.model.tokenizer.eos_id, done.tokens[self._first : self._end]
+        ended = self.model.layout == "rows" and eos is not None and eos in ids
         return self._finish(text, "stop" if ended else "length", len(ids))
 
     def _finish(self, text: str, reason: str, tokens: int) -> str:
@@ -105,13 +144,17 @@ class Completion:
 
     def _whole(self, tokens: Sequence[int]) -> str:
         if isinstance(self.prompt, list):
-            return self.work.model.written(tokens[self._first : self._end])
-        text = self.work.model.texts([tokens], self.work.blanks)[0]
+            return self.model.written(tokens[self._first : self._end])
+        text = self.model.texts([tokens], self._blanks)[0]
         return text[len(self.prompt) : len(text) - len(self.suffix)]
+
+    @property
+    def _blanks(self) -> Blanks | None:
+        return None if self.work is None else self.work.blanks
 
     def _up_to(self, end: int) -> str:
         """The text of the first tokens of the completion: a beginning of the whole, but for its last character."""
-        model, blanks = self.work.model, self.work.blanks
+        model, blanks = self.model, self._blanks
         if model.tokenizer.kind in ("selfies", "levels"):
             return ""  # molecules are translated, and images laid out, as a whole
         written = model.written([token for token in self._ids[self._first : end] if token is not None])
@@ -133,61 +176,136 @@ class Completion:
         return low - self._first
 
 
-def usage(completions: Sequence[Completion]) -> dict[str, int]:
-    """Tokens: each prompt once, every choice's completion."""
-    prompts = sum(completion.prompt_tokens for completion in completions if completion.index == 0)
-    made = sum(completion.completion_tokens for completion in completions)
-    return {"prompt_tokens": prompts, "completion_tokens": made, "total_tokens": prompts + made}
+class Choices:
+    """The choices of a request, and whose each of the engine's events is."""
+
+    def __init__(
+        self, prompts: Sequence[Prompted], number: int, stops: Sequence[str], logprobs: int | None, *, echo: bool
+    ) -> None:
+        self.echo, self.all, self.works = echo, list[Completion](), list[Work]()
+        self._scored: dict[int, list[Completion]] = {}  # by the number of a work
+        self._first: dict[int, int] = {}  # by the number of a work: its first choice
+        for prompted in prompts:
+            mine = [Completion(prompted, i, stops, logprobs) for i in range(number)]
+            if prompted.score is not None:
+                self._scored[len(self.works)] = mine
+                self.works.append(prompted.score)
+            if prompted.work is not None:
+                self._first[len(self.works)] = len(self.all)
+                self.works.append(prompted.work)
+            self.all += mine
+
+    def progress(self, exchange: Exchange, number: int, event: Filled | Done) -> tuple[int, str] | None:
+        """Which choice an event is for, and what it adds to its text; one that stops gives its place away."""
+        if number in self._scored:
+            if isinstance(event, Filled):
+                for one in self._scored[number]:
+                    one.score(event.change)
+            return None
+        index = self._first[number] + event.index
+        one = self.all[index]
+        if one.ended is not None:
+            return index, ""
+        if isinstance(event, Done):
+            text = one.done(event)
+        else:
+            one.fill(event.change)
+            text = one.news()
+            if one.finished:
+                exchange.end(number, event.index)
+        if one.finished:
+            one.ended = event
+        return index, text
+
+    def usage(self) -> dict[str, int]:
+        """Tokens: each prompt once, every choice's completion."""
+        prompts = sum(one.prompt_tokens for one in self.all if one.index == 0)
+        made = sum(one.completion_tokens for one in self.all)
+        return {"prompt_tokens": prompts, "completion_tokens": made, "total_tokens": prompts + made}
 
 
-async def collected(exchange: Exchange, completions: Sequence[Completion], echo: bool) -> dict[str, Any]:
+Shape = Callable[[Completion, int, str, bool], dict[str, Any]]
+"""A choice of an answer: of this completion, with this index and text, as a chunk of a stream or whole."""
+
+
+async def collected(exchange: Exchange, choices: Choices, shape: Shape) -> dict[str, Any]:
     """A plain answer."""
     async for number, event in exchange.events():
-        progress(exchange, completions, number, event)
-    choices = [_choice(one, i, (one.echoed if echo else "") + one.text) for i, one in enumerate(completions)]
-    return {"choices": choices, "usage": usage(completions)}
+        choices.progress(exchange, number, event)
+    texts = [(one.echoed if choices.echo else "") + one.text for one in choices.all]
+    made = [shape(one, i, text, choices.echo) for i, (one, text) in enumerate(zip(choices.all, texts, strict=True))]
+    return {"choices": made, "usage": choices.usage()}
 
 
 async def streamed(
-    exchange: Exchange, completions: Sequence[Completion], head: dict[str, Any], *, echo: bool, with_usage: bool
+    exchange: Exchange, choices: Choices, shape: Shape, head: dict[str, Any], *, with_usage: bool
 ) -> AsyncIterator[str]:
     """The chunks of a stream."""
     more = {"usage": None} if with_usage else {}
-    for i, one in enumerate(completions if echo else ()):
-        yield sse(head | {"choices": [_choice(one, i, one.echoed)]} | more)
+    for i, one in enumerate(choices.all if choices.echo else ()):
+        yield sse(head | {"choices": [shape(one, i, one.echoed, False)]} | more)
     try:
         async for number, event in exchange.events():
-            i, text = progress(exchange, completions, number, event)
-            if text or completions[i].ended is event:
-                yield sse(head | {"choices": [_choice(completions[i], i, text)]} | more)
-    except ApiError as error:
-        yield sse(error.body)
+            i, text = choices.progress(exchange, number, event) or (0, "")
+            if text or choices.all[i].ended is event:
+                yield sse(head | {"choices": [shape(choices.all[i], i, text, False)]} | more)
+    except (ApiError, Refused) as error:
+        yield sse(error_of(error))
         return
     if with_usage:
-        yield sse(head | {"choices": [], "usage": usage(completions)})
+        yield sse(head | {"choices": [], "usage": choices.usage()})
     yield "data: [DONE]\n\n"
 
 
-def progress(
-    exchange: Exchange, completions: Sequence[Completion], number: int, event: Filled | Done
-) -> tuple[int, str]:
-    """Which choice an event is for, and what it adds to its text; one that stops gives its place away."""
-    index = sum(work.number for work in exchange.works[:number]) + event.index
-    one = completions[index]
-    if one.ended is not None:
-        return index, ""
-    if isinstance(event, Done):
-        text = one.done(event)
-    else:
-        one.fill(event.change)
-        text = one.news()
-        if one.finished:
-            exchange.end(number, event.index)
-    if one.finished:
-        one.ended = event
-    return index, text
+def text_choice(completion: Completion, index: int, text: str, echo: bool) -> dict[str, Any]:
+    """One entry of ``choices`` of /v1/completions, whole or in a chunk."""
+    scored = completion.told(echo=echo)
+    return {"index": index, "text": text, "logprobs": scored, "finish_reason": completion.finish_reason or None}
 
 
-def _choice(completion: Completion, index: int, text: str) -> dict[str, Any]:
-    """One entry of ``choices``."""
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": completion.finish_reason or None}
+def chat_choice(completion: Completion, index: int, text: str, echo: bool) -> dict[str, Any]:
+    """One entry of ``choices`` of /v1/chat/completions."""
+    message = {"role": "assistant", "content": text}
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": completion.finish_reason}
+
+
+def chat_delta(completion: Completion, index: int, text: str, echo: bool) -> dict[str, Any]:
+    """The same in a chunk of a stream."""
+    delta = {"role": "assistant", "content": text}
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": completion.finish_reason or None}
+
+
+def scores(change: Change) -> dict[int, Scores]:
+    """The tokens of a change with their log-probabilities, by position."""
+    found: dict[int, Scores] = {}
+    for i, (position, token, p) in enumerate(zip(change.positions, change.tokens, change.probabilities, strict=True)):
+        best = tuple(change.likeliest[i]) if change.likeliest else ()
+        log_p = dict(best).get(token, math.log(p) if p > 0 else LEAST)
+        found[position] = token, log_p, best
+    return found
+
+
+def logprobs(model: Model, found: Sequence[Scores], number: int, at: int) -> dict[str, Any]:
+    """OpenAI's shape; the likeliest are ``number`` and the token itself. at: where in the text the first begins."""
+    texts = [piece(model, token) for token, *_ in found]
+    starts = itertools.accumulate(map(len, texts), initial=at)
+    top = [
+        {piece(model, i): p for i, p in (*best[:number], (token, own))} if number else {piece(model, token): own}
+        for token, own, best in found
+    ]
+    return {
+        "tokens": texts,
+        "token_logprobs": [own for _, own, _ in found],
+        "top_logprobs": top,
+        "text_offset": list(starts)[: len(texts)],
+    }
+
+
+def piece(model: Model, token: int) -> str:
+    """A token as text; bytes that are no character are spelt as OpenAI does."""
+    tokenizer = model.tokenizer
+    data = tokenizer.pieces([token], special=True)[0] if token < tokenizer.vocab_size else b""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -12,13 +14,17 @@ import torch
 from unmask.draw import Pick
 from unmask.sampler import Planned
 from unmask.samplers.names import SamplerOptions, moved
+from unmask.samplers.scored import Scored
 from unmask.sampling import chosen
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served, Work
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest, error_body
-from unmask.text.blanks import Blanks
+from unmask.text.blanks import BLANK, Blanks
 
 HOLES = "\ue000\ue001\ue002\ue003"  # of Unicode's private use: one of them is in no text that anybody sends
+
+CHARACTERS_PER_TOKEN = 16
+"""A text with more characters than so many times the tokens that it may have is refused before it is tokenized."""
 
 Prompt = str | list[int]  # a text, or token ids
 
@@ -63,30 +69,41 @@ def unmask_work(models: Mapping[str, Served], body: UnmaskRequest, limits: Limit
     if body.mask_character is not None and given != ["text"]:
         raise ApiError(400, "mask_character goes with text", param="mask_character")
     _at_most("number", body.number, limits.max_number)
-    _at_most("length", body.length, limits.max_length)
     maker = WorkMaker.of(find(models, body.model), body, body.number, body.seed, limits)
+    maker.bounded("length", body.length)
     if body.text is not None:
-        return maker.infilled(body.text, body.mask_character)
+        return maker.infilled("text", body.text, body.mask_character)
     return maker.on_canvas(body.canvas) if body.canvas is not None else maker.prompted(body.prompt or "", body.length)
 
 
-def completion_works(
-    models: Mapping[str, Served], body: CompletionRequest, limits: Limits
-) -> list[tuple[Prompt, Work]]:
+@dataclass(frozen=True)
+class Prompted:
+    """A prompt of /v1/completions: what is to be made of it, and the work of scoring it, each if it is asked for."""
+
+    prompt: Prompt
+    suffix: str
+    served: Served
+    work: Work | None
+    score: Work | None
+
+
+def completion_works(models: Mapping[str, Served], body: CompletionRequest, limits: Limits) -> list[Prompted]:
     """The prompts of /v1/completions, each with its work."""
-    for name, default in (("logprobs", None), ("logit_bias", None), ("presence_penalty", 0), ("frequency_penalty", 0)):
-        if getattr(body, name) not in (None, default, {}):
-            raise ApiError(400, f"{name} is not supported", param=name)
-    number, tokens = body.n or 1, body.max_tokens or 16
+    number, tokens = body.n or 1, 16 if body.max_tokens is None else body.max_tokens
     if body.best_of not in (None, number):
         raise ApiError(400, "best_of other than n is not supported", param="best_of")
+    if body.echo and body.suffix:
+        raise ApiError(400, "echo goes with a prompt alone, not with a suffix", param="echo")
     several = isinstance(body.prompt, list) and body.prompt and not isinstance(body.prompt[0], int)
     prompts: list[Any] = [*body.prompt] if several else [body.prompt or ""]  # type: ignore[misc]
-    _at_most("n", number * len(prompts), limits.max_number)
-    _at_most("max_tokens", tokens, limits.max_length)
+    _at_most("n", number, limits.max_number)
+    if len(prompts) > limits.max_prompts:
+        raise ApiError(400, f"{len(prompts)} prompts: this server takes at most {limits.max_prompts}", param="prompt")
     seed = None if body.seed is None else body.seed % 2**64
     maker = WorkMaker.of(find(models, body.model), body, number, seed, limits)
-    return [(prompt, maker.completed(prompt, body.suffix, tokens)) for prompt in prompts]
+    maker.bounded("max_tokens", tokens)
+    scored = body.logprobs is not None and bool(body.echo)
+    return [maker.completion(prompt, body.suffix or "", tokens, scored) for prompt in prompts]
 
 
 @dataclass(frozen=True)
@@ -97,33 +114,55 @@ class WorkMaker:
     number: int
     seed: int
     how: Mapping[str, Any]  # keyword arguments of ``unmask.sample``
+    pick: Pick
+    body: SamplingRequest
     limits: Limits
 
     @classmethod
     def of(cls, served: Served, body: SamplingRequest, number: int, seed: int | None, limits: Limits) -> WorkMaker:
         """Without a seed it is one that the answer tells."""
+        longest = limits.length_of(served.model.length)
         _at_most("steps", body.steps, limits.max_steps)
+        _at_most("block", body.block, longest)
+        _at_most("ahead", body.ahead if isinstance(body.ahead, int) else None, longest)
         if body.order is not None:
             raise ApiError(400, moved(body.order), param="order")
-        try:
+        with blaming(body):
             how = options(body).arguments()
-        except ValueError as error:
-            raise ApiError(400, str(error)) from error
+            drawn = {name: how.pop(name) for name in ("draw", "temperature", "top_k", "top_p") if name in how}
+            presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
+            bias = _bias(body, served.model.denoiser.vocab_size)
+            pick = Pick(**drawn, min_p=body.min_p, bias=bias, presence=presence, frequency=frequency)
         if served.model.left_to_right:
             plain = SamplerOptions()
             for name in ("sampler", "steps", "predictor", "decoding"):
                 if getattr(body, name) != getattr(plain, name):
                     says = f"a left-to-right model draws one token per call from the beginning: it takes no {name}"
                     raise ApiError(400, says, param=name)
-        return cls(served, number, secrets.randbits(32) if seed is None else seed, how, limits)
+        seed = secrets.randbits(32) if seed is None else seed
+        return cls(served, number, seed, how, pick, body, limits)
 
-    def infilled(self, text: str, mask_character: str | None) -> Work:
+    @property
+    def longest(self) -> int:
+        return self.limits.length_of(self.served.model.length)
+
+    def bounded(self, name: str, tokens: int | None) -> None:
+        """Refuse more tokens than a sequence of this model may have."""
+        if tokens is not None and tokens > self.longest:
+            says = f"{name} asks for {tokens} tokens: a sequence of {self.served.model.name} has at most {self.longest}"
+            raise ApiError(400, f"{says} here", param=name)
+
+    def infilled(self, name: str, text: str, mask_character: str | None) -> Work:
         """``Model.infill``: a text with blanks."""
         model = self.served.model
         if model.left_to_right:
-            raise ApiError(400, f"{model.name} is a left-to-right model and cannot fill blanks", param="text")
-        blanks = _said("text", lambda: model.blanks(_clean("text", text), mask_character))
-        return self._work(blanks.ids, blanks)
+            raise ApiError(400, f"{model.name} is a left-to-right model and cannot fill blanks", param=name)
+        self._short(name, text)
+        runs = len(re.findall(f"{re.escape(mask_character or BLANK)}+", text))
+        self.bounded(name, runs)
+        with blaming(name):
+            blanks = model.blanks(text, mask_character)
+        return self._of_blanks(name, blanks)
 
     def prompted(self, prompt: str, length: int | None) -> Work:
         """``Model.sample``: a text that begins with the prompt, or an empty canvas without one."""
@@ -132,61 +171,125 @@ class WorkMaker:
         if length is None:
             raise ApiError(400, f"{model.name} does not say how long its texts are: give length", param="length")
         if not prompt:
-            return self._work((model.denoiser.mask_id,) * length, None)
-        blanks = _said("prompt", lambda: model.prompted(_clean("prompt", prompt), length))
-        return self._work(blanks.ids, blanks)
+            return self._work("length", (model.denoiser.mask_id,) * length, None)
+        self._short("prompt", prompt)
+        with blaming("prompt"):
+            blanks = model.prompted(prompt, length)
+        return self._of_blanks("prompt", blanks)
 
-    def on_canvas(self, canvas: list[int | None]) -> Work:
+    def on_canvas(self, canvas: Sequence[int | None], name: str = "canvas") -> Work:
         """``Model.sample(canvas=...)``: token ids with holes."""
-        _at_most("canvas", len(canvas), self.limits.max_length)
+        self.bounded(name, len(canvas))
         network = self.served.model.denoiser
         ids = tuple(network.mask_id if i is None else i for i in canvas)
         wrong = next((i for i in ids if not (i < network.vocab_size or i == network.mask_id)), None)
         if wrong is not None:
-            says = f"canvas has the id {wrong}: allowed are 0..{network.vocab_size - 1} and null"
-            raise ApiError(400, says, param="canvas")
-        return self._work(ids, None)
+            says = f"{name} has the id {wrong}: allowed are 0..{network.vocab_size - 1} and null"
+            raise ApiError(400, says, param=name)
+        return self._work(name, ids, None)
 
-    def completed(self, prompt: Prompt, suffix: str | None, tokens: int) -> Work:
+    def completion(self, prompt: Prompt, suffix: str, tokens: int, scored: bool) -> Prompted:
         """A prompt of /v1/completions, followed by so many tokens and perhaps a suffix."""
+        mask_id, blanks = self.served.model.denoiser.mask_id, None
+        ids: Sequence[int] = prompt if isinstance(prompt, list) else ()
+        if mask_id in ids:
+            raise ApiError(400, f"prompt has the id {mask_id}, which is the mask", param="prompt")
+        if isinstance(prompt, str) and prompt and not suffix:
+            blanks = self._begun(prompt, tokens)
+            ids = blanks.ids[: blanks.holes[0][0]]
+        self.bounded("prompt", len(ids) + tokens)
+        score = None
+        if scored and ids:
+            given = Scored.of(self.served.network, tuple(ids))
+            score = Work(self.served, 1, self.seed, (mask_id,) * len(ids), None, given, Pick(), None)
+        work = None
+        if tokens:
+            work = self._completed(prompt, suffix, tokens) if blanks is None else self._of_blanks("prompt", blanks)
+        return Prompted(prompt, suffix, self.served, work, score)
+
+    def _begun(self, prompt: str, tokens: int) -> Blanks:
+        """A prompt and so many holes, with what stood before and after every text of the training data."""
+        self._short("prompt", prompt)
+        with blaming("prompt"):
+            begun = self.served.model.prompted(prompt, 2 * len(prompt.encode()) + 64)
+        (start, end), mask_id = begun.holes[0], self.served.model.denoiser.mask_id
+        ids = (*begun.ids[:start], *[mask_id] * tokens, *begun.ids[end:])
+        return replace(begun, ids=ids, holes=((start, start + tokens),))
+
+    def _completed(self, prompt: Prompt, suffix: str, tokens: int) -> Work:
         model = self.served.model
         if isinstance(prompt, list):
             if suffix:
                 raise ApiError(400, "suffix goes with a prompt that is a text", param="suffix")
-            return self.on_canvas([*prompt, *[None] * tokens])
-        if suffix:
-            if model.left_to_right:
-                raise ApiError(400, f"{model.name} is a left-to-right model and takes no suffix", param="suffix")
-            hole = next((c for c in HOLES if c not in prompt + suffix), None)
-            if hole is None:
-                raise ApiError(400, "the text uses every character that could stand for a hole", param="prompt")
-            return self.infilled(prompt + hole * tokens + suffix, hole)
-        if not prompt:
+            return self.on_canvas([*prompt, *[None] * tokens], "prompt")
+        if not suffix:
             return self.prompted("", tokens)
-        _at_most("prompt", len(prompt.encode(errors="replace")), self.limits.max_body_bytes)
-        ample = 2 * len(prompt.encode(errors="replace")) + 64
-        begun = _said("prompt", lambda: model.prompted(_clean("prompt", prompt), ample))
-        fixed = ample - (begun.holes[0][1] - begun.holes[0][0])
-        _at_most("prompt and max_tokens", fixed + tokens, self.limits.max_length)
-        return self.prompted(prompt, fixed + tokens)
+        if model.left_to_right:
+            raise ApiError(400, f"{model.name} is a left-to-right model and takes no suffix", param="suffix")
+        hole = next((c for c in HOLES if c not in prompt + suffix), None)
+        if hole is None:
+            raise ApiError(400, "the text uses every character that could stand for a hole", param="prompt")
+        return self.infilled("prompt", prompt + hole * tokens + suffix, hole)
 
-    def _work(self, ids: tuple[int, ...], blanks: Blanks | None) -> Work:
-        _at_most("length", len(ids), self.limits.max_length)
-        pick = {name: self.how[name] for name in ("draw", "temperature", "top_k", "top_p") if name in self.how}
-        rest = {name: value for name, value in self.how.items() if name not in pick}
-        try:
-            sampler = chosen(self.served.model.denoiser, torch.tensor([ids], dtype=torch.int64), **rest)
-        except ValueError as error:
-            raise ApiError(400, str(error), param=None if blanks else "canvas") from error
-        if not isinstance(sampler, Planned) and self.number > self.limits.max_batch:
-            most = f"this sampler takes at most {self.limits.max_batch}"
-            raise ApiError(400, f"number={self.number}: {most}", param="number")
-        return Work(self.served, self.number, self.seed, ids, blanks, sampler, Pick(**pick), self.how.get("steps"))
+    def _short(self, name: str, text: str) -> None:
+        """Refuse a text that is too long before it is tokenized, which would take a while."""
+        most = CHARACTERS_PER_TOKEN * self.longest
+        if len(text) > most:
+            says = f"{name} has {len(text)} characters: this server takes at most {most}, for {self.longest} tokens"
+            raise ApiError(400, says, param=name)
+        _clean(name, text)
+
+    def _of_blanks(self, name: str, blanks: Blanks) -> Work:
+        if blanks.ids.count(self.served.model.denoiser.mask_id) != sum(end - start for start, end in blanks.holes):
+            raise ApiError(400, f"{name} has the mask among its tokens, besides the blanks", param=name)
+        return self._work(name, blanks.ids, blanks)
+
+    def _work(self, name: str, ids: tuple[int, ...], blanks: Blanks | None) -> Work:
+        self.bounded(name, len(ids))
+        denoiser = self.served.model.denoiser
+        with blaming(self.body, otherwise=name):
+            sampler = chosen(denoiser, torch.tensor([ids], dtype=torch.int64), **self.how)
+        if not isinstance(sampler, Planned) and self.number > self.limits.share:
+            says = f"number={self.number}: this sampler takes at most {self.limits.share}"
+            raise ApiError(400, says, param="n" if isinstance(self.body, CompletionRequest) else "number")
+        if self.pick.penalises and not (isinstance(sampler, Planned) and self.body.steps is None):
+            says = "penalties are exact where one token is drawn per call, by a plan: give no steps and no sampler"
+            raise ApiError(400, says, param="presence_penalty" if self.pick.presence else "frequency_penalty")
+        return Work(self.served, self.number, self.seed, ids, blanks, sampler, self.pick, self.how.get("steps"))
+
+
+@contextmanager
+def blaming(who: SamplingRequest | str, otherwise: str | None = None) -> Iterator[None]:
+    """What a user can get wrong, as the library says it, and the field of the request that it names."""
+    try:
+        yield
+    except ValueError as error:
+        param = who if isinstance(who, str) else named(str(error), who.model_fields_set) or otherwise
+        raise ApiError(400, str(error), param=param) from error
+
+
+def named(message: str, given: Collection[str] = ()) -> str | None:
+    """The field that a sentence is about: the last that it names of those given, or else of all about sampling."""
+    words = re.findall(r"\w+", message)
+    for names in (given, SamplingRequest.model_fields):
+        if found := [word for word in words if word in names]:
+            return found[-1]
+    return None
+
+
+def _bias(body: SamplingRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    found = {}
+    for key, value in (body.logit_bias or {}).items():
+        if not key.isdecimal() or not int(key) < vocab_size:
+            says = f"logit_bias has the id {key!r}: allowed are 0..{vocab_size - 1}"
+            raise ApiError(400, says, param="logit_bias")
+        found[int(key)] = value
+    return tuple(sorted(found.items()))
 
 
 def _at_most(name: str, value: int | None, limit: int) -> None:
     if value is not None and value > limit:
-        raise ApiError(400, f"{name}={value}: this server takes at most {limit}", param=name.split()[0])
+        raise ApiError(400, f"{name}={value}: this server takes at most {limit}", param=name)
 
 
 def _clean(name: str, text: str) -> str:
@@ -195,11 +298,3 @@ def _clean(name: str, text: str) -> str:
     except UnicodeEncodeError:
         raise ApiError(400, f"{name} has half of a surrogate pair, which is no character", param=name) from None
     return text
-
-
-def _said(param: str, make: Callable[[], Blanks]) -> Blanks:
-    """What a user can get wrong about a text, as the library says it."""
-    try:
-        return make()
-    except ValueError as error:
-        raise ApiError(400, str(error), param=param) from error

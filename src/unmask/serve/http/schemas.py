@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from unmask.samplers.names import DecodingName, DrawName, PredictorName, SamplerName
 
 MOST_SEED = 2**64 - 1
+MOST_LOGPROBS = 20
 Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 TokenId = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Penalty = Annotated[float, Field(allow_inf_nan=False, ge=-2, le=2)]
+
+
+def one_of(says: str, *kinds: Callable[[Any], bool]) -> BeforeValidator:
+    """A field of several kinds: where a value is of none of them, one sentence instead of a list of them."""
+
+    def checked(value: Any) -> Any:
+        if not any(kind(value) for kind in kinds):
+            raise ValueError(says)
+        return value
+
+    return BeforeValidator(checked)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are(value: Any, kind: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(kind, value))
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None
+
+
+PROMPT = one_of(
+    "a prompt is a text, a list of texts, a list of token ids (whole numbers from 0), or a list of such lists",
+    _is_nothing,
+    _is_text,
+    lambda value: _are(value, _is_text),
+    lambda value: _are(value, _is_id),
+    lambda value: _are(value, lambda ids: _are(ids, _is_id)),
+)
+STOP = one_of(
+    "stop is a text, or a list of at most 4 texts",
+    _is_nothing,
+    _is_text,
+    lambda value: _are(value, _is_text) and len(value) <= 4,
+)
+AHEAD = one_of(
+    "ahead is a whole number of at least 1, or 'auto'",
+    _is_nothing,
+    lambda value: value == "auto" or (_is_id(value) and value > 0),
+)
+Stop = Annotated[str | Annotated[list[str], Field(max_length=4)] | None, STOP]
 
 
 class Strict(BaseModel):
@@ -34,13 +86,19 @@ class SamplingRequest(Strict):
     noise: Finite | None = Field(None, ge=0)
     gamma: Finite | None = Field(None, ge=0)
     eta: Finite | None = Field(None, ge=0, le=1)
-    ahead: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+    ahead: Annotated[Annotated[int, Field(ge=1)] | Literal["auto"] | None, AHEAD] = Field(
         None, description="Look so many tokens ahead in every call: the same tokens in fewer calls."
     )
     draw: DrawName = Field("exponential-race", description="How tokens are drawn; the last two have the float32 fault.")
     temperature: Finite | None = Field(None, ge=0, description="By default 1; 0 takes the likeliest token.")
     top_k: int | None = Field(None, ge=1)
     top_p: Finite | None = Field(None, gt=0, le=1)
+    min_p: Finite | None = Field(None, ge=0, le=1, description="Drop ids less than this times as likely as the best.")
+    logit_bias: dict[str, Annotated[float, Field(allow_inf_nan=False, ge=-100, le=100)]] | None = Field(
+        None, description="Token id to what is added to its logit."
+    )
+    presence_penalty: Penalty | None = Field(None, description="Of ids drawn before; where one token is drawn a call.")
+    frequency_penalty: Penalty | None = Field(None, description="The same, for each time that an id was drawn.")
 
 
 class UnmaskRequest(SamplingRequest):
@@ -88,21 +146,42 @@ class CompletionRequest(SamplingRequest):
     )
 
     model: str
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]] | None = ""
+    prompt: Annotated[str | list[str] | list[TokenId] | list[list[TokenId]] | None, PROMPT] = ""
     suffix: str | None = None
-    max_tokens: int | None = Field(16, ge=1)
+    max_tokens: int | None = Field(16, ge=0, description="With echo and logprobs 0 scores the prompt.")
     n: int | None = Field(1, ge=1)
     best_of: int | None = None
     echo: bool | None = False
     seed: int | None = Field(None, ge=-(2**63), le=MOST_SEED)
-    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    stop: Stop = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     user: str | None = None
-    logprobs: int | None = None
-    logit_bias: dict[str, float] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="Of each token, and of so many others.")
+
+
+class Message(BaseModel):
+    """A message of a chat. Names that only OpenAI's models know are let through."""
+
+    model_config = ConfigDict(strict=True)
+
+    role: str
+    content: str
+
+
+class ChatRequest(SamplingRequest):
+    """OpenAI's chat, for models with a chat template."""
+
+    model: str
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(1, ge=1)
+    seed: int | None = Field(None, ge=-(2**63), le=MOST_SEED)
+    stop: Stop = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
 
 
 class ErrorBody(BaseModel):
@@ -133,6 +212,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         (400, "It cannot be done as asked"),
         (401, "The token is missing or wrong"),
         (404, "There is no such model"),
+        (408, "The body did not come in time"),
         (413, "The body is too large"),
         (422, "It is not a request of this kind"),
         (500, "The model failed"),

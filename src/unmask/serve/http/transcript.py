@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from unmask.serve.engine.job import Change, Done, Filled, Forecast
+from unmask.serve.engine.job import Change, Done, Filled, Forecast, Refused
 from unmask.serve.engine.work import Work
-from unmask.serve.http.exchange import Exchange, sse
+from unmask.serve.http.exchange import Exchange, error_of, sse
 from unmask.serve.http.request import ApiError
 from unmask.serve.http.structure import structure
 
@@ -44,8 +44,8 @@ async def streamed(exchange: Exchange, about: dict[str, Any]) -> AsyncIterator[s
                 yield sse(transcript.step_event(event), "step")
             else:
                 yield sse(transcript.done_event(event), "done")
-    except ApiError as error:
-        yield sse(error.body, "error")
+    except (ApiError, Refused) as error:
+        yield sse(error_of(error), "error")
     yield sse({}, "end")
 
 

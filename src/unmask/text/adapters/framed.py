@@ -15,7 +15,8 @@ class Framed(nn.Module):
     """``network(ids [B, T], rows [B, R]) -> logits [B, R, V]`` with the ids ``around`` every canvas.
 
     A canvas holds the text alone. special_ids carry -inf, as the mask does. limit: the most tokens that the network
-    takes, those around the canvas included, or None; ``length`` is what it leaves for the canvas.
+    takes, those around the canvas included, or None; ``length`` is what it leaves for the canvas. pad_id: what stands
+    behind the end of a shorter sequence, for a network that is proven not to see it.
     """
 
     suppressed: Tensor
@@ -31,12 +32,14 @@ class Framed(nn.Module):
         special_ids: Iterable[int] = (),
         around: Frame = ((), ()),
         limit: int | None = None,
+        pad_id: int | None = None,
     ) -> None:
         super().__init__()
         never = sorted({*special_ids, mask_id})
         if not 0 <= never[0] <= never[-1] < vocab_size:
             raise ValueError(f"the mask and special ids must be in 0..{vocab_size - 1}, got {never[0]}..{never[-1]}")
         self.network, self.vocab_size, self.mask_id, self.limit = network, vocab_size, mask_id, limit
+        self.pad_id = pad_id
         self.length = None if limit is None else limit - len(around[0]) - len(around[1])
         suppressed = torch.zeros(vocab_size, dtype=torch.bool)
         suppressed[never] = True
@@ -44,7 +47,13 @@ class Framed(nn.Module):
         self.register_buffer("before", torch.tensor(around[0], dtype=torch.int64))
         self.register_buffer("after", torch.tensor(around[1], dtype=torch.int64))
 
-    def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+    @property
+    def takes_lengths(self) -> bool:
+        return self.pad_id is not None
+
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, lengths: Tensor | None = None
+    ) -> Tensor:
         batch, length = tokens.shape
         if self.length is not None and length > self.length:
             raise ValueError(
@@ -54,5 +63,14 @@ class Framed(nn.Module):
         if rows is None:
             rows = torch.arange(length, device=tokens.device).expand(batch, -1)
         ids = torch.cat([self.before.expand(batch, -1), tokens, self.after.expand(batch, -1)], 1)
+        if lengths is not None:
+            ids = self._padded(ids, lengths.unsqueeze(1) + len(self.before))
         logits: Tensor = self.network(ids, rows + len(self.before))
         return logits.masked_fill(self.suppressed, -torch.inf)
+
+    def _padded(self, ids: Tensor, ends: Tensor) -> Tensor:
+        """The ids around each canvas where it ends, int64 [B, 1], and pads behind them."""
+        assert self.pad_id is not None
+        ids = torch.where(torch.arange(ids.shape[1], device=ids.device) < ends, ids, self.pad_id)
+        behind = torch.arange(len(self.after), device=ids.device)
+        return ids.scatter(1, ends + behind, self.after.expand(len(ids), -1))

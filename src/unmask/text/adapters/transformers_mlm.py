@@ -104,9 +104,15 @@ def denoiser(
         never = {i for i in tokenizer.special_ids if i < vocab_size} | {*range(tokenizer.vocab_size, vocab_size)}
     pad_id = tokenizer.pad_id if tokenizer is not None else model.config.pad_token_id
     around = tokenizer.around if framed and tokenizer is not None else ((), ())
-    limit = _limit(model.config.to_dict())
+    limit, by_rows = _limit(model.config.to_dict()), ByRows(model, pad_id)
     return Framed(
-        ByRows(model, pad_id), vocab_size=vocab_size, mask_id=mask_id, special_ids=never, around=around, limit=limit
+        by_rows,
+        vocab_size=vocab_size,
+        mask_id=mask_id,
+        special_ids=never,
+        around=around,
+        limit=limit,
+        pad_id=pad_id if by_rows.ignores_pads else None,
     ).train(model.training)
 
 
@@ -117,6 +123,7 @@ class ByRows(nn.Module):
         super().__init__()
         self.model, self.pad_id = model, pad_id
         self.has_head = self._agrees()
+        self.ignores_pads = pad_id is not None and self._ignores_pads(pad_id)
 
     def forward(self, ids: Tensor, rows: Tensor) -> Tensor:
         seen = torch.ones_like(ids) if self.pad_id is None else (ids != self.pad_id).long()
@@ -129,6 +136,15 @@ class ByRows(nn.Module):
         assert head is not None
         logits = head(hidden.gather(1, rows.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
         return logits
+
+    def _ignores_pads(self, pad_id: int) -> bool:
+        """Whether a text is answered alike with pads behind it; a class that differs is asked for equal lengths."""
+        device = next(self.model.parameters()).device
+        ids = torch.tensor([[i for i in range(self.model.config.vocab_size) if i != pad_id][:PROBE]], device=device)
+        rows = torch.arange(ids.shape[1], device=device).unsqueeze(0)
+        with inference(self.model):
+            alone, padded = self(ids, rows), self(torch.nn.functional.pad(ids, (0, PROBE), value=pad_id), rows)
+        return bool(torch.allclose(alone, padded, rtol=1e-4, atol=1e-4))
 
     def _agrees(self) -> bool:
         """Whether the head that was found does what the whole model does; a class that differs is asked for all."""
