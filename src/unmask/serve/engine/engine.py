@@ -76,23 +76,22 @@ class Engine:
 
     def submit(self, job: Job) -> list[Forecast]:
         """Take a request, or raise Refused at once; what is known of its sequences."""
-        return self.submit_all([job])[0]
+        with self._changed:
+            waiting = [(other.request, [one.calls for one in other.waiting]) for other in self._queue]
+            self.submit_all([job])
+            mine = job.request, [one.calls for one in job.waiting]
+            begin = begins(self._left, self.limits.max_batch, waiting, mine, self.limits.share)
+            return forecasts(job, begin, self._costs.of_round({*self._live, job.key}))
 
-    def submit_all(self, jobs: Sequence[Job]) -> list[list[Forecast]]:
-        """The same for a request of several jobs, all of which are taken or none."""
+    def submit_all(self, jobs: Sequence[Job]) -> None:
+        """Take a request of several jobs, all of them or none."""
         with self._changed:
             self.check_room()
-            found = []
             for job in jobs:
-                waiting = [(other.request, [one.calls for one in other.waiting]) for other in self._queue]
-                mine = job.request, [one.calls for one in job.waiting]
-                begin = begins(self._left, self.limits.max_batch, waiting, mine, self.limits.share)
-                found.append(forecasts(job, begin, self._costs.of_round({*self._live, job.key})))
                 job.submitted = clock.perf_counter()
                 self._queue.append(job)
                 self._jobs.add(job)
             self._changed.notify()
-        return found
 
     def check_room(self) -> None:
         """Refuse what comes too late, or is too much. One request's prompts may pass the end of the queue."""
@@ -257,7 +256,8 @@ class Engine:
             outcomes = [Outcome(one, 0, error=error) for one in batch.sequences]
             del self._batches[key]
         seconds = clock.perf_counter() - started
-        self._times.add([outcome.sequence.job.client for outcome in outcomes], seconds)
+        called = [outcome.sequence for outcome in outcomes] or batch.sequences
+        self._times.add([one.job.client for one in called], seconds)
         if outcomes:
             self._costs.add(key, seconds)
         counted = [outcome for outcome in outcomes if outcome.sequence.job.counted]

@@ -26,7 +26,7 @@ class Exchange:
     def __init__(self, engine: Engine, *, watched: bool, client: str = "", top: int = 0) -> None:
         self.engine, self.watched, self.client, self.top = engine, watched, client, top
         self.jobs: list[Job] = []
-        self.forecasts: list[list[Forecast]] = []
+        self.forecasts: list[Forecast] = []  # of a request that is one job
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._done: set[tuple[int, int]] = set()
 
@@ -51,7 +51,10 @@ class Exchange:
             jobs = await loop.run_in_executor(threads, prepared)
         except ValueError as error:  # a sampler that cannot do what is asked
             raise ApiError(400, str(error), param=named(str(error))) from error
-        self.forecasts = self.engine.submit_all(jobs)
+        if len(jobs) == 1:
+            self.forecasts = self.engine.submit(jobs[0])
+        else:
+            self.engine.submit_all(jobs)
         self.jobs = jobs
 
     @property

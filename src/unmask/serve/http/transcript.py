@@ -35,7 +35,7 @@ async def collected(exchange: Exchange, trace: bool) -> list[dict[str, Any]]:
 async def streamed(exchange: Exchange, about: dict[str, Any]) -> AsyncIterator[str]:
     """The events of a stream."""
     transcripts = [Transcript(work) for work in exchange.works for _ in range(work.number)]
-    for forecast in exchange.forecasts[0]:
+    for forecast in exchange.forecasts:
         yield sse(transcripts[forecast.index].plan_event(forecast, **about), "plan")
     try:
         async for _, event in exchange.events():
