@@ -248,15 +248,16 @@ class Engine:
     def _call(self, key: Key) -> None:
         """One network call of a batch, and the news of it."""
         batch, started = self._batches[key], clock.perf_counter()
+        everybody = batch.sequences
         self._turn += 1
         batch.turn = self._turn
         try:
             outcomes = batch.call()
         except Exception as error:  # there is no memory even to ask
-            outcomes = [Outcome(one, 0, error=error) for one in batch.sequences]
+            outcomes = [Outcome(one, 0, error=error) for one in everybody]
             del self._batches[key]
         seconds = clock.perf_counter() - started
-        called = [outcome.sequence for outcome in outcomes] or batch.sequences
+        called = [outcome.sequence for outcome in outcomes] or everybody
         self._times.add([one.job.client for one in called], seconds)
         if outcomes:
             self._costs.add(key, seconds)
