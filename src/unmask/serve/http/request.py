@@ -270,7 +270,7 @@ def blaming(who: SamplingRequest | str, otherwise: str | None = None) -> Iterato
 
 def named(message: str, given: Collection[str] = ()) -> str | None:
     """The field that a sentence is about: the last that it names of those given, or else of all about sampling."""
-    words = re.findall(r"\w+", message)
+    words: list[str] = re.findall(r"\w+", message)
     for names in (given, SamplingRequest.model_fields):
         if found := [word for word in words if word in names]:
             return found[-1]
