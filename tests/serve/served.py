@@ -45,7 +45,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-LIMITS = Limits(max_batch=4, grace_seconds=20.0)
+LIMITS = Limits(max_batch=8, grace_seconds=20.0)
 
 
 def model(kind: str = "bpe", name: str = "tiny", **options: Any) -> Model:

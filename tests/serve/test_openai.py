@@ -141,7 +141,7 @@ class TestShaping:
 
 
 def test_more_prompts_than_places_are_queued(gpt):
-    """20 are what LangChain sends at once; here there are four places, and the queue has room for ten."""
+    """20 are what LangChain sends at once; here there are eight places."""
     prompts = [f"In the {i} " for i in range(20)]
     made = gpt.completions.create(model="twin", prompt=prompts, max_tokens=3, seed=4)
     assert len(made.choices) == 20 > LIMITS.max_batch
