@@ -59,6 +59,7 @@ def test_llamas_network_too() -> None:
     for shifted in (False, True):
         config = LlamaConfig(V, V, 8, 16, 2, 4, 2, 32, 10000.0, 1e-5, shifted=shifted)
         made, (alone, padded) = Llama(config).eval(), canvases(1)
+        torch.nn.init.normal_(made.embed.weight)  # it is made without numbers, to be loaded
         rows = torch.tensor([[0, n - 1] for n in LENGTHS])
         truth = torch.cat([made(x, rows=rows[i : i + 1]) for i, x in enumerate(alone)])
         assert takes_lengths(made)
