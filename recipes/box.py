@@ -53,7 +53,7 @@ def ship(name: str, run: Path, notes: str | None = None) -> Model:
 
     stored = unmask.load(folder)
     tokens = spread(held_out, SEQUENCES)
-    bits = bits_per_token(stored, tokens, PASSES)
+    bits, estimate = bits_per_token(stored, tokens, PASSES)
     # Over the sequences: the error that includes which sequences happened to be held out.
     error = float(bits.std()) / math.sqrt(len(bits))
     card = replace(
@@ -62,6 +62,7 @@ def ship(name: str, run: Path, notes: str | None = None) -> Model:
         license=corpus.licence,
         bound=float(bits.mean()),
         bound_error=error,
+        estimate_error=estimate,
         held_out=f"{len(tokens)} held-out sequences of {held_out.length} tokens, {PASSES} passes each",
         command=f"unmask train --config recipes/{name}.toml --out runs/{name}",
         notes="; ".join(filter(None, [trained.denoiser.card.notes, notes])),
@@ -70,7 +71,7 @@ def ship(name: str, run: Path, notes: str | None = None) -> Model:
     pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])
 
     few = tokens[:: len(tokens) // SLICE][:SLICE]
-    slice_bits = bits_per_token(stored, few, SLICE_PASSES)
+    slice_bits, _ = bits_per_token(stored, few, SLICE_PASSES)
     check = {
         "sha256": sha256_of(folder / pretrained.WEIGHTS),
         "passes": SLICE_PASSES,
@@ -101,13 +102,14 @@ def spread(file: TokenFile, num: int) -> torch.Tensor:
     return file.sequences(torch.arange(num) * len(file) // num)
 
 
-def bits_per_token(model: Model, tokens: torch.Tensor, passes: int) -> torch.Tensor:
-    """The bound of each sequence in bits per token; exact for a left-to-right model."""
+def bits_per_token(model: Model, tokens: torch.Tensor, passes: int) -> tuple[torch.Tensor, float | None]:
+    """The bound of each sequence in bits per token, and the estimate's error of their mean; None where it is exact."""
     scale = 1 / tokens.shape[1] / math.log(2)
     if model.left_to_right:
         with torch.inference_mode():
-            return unmask.objective.left_to_right(model.denoiser, tokens).double() * scale
-    return unmask.nelbo(model.denoiser, tokens, passes=passes, schedule=model.schedule).nats * scale
+            return unmask.objective.left_to_right(model.denoiser, tokens).double() * scale, None
+    bound = unmask.nelbo(model.denoiser, tokens, passes=passes, schedule=model.schedule)
+    return bound.nats * scale, bound.error_of_estimate / math.log(2)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,12 @@ class Card:
     data: str | None = None
     tokens_seen: int | None = None
     bound: float | None = None  # the held-out likelihood bound
-    bound_error: float | None = None  # its standard error
+    bound_error: float | None = None  # its standard error over the sequences
+    estimate_error: float | None = None  # the part of it that is the estimate's, by its passes; None if exact
     bound_unit: str = "bits per token"
     held_out: str | None = None  # what the bound was measured on
+    measured_by: str | None = None  # the command that measured it
+    ngram: str | None = None  # what a Kneser-Ney model gives on the same sequences, and its command
     license: str | None = None
     notes: str | None = None
     command: str | None = None  # what trained it
@@ -230,8 +233,11 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
     bound = unknown
     if card.bound is not None:
         error = "" if card.bound_error is None else f" ± {card.bound_error:.2g}"
-        bound = f"{card.bound:.4g}{error} {card.bound_unit}"
+        if card.estimate_error is not None:
+            error += f" (over the sequences, of which the estimate's own error is {card.estimate_error:.2g})"
+        bound = f"{card.bound:.3f}{error} {card.bound_unit}"
         bound += f", on {card.held_out}" if card.held_out else ""
+        bound += f"; `{card.measured_by}`" if card.measured_by else ""
     kind = "Masked diffusion model" if model.architecture == "ddit" else "Left-to-right model"
     front = ["library_name: unmask", "tags: [unmask, masked-diffusion, discrete-diffusion]"]
     front += [f"license: {json.dumps(card.license)}"] if card.license else []
@@ -251,6 +257,7 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             f"- Data: {card.data or unknown}",
             f"- Tokens seen in training: {unknown if card.tokens_seen is None else f'{card.tokens_seen:,}'}",
             f"- Held-out {'negative log-likelihood' if model.architecture == 'causal' else 'bound (NELBO)'}: {bound}",
+            *([f"- Counting alone: {card.ngram}"] if card.ngram else []),
             f"- License: {card.license or unknown}",
             *([f"- Notes: {card.notes}"] if card.notes else []),
             *([f"- Command: `{card.command}`"] if card.command else []),

@@ -241,7 +241,7 @@ def test_recommendations() -> None:
     assert recommend(points, floor, "seconds", 0.5) is BETTER
     lower = floor_of(points, tolerance=1.5)
     assert lower is not None and staircase(points, lower, "calls")[-1] is POOR
-    data = replace(EXACT, sampler="data", kind="data", entropy=Interval(5.12, 5.1, 5.14, 0.95))
+    data = replace(EXACT, sampler="data", kind="data", entropy=Interval(5.11, 5.1, 5.12, 0.95))
     higher = floor_of([data, *points], 0.1)
     assert higher is not None and staircase([data, *points], higher, "calls") == [CHEAP]
     assert floor_of([POOR, FAULTY, CHEAP]) is None
@@ -256,6 +256,29 @@ def test_chance_is_no_reason_to_pay_more() -> None:
     assert not clearly_better(made_up("parallel", 41, 5, 2), made_up("parallel", 42, 5, 1), floor)
     unknown = replace(GOOD, perplexity=Interval(1.0, math.nan, math.nan, 0.95))
     assert not clearly_better(unknown, CHEAP, floor)
+
+
+def with_entropy(value: float, half: float, **changes: Any) -> Point:
+    return replace(CHEAP, entropy=Interval(value, value - half, value + half, 0.95), **changes)
+
+
+def test_an_entropy_is_weighed_with_its_error() -> None:
+    """The floor is 4.9 ± 0.02: half-widths of 0.02 and 0.0225 make 0.0301."""
+    floor = floor_of([EXACT], 0.1)
+    assert floor is not None and floor.holds(EXACT) is True, "its own entropy is no other's"
+    assert [floor.holds(with_entropy(e, 0.0225)) for e in (4.935, 4.925, 4.875, 4.865)] == [True, None, None, False]
+    assert floor.holds(with_entropy(6.0, math.nan)) is None, "one sequence cannot tell"
+    unsure = with_entropy(5.0, 0.2, steps=4, calls=4)
+    assert staircase([EXACT, unsure, BETTER], floor, "calls") == [BETTER, EXACT]
+    text = advice([EXACT, unsure, BETTER], tolerance=0.1)
+    assert "left open, more samples would tell whether their entropy is enough: parallel, 4 steps" in text
+
+
+def test_few_samples_are_no_recommendation() -> None:
+    few = [replace(point, num=12) for point in (EXACT, BETTER)]
+    floor = floor_of(few)
+    assert floor is not None and not staircase(few, floor, "calls") and recommend(few, floor, "calls", 500) is None
+    assert "m: no recommendation: 12 samples of a point are too few to tell entropies, take 32" in advice(few)
 
 
 def test_likelier_than_data_is_no_merit() -> None:
@@ -275,7 +298,7 @@ def test_the_recommendation_says_what_it_takes_to_read_it() -> None:
     assert "m: entropy at least 4.950 nats: that of the exact sampler" in text
     assert "20 calls per sequence: parallel, 8 steps, temperature 1 (perplexity 80.0 [79.0, 81.0], entropy" in text
     assert "64 samples, inverse-cdf in float64" in text
-    assert "twin: entropy" in text and "no point has enough entropy for so little" in text
+    assert "twin: entropy" in text and "no point is shown to have enough entropy for so little" in text
     assert "all models: entropy" in text and "from 0.01 seconds per sequence: twin, left-to-right" in text
     assert "How this was decided" in text
     assert "no recommendation" in advice([CHEAP])

@@ -1,7 +1,6 @@
-"""Bootstrap intervals: they hold the truth at the stated rate, and do not pretend to know what they cannot."""
+"""Intervals of means: they hold the truth at the stated rate, and do not pretend to know what they cannot."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,82 +8,78 @@ import pytest
 from scipy import stats
 
 from tests.helpers import FALSE_ALARM
-from unmask.evaluate.judge.interval import Interval, bootstrap, student
-from unmask.evaluate.judge.judge import corpus_perplexity
-
-Make = Callable[[np.random.Generator], tuple[np.ndarray, ...]]
+from unmask.evaluate.judge.interval import Interval, _student, mean_interval
 
 
 def sequences(random: np.random.Generator, num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Token counts that differ, and nats whose rate differs from sequence to sequence: skewed perplexities."""
+    """Token counts that differ, and nats whose rate differs from sequence to sequence; E nats / E tokens = 3."""
     tokens = random.integers(20, 80, num)
     return random.gamma(4.0, 0.75, num) * tokens, tokens
 
 
-def mean_of_perplexities(nats: np.ndarray, tokens: np.ndarray) -> Any:
-    return np.exp(nats / tokens).mean(-1)
+def covered(num: int, level: float, claimed: float, trials: int = 800) -> bool:
+    """Whether 3 is held as often as claimed: a two-sided binomial threshold, false alarms 1e-6."""
+    random, hits = np.random.default_rng(1), 0
+    for trial in range(trials):
+        found = mean_interval(*sequences(random, num), level=level, resamples=600, seed=trial)
+        hits += found.low <= 3.0 <= found.high
+    low, high = stats.binom.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], trials, claimed)
+    return bool(low <= hits <= high)
 
 
 @pytest.mark.parametrize(("num", "level"), [(12, 0.95), (60, 0.95), (60, 0.5)])
-def test_intervals_hold_the_truth_at_their_stated_rate(num: int, level: float) -> None:
-    """Of corpus perplexity: E nats / E tokens = 3 exactly. Two-sided binomial threshold, false alarms 1e-6."""
-    random, trials = np.random.default_rng(1), 800
-    hits = 0
-    for trial in range(trials):
-        found = bootstrap(corpus_perplexity, *sequences(random, num), level=level, resamples=600, seed=trial)
-        hits += found.low <= math.exp(3.0) <= found.high
-    low, high = stats.binom.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], trials, level)
-    assert low <= hits <= high, f"{hits / trials:.3f} instead of {level}"
-
-
-def test_the_mean_of_skewed_perplexities_is_covered_too() -> None:
-    """exp of a normal variable; its mean is exp(mu + s^2 / 2). Binomial threshold, false alarms 1e-6."""
-    random, trials, hits = np.random.default_rng(2), 600, 0
-    for trial in range(trials):
-        rate = random.normal(3.0, 0.35, 60)
-        found = bootstrap(mean_of_perplexities, rate * 50, np.full(60, 50), resamples=600, seed=trial)
-        hits += found.low <= math.exp(3.0 + 0.35**2 / 2) <= found.high
-    assert hits >= stats.binom.ppf(FALSE_ALARM, trials, 0.95), hits / trials
+def test_intervals_of_a_ratio_hold_the_truth_at_their_stated_rate(num: int, level: float) -> None:
+    assert covered(num, level, level)
 
 
 def test_an_interval_that_is_too_narrow_would_be_noticed() -> None:
     """The same simulation with intervals of 80% that claim 95%."""
-    random, trials, hits = np.random.default_rng(1), 800, 0
+    assert not covered(60, 0.8, 0.95)
+
+
+@pytest.mark.parametrize(("num", "spread"), [(60, 0.35), (12, 1.0), (60, 1.0)])
+def test_the_mean_of_skewed_perplexities_is_covered_too(num: int, spread: float) -> None:
+    """exp of a normal variable; its mean is exp(mu + s^2 / 2). Binomial threshold for 0.92, false alarms 1e-6.
+
+    docs/evaluation.md states what was found in many more trials. Efron's BCa and intervals that are symmetric on the
+    plain scale hold it in fewer than 0.87 of them for 12 sequences of spread 1, which this threshold refuses.
+    """
+    random, trials, hits = np.random.default_rng(2), 1500, 0
     for trial in range(trials):
-        found = bootstrap(corpus_perplexity, *sequences(random, 60), level=0.8, resamples=300, seed=trial)
-        hits += found.low <= math.exp(3.0) <= found.high
-    assert hits < stats.binom.ppf(FALSE_ALARM / 2, trials, 0.95)
+        found = mean_interval(np.exp(random.normal(3.0, spread, num)), log=True, resamples=600, seed=trial)
+        hits += found.low <= math.exp(3.0 + spread**2 / 2) <= found.high
+    assert hits >= stats.binom.ppf(FALSE_ALARM, trials, 0.92), hits / trials
 
 
-def test_arrays_are_resampled_together_and_one_by_one_gives_the_same() -> None:
+def test_values_and_weights_are_resampled_together() -> None:
     nats, tokens = sequences(np.random.default_rng(3), 30)
-    at_once = bootstrap(corpus_perplexity, nats, tokens, resamples=200)
-    one_by_one = bootstrap(lambda n, t: math.exp(n.sum() / t.sum()), nats, tokens, resamples=200)
-    assert at_once == one_by_one
-    twice = bootstrap(lambda n, t: (n / t).mean(-1), tokens * 2.0, tokens)
-    assert (twice.value, twice.low, twice.high) == (2.0, 2.0, 2.0)
-    assert bootstrap(corpus_perplexity, nats, tokens, resamples=200, seed=1) != at_once
+    found = mean_interval(nats, tokens, resamples=200)
+    assert found == mean_interval(nats, tokens, resamples=200) != mean_interval(nats, tokens, resamples=200, seed=1)
+    twice = mean_interval(tokens * 2.0, tokens)
+    assert (twice.value, twice.low, twice.high) == pytest.approx((2.0, 2.0, 2.0))
 
 
-def test_rows_of_several_numbers_are_one_sequence_each() -> None:
-    rows = np.random.default_rng(4).normal(size=(25, 3))
-    found = bootstrap(lambda x: x.mean(axis=(-2, -1)), rows, resamples=300)
-    assert found.value == pytest.approx(rows.mean())
-    assert found.low < found.value < found.high
-
-
-def test_more_sequences_than_jackknife_groups() -> None:
-    found = bootstrap(lambda x: x.mean(-1), np.random.default_rng(5).exponential(size=3001), resamples=300)
+def test_the_interval_of_many_is_the_normal_one() -> None:
+    found = mean_interval(np.random.default_rng(5).exponential(size=3001), resamples=1000)
     assert found.low < found.value < found.high
     assert found.high - found.low == pytest.approx(2 * 1.96 / math.sqrt(3001), rel=0.25)
 
 
+def test_few_or_equal_sequences_have_at_least_students_interval() -> None:
+    two = mean_interval([1.0, 2.0])
+    assert two.low < 1.5 - 4 and two.high > 1.5 + 4, "half of the resamplings of two are of one"
+    ties = mean_interval([1.0] * 11 + [2.0])
+    assert math.isfinite(ties.low) and ties.high - ties.low > 2 * 2.2 / 12
+    assert (mean_interval([4.0] * 9).low, mean_interval([4.0] * 9).high) == (4.0, 4.0)
+
+
 def test_what_cannot_be_known_is_not_pretended() -> None:
-    one = bootstrap(lambda x: x.mean(-1), [2.0])
+    one = mean_interval([2.0])
     assert one.value == 2.0 and math.isnan(one.low) and math.isnan(one.high)
     assert str(one) == "2 [no interval from one sequence]"
-    infinite = bootstrap(corpus_perplexity, np.array([math.inf, 3.0, 4.0, 2.0]), np.array([1, 1, 1, 1]))
-    assert infinite.value == infinite.high == math.inf
+    for log in (False, True):
+        infinite = mean_interval([math.inf, 3.0, 4.0, 2.0], log=log)
+        assert infinite.value == infinite.low == infinite.high == math.inf
 
 
 def test_decimals_follow_the_width() -> None:
@@ -97,7 +92,7 @@ def test_decimals_follow_the_width() -> None:
 
 @pytest.mark.parametrize("degrees", [5, 11, 100])
 def test_students_quantile(degrees: int) -> None:
-    assert student(1.959964, degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=2e-3)
+    assert _student(1.959964, degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +101,10 @@ def test_students_quantile(degrees: int) -> None:
         (([1.0, 2.0], [1.0]), {}),
         (([],), {}),
         ((1.0,), {}),
-        ((), {}),
         (([1.0, 2.0],), {"level": 95}),
         (([1.0, 2.0],), {"resamples": 0}),
     ],
 )
 def test_wrong_arguments(arrays: tuple[Any, ...], options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must"):
-        bootstrap(lambda *x: x[0].mean(-1), *arrays, **options)
+        mean_interval(*arrays, **options)

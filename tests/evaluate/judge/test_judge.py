@@ -115,6 +115,8 @@ def test_both_definitions_by_hand() -> None:
     assert made.entropy.value == pytest.approx(math.log(3) / 3), "the empty text counts, with entropy 0"
     assert (made.num, made.unjudged, made.tokens.tolist()) == (3, 1, [3, 0, 1])
     assert "1 of them without a token to judge" in str(made)
+    twice = judge(Samples(["1 2", "3", "1 2", "1 2"]), Table())
+    assert (twice.num, twice.unique, twice.to_dict()["unique"]) == (4, 2, 2) and "4, 2 different" in str(twice)
     nothing = judge(Samples(["", ""]), Table())
     assert math.isnan(nothing.perplexity.value) and nothing.unjudged == 2
     json.dumps(nothing.to_dict(), allow_nan=False)
@@ -127,7 +129,7 @@ def assert_complete(shown: str, made: Judgement) -> None:
         made.mean_perplexity,
         made.entropy,
         made.draw,
-        f"{made.num:,}",
+        f"{made.num:,}, {made.unique:,} different",
         "bootstrap",
         "corpus",
         "mean of the sequences",

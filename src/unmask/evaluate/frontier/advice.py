@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unmask.evaluate.frontier.points import DATA, Point
+from unmask.evaluate.judge.interval import Interval
 
 Unit = Literal["calls", "seconds"]
 
 TOLERANCE = 0.05  # nats of entropy
 SAME_COST = 1.05  # costs within 5% of each other count as equal
+LEAST = 32  # samples of a point that is recommended: fewer do not show how their entropy is spread
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,13 @@ class Floor:
         if self.reference.sampler != DATA:
             return value
         return max(value, self.reference.perplexity.value**2 / value)
+
+    def holds(self, point: Point) -> bool | None:
+        """Whether a point's entropy is enough; None while the errors of both entropies leave it open."""
+        same = point.key == self.reference.key
+        error = 0.0 if same else math.hypot(*(_half_width(p.entropy) for p in (point, self.reference)))
+        gap = point.entropy.value - self.entropy
+        return True if gap >= error else False if gap < -error else None
 
     def __str__(self) -> str:
         what = f"data ({self.reference.model})"
@@ -52,9 +61,9 @@ def floor_of(points: Sequence[Point], tolerance: float = TOLERANCE) -> Floor | N
 def staircase(points: Sequence[Point], floor: Floor, unit: Unit) -> list[Point]:
     """The points to use as the budget grows: each from its own cost on.
 
-    Of the points with enough entropy, the published samplers left out, the cheapest comes first. A dearer one follows
-    if its perplexity is lower by more than chance: by more than both intervals' half-widths, added in quadrature. At
-    the same cost, the lower perplexity is taken, or of equal ones the higher entropy.
+    Of the points that are shown to have enough entropy, the published samplers left out, the cheapest comes first. A
+    dearer one follows if its perplexity is lower by more than chance: by more than both intervals' half-widths, added
+    in quadrature. At the same cost, the lower perplexity is taken, or of equal ones the higher entropy.
     """
     able = [point for point in points if recommendable(point, floor)]
     stairs: list[Point] = []
@@ -69,15 +78,18 @@ def staircase(points: Sequence[Point], floor: Floor, unit: Unit) -> list[Point]:
 
 
 def recommend(points: Sequence[Point], floor: Floor, unit: Unit, budget: float) -> Point | None:
-    """The point to use for a budget per sequence; None if every one costs more or has too little entropy."""
+    """The point to use for a budget per sequence; None if none is so cheap and shown to have enough entropy."""
     within = [point for point in points if cost(point, unit) <= budget]
     stairs = staircase(within, floor, unit)
     return stairs[-1] if stairs else None
 
 
+def candidate(point: Point) -> bool:
+    return math.isfinite(point.perplexity.value) and point.sampler != DATA and not point.published
+
+
 def recommendable(point: Point, floor: Floor) -> bool:
-    has_result = math.isfinite(point.perplexity.value)
-    return has_result and point.sampler != DATA and not point.published and point.entropy.value >= floor.entropy
+    return candidate(point) and point.num >= LEAST and floor.holds(point) is True
 
 
 def cost(point: Point, unit: Unit) -> float:
@@ -87,8 +99,12 @@ def cost(point: Point, unit: Unit) -> float:
 
 def clearly_better(point: Point, other: Point, floor: Floor) -> bool:
     """Whether the perplexity is lower by more than the two intervals explain; never without intervals."""
-    widths = [(p.perplexity.high - p.perplexity.low) / 2 for p in (point, other)]
+    widths = [_half_width(p.perplexity) for p in (point, other)]
     return floor.perplexity(other) - floor.perplexity(point) > math.hypot(*widths)
+
+
+def _half_width(interval: Interval) -> float:
+    return (interval.high - interval.low) / 2
 
 
 def advice(
@@ -103,12 +119,13 @@ def advice(
 
 
 RULE = (
-    "How this was decided: of the points with enough entropy the cheapest; from there, each dearer one whose corpus\n"
-    "perplexity is lower by more than both intervals' half-widths, added in quadrature. Where there are data, their\n"
-    "perplexity is the aim, and one below it counts as one above by the same factor. Costs within "
-    f"{SAME_COST - 1:.0%} of each other\n"
-    "count as equal, and then the lower perplexity is taken, or of equal ones the higher entropy. Published samplers\n"
-    "are there for comparison, and are not recommended."
+    "How this was decided: a point has enough entropy if it lies above the floor by more than both entropies' half-\n"
+    "widths, added in quadrature, too little if as far below, and is left open in between. Of the points with enough\n"
+    "the cheapest is taken; from there, each dearer one whose corpus perplexity is lower by more than both intervals'\n"
+    "half-widths, added in quadrature. Where there are data, their perplexity is the aim, and one below it counts as\n"
+    f"one above by the same factor. Costs within {SAME_COST - 1:.0%} of each other count as equal, and then the lower\n"
+    "perplexity is taken, or of equal ones the higher entropy. Published samplers are there for comparison, and are\n"
+    "not recommended."
 )
 
 
@@ -120,9 +137,15 @@ def _for(
     name = models[0] if len(models) == 1 else "all models"
     if floor is None:
         return f"{name}: no recommendation: give data, or sample with first-hitting at temperature 1 for its entropy"
+    if min(point.num for point in own) < LEAST:
+        fewest = min(point.num for point in own)
+        return f"{name}: no recommendation: {fewest} samples of a point are too few to tell entropies, take {LEAST}"
     lines = [f"{name}: entropy {floor}"]
     lines += _lines(own, floor, "calls", calls, with_model=len(models) > 1)
     lines += _lines(own, floor, "seconds", seconds, with_model=len(models) > 1)
+    unknown = [point.label for point in own if candidate(point) and floor.holds(point) is None]
+    if unknown:
+        lines.append(f"  left open, more samples would tell whether their entropy is enough: {'; '.join(unknown)}")
     return "\n".join(lines)
 
 
@@ -130,10 +153,13 @@ def _lines(points: Sequence[Point], floor: Floor, unit: Unit, budget: float | No
     if budget is not None:
         point = recommend(points, floor, unit, budget)
         start = f"  {budget:g} {unit} per sequence: "
-        return [start + ("no point has enough entropy for so little" if point is None else _use(point, with_model))]
+        return [
+            start
+            + ("no point is shown to have enough entropy for so little" if point is None else _use(point, with_model))
+        ]
     stairs = staircase(points, floor, unit)
     if not stairs:
-        return [f"  no point has enough entropy, whatever the {unit}"]
+        return [f"  no point is shown to have enough entropy, whatever the {unit}"]
     return [f"  from {cost(point, unit):.3g} {unit} per sequence: {_use(point, with_model)}" for point in stairs]
 
 

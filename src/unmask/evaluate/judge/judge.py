@@ -25,7 +25,7 @@ from torch import Tensor
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
-from unmask.evaluate.judge.interval import Interval, bootstrap
+from unmask.evaluate.judge.interval import Interval, mean_interval
 from unmask.evaluate.judge.oracle import OracleJudge
 from unmask.evaluate.judge.samples import Samples
 
@@ -35,7 +35,7 @@ NAMES = ("smollm2", "stories15m")
 
 CORPUS = "corpus: exp(nats of all tokens / number of all tokens)"
 MEAN = "mean of the sequences' own perplexities"
-METHOD = "BCa bootstrap over sequences"
+METHOD = "studentized bootstrap over sequences, at least Student's t"
 
 
 class Judge(Protocol):
@@ -65,6 +65,7 @@ class Judgement:
     judge: str
     conventions: str
     num: int
+    unique: int  # different texts, or sequences of tokens where there are no texts
     perplexity: Interval
     mean_perplexity: Interval
     entropy: Interval
@@ -92,6 +93,7 @@ class Judgement:
             "judge": self.judge,
             "conventions": self.conventions,
             "samples": self.num,
+            "unique": self.unique,
             "unjudged": self.unjudged,
             "judged_tokens": int(self.tokens.sum()),
             "draw": self.draw,
@@ -116,7 +118,7 @@ class Judgement:
         made = ", ".join(f"{key} {_short(value)}" for key, value in self.about.items() if key not in hidden)
         unjudged = f"; {self.unjudged} of them without a token to judge, in neither perplexity" if self.unjudged else ""
         lines = {
-            "samples": f"{self.num:,}{f' ({made})' if made else ''}{unjudged}",
+            "samples": f"{self.num:,}, {self.unique:,} different{f' ({made})' if made else ''}{unjudged}",
             "draw": self.draw,
             "rejection": self._rejection,
             "judge": f"{self.judge}, {int(self.tokens.sum()):,} judged tokens: {self.conventions}",
@@ -171,9 +173,9 @@ def judge(
         judge.name,
         judge.conventions,
         len(samples),
-        _interval(corpus_perplexity, nats[some], tokens[some], level=level, seed=seed),
-        _interval(lambda n, t: np.exp(n / t).mean(-1), nats[some], tokens[some], level=level, seed=seed),
-        bootstrap(lambda h: h.mean(-1), entropies.numpy(), level=level, seed=seed),
+        len(set(samples.texts)) if samples.texts else len({tuple(row.tolist()) for row in rows}),
+        *_perplexities(nats[some], tokens[some], level=level, seed=seed),
+        mean_interval(entropies.numpy(), level=level, seed=seed),
         "of the judge's tokens: the samples have none" if samples.tokens is None else "of the samples' own tokens",
         samples.draw,
         _diversity(rows, None if samples.tokens is None else counts),
@@ -182,11 +184,6 @@ def judge(
         torch.from_numpy(tokens),
         entropies,
     )
-
-
-def corpus_perplexity(nats: Any, tokens: Any) -> Any:
-    """exp(sum of nats / sum of tokens) over the last axis."""
-    return np.exp(nats.sum(-1) / tokens.sum(-1))
 
 
 def load_judge(
@@ -235,11 +232,15 @@ def _is_ours(folder: Path) -> bool:
         raise ValueError(f"{config} is not JSON: {error}") from None
 
 
-def _interval(statistic: Callable[..., Any], *arrays: Any, level: float, seed: int) -> Interval:
-    if not len(arrays[0]):
-        return Interval(math.nan, math.nan, math.nan, level)
+def _perplexities(nats: Any, tokens: Any, *, level: float, seed: int) -> tuple[Interval, Interval]:
+    """Of the corpus, and the mean of the sequences' own."""
+    if not len(nats):
+        unknown = Interval(math.nan, math.nan, math.nan, level)
+        return unknown, unknown
     with np.errstate(over="ignore"):
-        return bootstrap(statistic, *arrays, level=level, seed=seed)
+        own = np.exp(nats / tokens)
+    corpus = mean_interval(nats, tokens, level=level, seed=seed).exp()
+    return corpus, mean_interval(own, log=True, level=level, seed=seed)
 
 
 def _diversity(rows: list[Tensor], counts: Tensor | None) -> dict[str, float]:
