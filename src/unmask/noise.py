@@ -103,10 +103,14 @@ class Streams:
     places: tuple[tuple[int, int], ...]  # (seed, which sequence of that seed)
 
     @classmethod
-    def of(cls, seed: int | Sequence[int], num: int) -> Streams:
-        """The first ``num`` sequences of a seed; or with one seed per sequence, the first of each."""
+    def of(cls, seed: int | Sequence[int], num: int, index: Sequence[int] | None = None) -> Streams:
+        """The first ``num`` sequences of a seed, or its sequences ``index``; with one seed each, the first of each."""
+        if index is not None and (len(index) != num or isinstance(seed, Sequence)):
+            raise ValueError(
+                f"index must have one number per sequence, with one seed: {num} sequences, {len(index)} numbers"
+            )
         if not isinstance(seed, Sequence):
-            return cls(tuple((_checked(seed), i) for i in range(num)))
+            return cls(tuple((_checked(seed), i) for i in (range(num) if index is None else index)))
         if len(seed) != num:
             raise ValueError(f"seed must be one number or one per sequence: {num} sequences, {len(seed)} seeds")
         return cls(tuple((_checked(one), 0) for one in seed))

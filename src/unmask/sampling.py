@@ -95,6 +95,7 @@ def sample(
     schedule: Schedule | None = None,
     allowed: Allowed | None = None,
     seed: int | Sequence[int] = 0,
+    index: Sequence[int] | None = None,
     batch: int | None = None,
 ) -> Sample:
     """Fill the masked positions of a canvas, or of ``num`` empty canvases of ``length``.
@@ -118,7 +119,7 @@ def sample(
         top_p: from the fewest ids of probability p. 1.0, None and None leave the distribution as it is.
         schedule: alpha(t), unmask.Linear() by default; it matters to networks that read the time alone.
         seed: one number for the call, of which sequence i is always the same; or a list with one for each sequence,
-        which is then what that seed gives alone.
+        which is then what that seed gives alone. index: which sequences of the seed these are, by default the first.
     How it is run
         batch: at most so many sequences per network call; it changes no token. None: all.
         callback: called with every Step, one for each network call: what it filled, where, and how sure it was.
@@ -149,6 +150,7 @@ def sample(
         schedule=schedule,
         allowed=allowed,
         seed=seed,
+        index=index,
         batch=batch,
     ):
         apply(step, tokens, model.mask_id)
@@ -178,29 +180,72 @@ def stream(
     schedule: Schedule | None = None,
     allowed: Allowed | None = None,
     seed: int | Sequence[int] = 0,
+    index: Sequence[int] | None = None,
     batch: int | None = None,
 ) -> Iterator[Step]:
     """Yield one Step per network call; arguments as in ``sample``. ``apply`` turns Steps into tokens."""
     canvas = check_canvas(model, canvas, None, None)
     checks.choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
-    if batch is not None and batch < 1:
-        raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
-    pick = Pick(draw, temperature, top_k, top_p)
-    task = Task(model.mask_id, Streams.of(seed, len(canvas)), pick, schedule or Linear(), steps)
-    sampler = chosen(model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, ahead=ahead)
+    pick, streams = Pick(draw, temperature, top_k, top_p), Streams.of(seed, len(canvas), index)
+    how: dict[str, Any] = {"plan": plan, "steps": steps, "predict": predict, "sampler": sampler, "ahead": ahead}
+    sampler, whole = _begun(model, canvas, streams, pick, schedule, **how)
     network = for_sampling(model)
-    whole = sampler.begin(canvas, task)
-    # Longest first: the sequences that are still running are then the first ones of the batch, or nearly so.
-    order = whole.calls.argsort(descending=True, stable=True)
-    size = batch or max(len(order), 1)
-    parts = [order[i : i + size] for i in range(0, len(order), size)]
+    parts = _batches(whole.calls, batch)
     planned, calls = sum(int(whole.calls[part].max()) for part in parts), 0
     for part in parts:
         for step in _run(for_sampling(network), sampler, whole.take(part), [allowed] * len(part)):
             calls += 1
             yield replace(step, sequences=part[step.sequences], calls=calls, planned=max(planned, calls))
+
+
+def divided(
+    model: Any,
+    canvas: Tensor,
+    batch: int | None,
+    *,
+    seed: int | Sequence[int] = 0,
+    schedule: Schedule | None = None,
+    draw: Draw = exponential_race,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    **how: Any,
+) -> list[list[int]]:
+    """The sequences of a canvas that ``sample`` puts into each batch, so that batches can be made one by one.
+
+    ``sample`` of a batch, with its sequences as ``index``, makes the very network calls that it makes for all of them.
+    """
+    canvas = check_canvas(model, canvas, None, None)
+    pick, streams = Pick(draw, temperature, top_k, top_p), Streams.of(seed, len(canvas))
+    _, whole = _begun(model, canvas, streams, pick, schedule, **how)
+    return [part.tolist() for part in _batches(whole.calls, batch)]
+
+
+def _begun(
+    model: Any,
+    canvas: Tensor,
+    streams: Streams,
+    pick: Pick,
+    schedule: Schedule | None,
+    *,
+    steps: int | None = None,
+    **how: Any,
+) -> tuple[Sampler, Any]:
+    """The sampler that was asked for, and the state of its sequences before the first call."""
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
+    sampler = chosen(model, canvas, steps=steps, **how)
+    return sampler, sampler.begin(canvas, Task(model.mask_id, streams, pick, schedule or Linear(), steps))
+
+
+def _batches(calls: Tensor, batch: int | None) -> list[Tensor]:
+    """Which sequences share network calls, at most ``batch`` of them, by the calls that each needs."""
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
+    # Longest first: the sequences that are still running are then the first ones of the batch, or nearly so.
+    order = calls.argsort(descending=True, stable=True)
+    size = batch or max(len(order), 1)
+    return [order[i : i + size] for i in range(0, len(order), size)]
 
 
 def _run(network: Any, sampler: Sampler, state: Any, allowed: Sequence[Allowed | None]) -> Iterator[Step]:

@@ -46,7 +46,7 @@ def test_a_record_holds_the_whole_story(options):
         for entry, step, again in zip(record["trace"], own, steps, strict=True):
             row = step.sequences.tolist().index(i)
             real = step.positions[row] >= 0
-            assert entry["call"] == step.calls and set(entry) >= {"positions", "tokens", "probabilities", "tau"}
+            assert entry["call"] == again.calls and set(entry) >= {"positions", "tokens", "probabilities", "tau"}
             assert torch.equal(again.tau[0], step.tau[row][real])
             assert torch.equal(again.probabilities[0], step.probabilities[row][real])
             assert all(0 < p <= 1 for p in entry["probabilities"])

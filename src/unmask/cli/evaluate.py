@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from unmask.cli.command import Command
-from unmask.cli.options import DATA_HELP, MODEL_HELP, OnMachine, check_files, check_number, guarded, use_threads
+from unmask.cli.options import (
+    DATA_HELP,
+    MODEL_HELP,
+    OnCluster,
+    OnMachine,
+    check_files,
+    check_number,
+    guarded,
+    use_threads,
+)
 from unmask.data.overlap import overlap
 from unmask.data.runs import RunData, data_of
 from unmask.data.tokens import TokenFile
@@ -34,7 +43,7 @@ OVER_SEQUENCES = "over the sequences, for the text they were taken from; more se
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(OnMachine):
+class EvaluateOptions(OnMachine, OnCluster):
     """The likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
     For a masked model an upper bound on -log p, estimated, with its errors; for a left-to-right model exact. The model
@@ -84,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def run() -> None:
         check_files(chosen, "output", "picture")
-        with processes.joined():
+        with processes.joined(ray=chosen.ray):
             made = _evaluated(chosen)
             if processes.main():
                 _write(chosen, made)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unmask.cli.command import Command
-from unmask.cli.options import OnDevice, check_files, guarded
+from unmask.cli.options import OnCluster, OnDevice, check_files, guarded
 from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
@@ -29,7 +29,7 @@ SAMPLES_HELP = "What unmask sample wrote, best with --json; or any texts, one pe
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(OnDevice):
+class JudgeOptions(OnDevice, OnCluster):
     """The perplexity of samples under another model, never without their entropy, the draw, its dtype and intervals.
 
     Both definitions in use are given: the corpus perplexity after retokenising, and the mean of the sequences' own
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         if not 0 < chosen.level < 1:
             raise ValueError(f"--level must be between 0 and 1, got {chosen.level}")
         check_files(chosen, "output", "picture")
-        with processes.joined():
+        with processes.joined(ray=chosen.ray):
             made = _judged(chosen)
             if processes.main():
                 _write(chosen, made)
@@ -106,7 +106,8 @@ def _judged(chosen: JudgeOptions) -> Judgement:
     counted = chosen.molecules is not None and processes.main()
     measured = _molecules(samples, str(chosen.molecules)) if counted else {}
     known = load_judge(chosen.judge, device=device, batch=chosen.batch, window=chosen.window, first=chosen.first)
-    made = judge(samples, known, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
+    sent = replace(known, device=processes.worker_device(chosen.device))
+    made = judge(samples, sent, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
     if references is not None:
         measured |= _mauve(samples, references, known, chosen)
     return replace(made, diversity=made.diversity | measured)

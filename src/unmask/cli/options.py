@@ -48,6 +48,15 @@ class OnMachine(OnDevice):
     """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnCluster:
+    """Where the work is done, if not on this machine alone."""
+
+    ray: bool = False
+    """Divide the work among the workers of a Ray cluster, with the results of one process. It is the cluster of
+    RAY_ADDRESS, one that runs on this machine, or one that is started here. A worker has a GPU, or --threads cores."""
+
+
 def guarded(verb: str, run: Callable[[], int | None], *, stopped: Callable[[], str] | None = None) -> int:
     """Run a verb and tell its exit code; the table is in ``unmask.cli.main``. What went wrong is said in one line.
 

@@ -10,20 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from unmask.cli import texts, trace
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, guarded, short_warnings
+from unmask.cli.options import MODEL_HELP, OnCluster, guarded, short_warnings
+from unmask.evaluate import processes
+from unmask.sampling import divided
 from unmask.text.find import DEFAULT, default, tokenizer_of
 
 if TYPE_CHECKING:
     from unmask.text.foreign import Foreign
+    from unmask.text.model import Model
     from unmask.text.tokenizer import Tokenizer
 
+BATCH = 16  # sequences of a piece of work on a cluster, unless --batch says otherwise
 REPLAY_SECONDS, REPLAY_CALLS_PER_SECOND = 6.0, 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleOptions(texts.TextOptions):
+class SampleOptions(texts.TextOptions, OnCluster):
     """Sample from a model. Texts go to stdout, one after the other; wrapped texts have an empty line between them."""
 
     model: str | None = None
@@ -49,7 +55,14 @@ COMMAND = Command(
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask sample``."""
     chosen = COMMAND.parsed(texts.read("sample", arguments))
-    return guarded("sample", lambda: _sample(chosen) if chosen.watch is None else _watch(chosen, chosen.watch))
+
+    def run() -> None:
+        if chosen.watch is not None:
+            return _watch(chosen, chosen.watch)
+        with processes.joined(ray=chosen.ray):
+            return _sample(chosen)
+
+    return guarded("sample", run)
 
 
 def _sample(chosen: SampleOptions) -> None:
@@ -59,11 +72,40 @@ def _sample(chosen: SampleOptions) -> None:
     ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or model.length or 0)
     if chosen.prompt:
         ids = model.prompted(chosen.prompt, chosen.length).ids
+    if chosen.ray:
+        return texts.put(chosen, model, _on_cluster(chosen, model, ids))
     with short_warnings(), texts.shown(model, ids, chosen.number) as callback:
         made = model.sample(
             chosen.number, prompt=chosen.prompt, length=chosen.length, callback=callback, **chosen.sampling()
         )
     texts.write(chosen, model, made)
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    """What a worker does: the lines of some sequences of the seed."""
+
+    chosen: SampleOptions
+    model: Model
+
+    def __call__(self, index: Sequence[int]) -> list[str]:
+        how = self.chosen.sampling() | {"index": index, "batch": None}
+        made = self.model.sample(len(index), prompt=self.chosen.prompt, length=self.chosen.length, **how)
+        return texts.lines(self.chosen, self.model, made, index)
+
+
+def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list[str]:
+    """The lines of all sequences, in order: the very batches that one process makes, each on some worker."""
+    if chosen.compile:
+        raise ValueError("--compile is for one machine: leave it out with --ray")
+    canvas = torch.tensor([ids] * chosen.number, dtype=torch.int64)
+    how = chosen.sampling() | {"batch": chosen.batch or BATCH, "schedule": model.schedule}
+    parts = divided(model.denoiser, canvas, **how)
+    found: dict[int, str] = {}
+    for part, made in zip(parts, processes.results(parts, _Sampling(chosen, model)), strict=True):
+        found |= zip(part, made, strict=True)
+        print(f"{len(found):,} of {chosen.number:,} sequences", file=sys.stderr, flush=True)
+    return [found[i] for i in range(chosen.number)]
 
 
 def _watch(chosen: SampleOptions, file: str) -> None:

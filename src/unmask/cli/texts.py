@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unmask.cli import trace
-from unmask.cli.options import OnMachine, check_files, check_number, device_named, use_threads
+from unmask.cli.options import OnMachine, check_files, check_number, use_threads
+from unmask.evaluate import processes
 from unmask.models.files import write_whole
 from unmask.sampler import Step
 from unmask.samplers.names import SamplerOptions, moved
@@ -66,7 +67,7 @@ def model_for(chosen: TextOptions, name: str) -> Model:
     check_number(chosen.number)
     check_files(chosen, "output")
     use_threads(chosen.threads)
-    model = load(name, device=device_named(chosen.device))
+    model = load(name, device=processes.device(chosen.device))
     if not chosen.compile:
         return model
     from unmask.models.compiled import Compiled
@@ -94,15 +95,24 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
 
 def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
     """Texts or JSON lines, to stdout or whole into a file."""
+    put(chosen, model, lines(chosen, model, made))
+
+
+def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[int] | None = None) -> list[str]:
+    """What is written of each sequence; index: which sequences of the seed they are."""
     if chosen.json:
         how = chosen.record(left_to_right=model.left_to_right)
-        lines: Iterable[str] = map(json.dumps, trace.records(made, model=model.name, seed=chosen.seed, **how))
-        between = "\n"
-    else:
-        lines, between = made.text, "\n\n" if model.layout == "wrapped" else "\n"
-        if chosen.output is None:
-            rows = made.tokens.tolist()
-            lines = [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
+        records = trace.records(made, model=model.name, seed=chosen.seed, index=index, **how)
+        return [json.dumps(record) for record in records]
+    if chosen.output is not None:
+        return made.text
+    rows = made.tokens.tolist()
+    return [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
+
+
+def put(chosen: TextOptions, model: Model, lines: Iterable[str]) -> None:
+    """Write the lines of all sequences."""
+    between = "\n\n" if model.layout == "wrapped" and not chosen.json else "\n"
     content = between.join(lines) + "\n"
     if chosen.output is None:
         sys.stdout.write(content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,25 +13,27 @@ from unmask.sampler import Step
 from unmask.text.model import TextSample
 
 
-def records(made: TextSample, *, model: str, seed: int, **how: Any) -> Iterator[dict[str, Any]]:
+def records(
+    made: TextSample, *, model: str, seed: int, index: Sequence[int] | None = None, **how: Any
+) -> Iterator[dict[str, Any]]:
     """One object per sequence; its trace has one entry per network call that it took part in.
 
-    how: sampler, steps, draw and so on, which go into every object.
+    how: sampler, steps, draw and so on, which go into every object. index: which sequences of the seed they are.
 
-    An entry has the call's number, the positions it filled, with which tokens, their probabilities and their hitting
-    times (tau); where Algorithm 4 masked positions again first (hidden) or kept what stood there (not drawn), that too;
-    and with --ahead the positions and tokens that are guesses for now (guessed).
+    An entry has the number of the call among the sequence's own, the positions it filled, with which tokens, their
+    probabilities and their hitting times (tau); where Algorithm 4 masked positions again first (hidden) or kept what
+    stood there (not drawn), that too; and with --ahead the positions and tokens that are guesses for now (guessed).
     """
     traces: list[list[dict[str, Any]]] = [[] for _ in made.text]
     for step in made.trace:
         for row, sequence in enumerate(step.sequences.tolist()):
-            traces[sequence].append(_entry(step, row))
+            traces[sequence].append({"call": len(traces[sequence]) + 1, **_entry(step, row)})
     tokens, nfe, ncs = made.tokens.tolist(), made.nfe.tolist(), made.ncs.tolist()
     for i, text in enumerate(made.text):
         yield {
             "text": text,
             "seed": seed,
-            "index": i,
+            "index": i if index is None else index[i],
             "nfe": nfe[i],
             "ncs": ncs[i],
             "model": model,
@@ -44,7 +46,7 @@ def records(made: TextSample, *, model: str, seed: int, **how: Any) -> Iterator[
 def _entry(step: Step, row: int) -> dict[str, Any]:
     real = step.positions[row] >= 0
     columns = {"positions": step.positions, "tokens": step.tokens, "probabilities": step.probabilities, "tau": step.tau}
-    entry = {"call": step.calls, **{name: values[row].cpu()[real].tolist() for name, values in columns.items()}}
+    entry = {name: values[row].cpu()[real].tolist() for name, values in columns.items()}
     if step.hidden is not None and bool((step.hidden[row] >= 0).any()):
         entry["hidden"] = step.hidden[row][step.hidden[row] >= 0].tolist()
     if step.guessed is not None and bool((step.guessed[row] >= 0).any()):

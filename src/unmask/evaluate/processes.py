@@ -1,12 +1,12 @@
-"""Evaluation on several processes, started by ``accelerate launch``, with the numbers of one.
+"""Work in pieces: on this process, on those of ``accelerate launch``, or on the workers of a Ray cluster, with the
+numbers of one process.
 
-Work is numbered, and each process takes every world-th piece of it. What is random is a function of a sequence's index
-(``unmask.noise.generator(index, seed, ...)``), never of a batch or a process. A network's result may differ in its
-last bits with the shape of its batch: share whole batches rather than sequences, and the bits are the same, too.
+What is random is a function of a sequence's index (``unmask.noise.generator(index, seed, ...)``), never of a batch or
+a process. A network's result may differ in its last bits with the shape of its batch: divide the work into whole
+batches rather than sequences, and the bits are the same, too.
 
-    with processes.joined():
-        own = [score(batches[i]) for i in processes.share(len(batches)).tolist()]
-        scores = processes.gather(own)          # in the order of the batches, on every process
+    with processes.joined(ray=False):
+        scores = list(processes.results(batches, score))    # in the order of the batches, on every process
         if processes.main():
             print(scores)
 """
@@ -14,19 +14,37 @@ last bits with the shape of its batch: share whole batches rather than sequences
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, overload
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import torch
 from torch import Tensor, distributed
 
+if TYPE_CHECKING:
+    from unmask.evaluate.cluster import Cluster
+
+P = TypeVar("P")
 T = TypeVar("T")
+_cluster: ContextVar[Cluster | None] = ContextVar("cluster", default=None)
 
 
 @contextmanager
-def joined() -> Iterator[None]:
-    """Join the other processes of ``accelerate launch``, and leave them in the end. Alone, this does nothing."""
+def joined(*, ray: bool = False) -> Iterator[None]:
+    """Join the other processes of ``accelerate launch``, or a Ray cluster, and leave in the end. Alone, do nothing."""
+    if ray:
+        from unmask.evaluate.cluster import connected
+
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise ValueError("--ray divides the work by itself: start it without accelerate launch")
+        with connected() as cluster:
+            token = _cluster.set(cluster)
+            try:
+                yield
+            finally:
+                _cluster.reset(token)
+        return
     if int(os.environ.get("WORLD_SIZE", 1)) == 1 or _several():
         yield
         return
@@ -57,11 +75,38 @@ def main() -> bool:
 
 
 def device(name: str = "auto") -> str:
-    """Where this process computes: auto is its own accelerator, if there is one that has float64, or else the CPU."""
+    """Where this process computes: auto is its own accelerator, if there is one that has float64, or else the CPU.
+
+    On a Ray cluster the workers compute, and this process keeps the network on the CPU to send it to them.
+    """
+    if (cluster := _cluster.get()) is not None:
+        cluster.use(name)
+        return "cpu"
     if name == "auto":
         found = None if _cpu_only() else torch.accelerator.current_accelerator()
         name = "cpu" if found is None or found.type == "mps" else found.type
     return f"{name}:{os.environ.get('LOCAL_RANK', 0)}" if world() > 1 and name in ("cuda", "xpu") else name
+
+
+def worker_device(name: str = "auto") -> str:
+    """Where the pieces are computed, if not in this process."""
+    cluster = _cluster.get()
+    return device(name) if cluster is None else cluster.device
+
+
+def results(pieces: Sequence[P], compute: Callable[[P], T]) -> Iterator[T]:
+    """compute(piece) for each piece, in their order; every process must ask for them, and gets them all.
+
+    On a Ray cluster pieces, results and compute with all that belongs to it, networks too, must be such as can be
+    pickled. Whatever tensors compute has are then on the worker's device.
+    """
+    cluster = _cluster.get()
+    if cluster is not None:
+        yield from cluster.results(pieces, compute)
+        return
+    for start in range(0, len(pieces), world()):
+        now = range(start, min(start + world(), len(pieces)))
+        yield from gather([compute(pieces[now[i]]) for i in share(len(now)).tolist()])
 
 
 def share(num: int) -> Tensor:

@@ -52,6 +52,7 @@ class SamplingOptions(TypedDict, total=False):
     top_p: float | None
     schedule: Schedule | None
     seed: int | Sequence[int]
+    index: Sequence[int] | None
     batch: int | None
     callback: Callable[[Step], object] | None
 

@@ -161,8 +161,7 @@ def settings(
 def measure(subject: SampledModel, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
     """Make sequences and have them judged. On several processes each makes some of the batches; all get the Point."""
     parts = [range(i, min(i + conditions.batch, conditions.num)) for i in range(0, conditions.num, conditions.batch)]
-    own = [_batch(subject, setting, parts[i], conditions) for i in processes.share(len(parts)).tolist()]
-    made = processes.gather(own)
+    made = list(processes.results(parts, lambda part: _batch(subject, setting, part, conditions)))
     tokens, texts = torch.cat([batch.tokens for batch in made]), [text for batch in made for text in batch.texts]
     asked = asked_for(subject, setting, judged_by, conditions)
     judged = _judged(asked, tokens, texts, judged_by, conditions)

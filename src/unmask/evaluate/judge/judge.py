@@ -157,13 +157,11 @@ def judge(
     if not len(samples):
         raise ValueError("samples must hold at least one sequence")
     parts = torch.split(torch.arange(len(samples)), getattr(judge, "batch", 1024))
-    own, done = [], 0
-    for i in processes.share(len(parts)).tolist():
-        own.append([(float(found.sum()), len(found)) for found in judge.nats(samples.part(parts[i].tolist()))])
-        done += len(parts[i]) * processes.world()
+    totals: list[tuple[float, int]] = []
+    for found in processes.results([samples.part(part.tolist()) for part in parts], partial(_totals, judge)):
+        totals += found
         if progress is not None:
-            progress(min(done, len(samples)), len(samples))
-    totals = [total for part in processes.gather(own) for total in part]
+            progress(len(totals), len(samples))
     assert len(totals) == len(samples), f"{judge.name} judged {len(totals)} of {len(samples)} sequences"
     nats, tokens = np.array([t[0] for t in totals]), np.array([t[1] for t in totals])
     rows = samples.rows if samples.tokens is not None else judge.ids(samples)
@@ -184,6 +182,11 @@ def judge(
         torch.from_numpy(tokens),
         entropies,
     )
+
+
+def _totals(judge: Judge, samples: Samples) -> list[tuple[float, int]]:
+    """The nats of each sequence, and its judged tokens."""
+    return [(float(found.sum()), len(found)) for found in judge.nats(samples)]
 
 
 def load_judge(

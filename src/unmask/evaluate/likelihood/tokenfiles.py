@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprin
 from unmask.likelihood import By, Passes, default_batch, per_position
 from unmask.models.ngram import kneser_ney
 from unmask.protocol import for_bound, inference, is_left_to_right
+from unmask.schedule import Schedule
 from unmask.text.model import Model
 
 BINS = 32  # of the profile, at most, of
@@ -114,7 +115,7 @@ def evaluate(
         raise ValueError(f"until must be above 0, with at least 2 passes, got until={until} and passes={passes}")
     identity = work.identity()
     path = Path(partial) if partial is not None and processes.main() else None
-    with _agreed(path, identity) as store, inference(work.network):
+    with _agreed(path, identity) as store:
         done, rounds = 0, 1
         while True:
             work.round(done, store, progress, rounds)
@@ -151,6 +152,44 @@ def evaluate_truth(tokens: TokenFile, *, sequences: int | None = None) -> Evalua
 
 def _mean_and_error(values: Tensor) -> tuple[float, float]:
     return float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.inf
+
+
+_Piece = tuple[Tensor, Tensor, Tensor]  # a batch: x0 [b, L], the sequences' indices [b], and which passes [b]
+
+
+@dataclass(frozen=True)
+class _Pieces(Sequence[_Piece]):
+    """The batches of a round that are missing, each read when it is asked for."""
+
+    work: _Work
+    number: int
+    missing: list[int]
+
+    def __len__(self) -> int:
+        return len(self.missing)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.work.piece(self.number, self.missing[i])
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """What is computed of a batch: without the file, so that it can be done where the file is not."""
+
+    network: Any
+    how: Passes
+    schedule: Schedule
+    exact: bool
+
+    def __call__(self, piece: _Piece) -> Result:
+        """The nats of its rows, and where in 0..1 they were looked at; or the nats in each part of 0..1."""
+        x0, index, k = piece
+        with inference(self.network):
+            if self.exact:
+                nats = per_position(self.network, x0, index)
+                return {"nats": nats.sum(1).tolist(), "parts": _in_parts(nats).flatten().tolist()}
+            nats, at = self.how.estimates(self.network, x0, index, k, schedule=self.schedule)
+            return {"nats": nats.tolist(), "at": at.tolist()}
 
 
 class _Work:
@@ -192,24 +231,17 @@ class _Work:
     def round(self, number: int, store: Partial, progress: Progress | None, rounds: int) -> None:
         """What is not done yet of one round of passes, of probably so many; each process a batch at a time."""
         missing = [b for b in range(-(-self.rows // self.batch)) if (number, b) not in store.done]
-        for start in range(0, len(missing), processes.world()):
-            now = missing[start : start + processes.world()]
-            own = [self.compute(number, now[i]) for i in processes.share(len(now)).tolist()]
-            for b, result in zip(now, processes.gather(own), strict=True):
-                store.add((number, b), result)
+        estimate = _Estimate(self.network, self.how, self.model.schedule, self.exact)
+        found = processes.results(_Pieces(self, number, missing), estimate)
+        for b, result in zip(missing, found, strict=True):
+            store.add((number, b), result)
             if progress is not None and processes.main():
                 progress(store.rows, rounds * self.rows, store.nats / store.rows / self.tokens.length)
 
-    def compute(self, number: int, b: int) -> Result:
-        """One batch: the nats of its rows, and where in 0..1 they were looked at; or the nats in each part of 0..1."""
+    def piece(self, number: int, b: int) -> _Piece:
         rows = torch.arange(b * self.batch, min((b + 1) * self.batch, self.rows))
-        index, k = self.indices[rows // self.passes], rows % self.passes + number * self.passes
-        x0 = self.tokens.sequences(index)
-        if self.exact:
-            nats = per_position(self.network, x0, index)
-            return {"nats": nats.sum(1).tolist(), "parts": _in_parts(nats).flatten().tolist()}
-        nats, at = self.how.estimates(self.network, x0, index, k, schedule=self.model.schedule)
-        return {"nats": nats.tolist(), "at": at.tolist()}
+        index = self.indices[rows // self.passes]
+        return self.tokens.sequences(index), index, rows % self.passes + number * self.passes
 
     def evaluation(self, done: Done, rounds: int) -> Evaluation:
         nats = self._together(done, rounds, "nats")

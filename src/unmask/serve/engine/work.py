@@ -19,6 +19,7 @@ from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
 from unmask.sampling import Allowed, check_canvas
 from unmask.text.blanks import Blanks, spaces
+from unmask.text.find import Known, describe, load, locate
 from unmask.text.model import Model
 
 
@@ -29,6 +30,12 @@ class Served:
     model: Model
     card: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None  # Jinja, as checkpoints of the Hugging Face hub have it
+
+    @classmethod
+    def of(cls, name: str, device: str = "cpu") -> Served:
+        """A model by its name, with its card."""
+        about = describe(Known(name, "cache", locate(name)))
+        return cls(load(name, device=device), about.get("card") or {})
 
     @cached_property
     def network(self) -> Any:

@@ -1,0 +1,162 @@
+"""The workers of a Ray cluster, and pieces of work on them.
+
+A worker is an actor that has one GPU, or as many cores as this process uses threads: a network's last bits may depend
+on the threads. It is sent the function with its network once, and then one piece at a time. Who is killed, with its
+node or without, is replaced as soon as there is room, and its piece is given to another: that costs time, not results.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+import unmask
+
+P = TypeVar("P")
+T = TypeVar("T")
+MOST_DEATHS = 3  # of workers over one piece: then the piece is what kills them
+
+
+@contextmanager
+def connected() -> Iterator[Cluster]:
+    """Join the cluster of RAY_ADDRESS, or one that runs on this machine, or start one here for so long."""
+    ray = _ray()
+    already = ray.is_initialized()
+    if not already:
+        # The workers' prints are theirs: what this command says must be what one process says.
+        ray.init(log_to_driver=False, logging_level="ERROR")
+    try:
+        yield Cluster()
+    finally:
+        if not already:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError("--ray needs ray: pip install 'unmask[ray]'") from error
+    return ray
+
+
+class Cluster:
+    """Workers of one kind. ``device`` is where they compute."""
+
+    def __init__(self) -> None:
+        self.device = "cpu"
+
+    @property
+    def threads(self) -> int:
+        """Of each worker: as many as this process would use."""
+        return torch.get_num_threads()
+
+    def use(self, name: str) -> None:
+        """auto takes GPUs if the cluster has any."""
+        gpus = _ray().cluster_resources().get("GPU", 0) >= 1
+        if name == "auto":
+            name = "cuda" if gpus else "cpu"
+        if name not in ("cpu", "cuda"):
+            raise ValueError(
+                f"--device {name}: on a cluster it is auto, cpu or cuda, and every worker has a GPU of its own"
+            )
+        if name == "cuda" and not gpus:
+            raise ValueError("--device cuda: no node of the cluster has a GPU")
+        self.device = name
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What one worker takes of its node."""
+        return {"num_gpus": 1, "num_cpus": 1} if self.device == "cuda" else {"num_cpus": self.threads}
+
+    def room(self) -> int:
+        """How many workers the cluster has room for."""
+        asked = {"CPU": self.needs["num_cpus"], "GPU": self.needs.get("num_gpus", 0)}
+        nodes = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
+        return sum(int(min(node.get(name, 0) // some for name, some in asked.items() if some)) for node in nodes)
+
+    def results(self, pieces: Sequence[P], compute: Callable[[P], T]) -> Iterator[T]:
+        """compute(piece) for each piece, in their order."""
+        ray = _ray()
+        from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+
+        if not pieces:
+            return
+        number = min(self.room(), len(pieces))
+        if number < 1:
+            raise ValueError(f"no node of the cluster has the {self.threads} cores of a worker: give fewer --threads")
+        Actor = ray.remote(**self.needs)(Worker)
+        sent = ray.put(_packed(compute))
+        running: dict[Any, tuple[int | None, Any]] = {}  # what is awaited: a piece, or a worker that is getting ready
+
+        def hire() -> None:
+            worker = Actor.remote(sent, self.device, self.threads, unmask.__version__)
+            running[worker.ready.remote()] = None, worker
+
+        for _ in range(number):
+            hire()
+        waiting, done, deaths, told = deque(range(len(pieces))), dict[int, T](), Counter[int](), 0
+        try:
+            while told < len(pieces):
+                (one,), _ = ray.wait(list(running), num_returns=1)
+                piece, worker = running.pop(one)
+                try:
+                    value = ray.get(one)
+                except (ActorDiedError, ActorUnavailableError) as error:
+                    if piece is not None:
+                        waiting.appendleft(piece)
+                        deaths[piece] += 1
+                    fails_to_begin = piece is None and "creation task" in str(error)
+                    if fails_to_begin or max(deaths.values(), default=0) >= MOST_DEATHS:
+                        raise ValueError(f"the workers die over the work itself: {error}") from error
+                    hire()
+                    continue
+                except RayTaskError as error:
+                    raise error.cause if isinstance(error.cause, Exception) else error from None
+                if piece is not None:
+                    done[piece] = value
+                if waiting:
+                    piece = waiting.popleft()
+                    running[worker.run.remote(pieces[piece])] = piece, worker
+                while told in done:
+                    yield done.pop(told)
+                    told += 1
+        finally:
+            for _, worker in running.values():
+                ray.kill(worker)
+
+
+class Worker:
+    """What runs on a node."""
+
+    def __init__(self, packed: bytes, device: str, threads: int, version: str) -> None:
+        if version != unmask.__version__:
+            raise ValueError(f"this node has unmask {unmask.__version__}, and the work comes from {version}")
+        torch.set_num_threads(threads)
+        self.compute = _unpacked(packed, device)
+
+    def ready(self) -> None:
+        """Answered as soon as the worker is there."""
+
+    def run(self, piece: Any) -> Any:
+        return self.compute(piece)
+
+
+def _packed(compute: Callable[..., Any]) -> bytes:
+    """A function with all that belongs to it."""
+    from ray import cloudpickle
+
+    buffer = io.BytesIO()
+    torch.save(compute, buffer, pickle_module=cloudpickle)
+    return buffer.getvalue()
+
+
+def _unpacked(packed: bytes, device: str) -> Callable[..., Any]:
+    """The function, its tensors on a device. The bytes come from the command that started this worker."""
+    made: Callable[..., Any] = torch.load(io.BytesIO(packed), map_location=device, weights_only=False)
+    return made
