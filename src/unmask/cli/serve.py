@@ -99,7 +99,7 @@ def _boxed() -> list[str]:
     return [first, *(found.name for found in available() if found.where == "box" and found.name != first)]
 
 
-def _serve(options: ServeOptions) -> None:
+def _serve(options: ServeOptions) -> int:
     import uvicorn
 
     from unmask.serve.http.app import create_app
@@ -129,7 +129,9 @@ def _serve(options: ServeOptions) -> None:
         _server(config, app, models, bool(tokens)).run(sockets=[listening])
         fault = app.state.server.engine.fault
         if fault is not None:
-            raise ValueError(f"the engine has failed with {type(fault).__name__}")
+            print(f"unmask serve: the engine has failed with {type(fault).__name__}", file=sys.stderr)
+            return 1
+    return 0
 
 
 def _listening(options: ServeOptions) -> socket.socket:
