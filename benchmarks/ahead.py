@@ -1,7 +1,10 @@
 """Exact sampling with several tokens per pass: tokens per pass and seconds against the window W.
 
     python -m benchmarks.ahead --counts --output docs/results/ahead-counts.json     minutes; needs no quiet machine
-    python -m benchmarks.ahead --seconds --output docs/results/ahead-seconds.json   half an hour; needs one
+    python -m benchmarks.ahead --seconds box --output docs/results/ahead-seconds.json      minutes; needs one
+    python -m benchmarks.ahead --seconds small --output docs/results/ahead-seconds.json    minutes; needs one
+    python -m benchmarks.ahead --seconds batch --output docs/results/ahead-seconds.json    minutes; needs one
+    python -m benchmarks.ahead --play docs/results/ahead-seconds.json               minutes; needs no quiet machine
     python -m benchmarks.ahead --quick                                              a few seconds, to see that it works
     python -m benchmarks.ahead --show docs/results/ahead-*.json                     the tables of stored results
     python -m benchmarks.ahead --picture docs/ahead.png docs/results/ahead-*.json
@@ -10,10 +13,10 @@
 rejection sampler, of other draws and orders; of a hidden Markov model fitted to text at L = 64 to 1,024; and rounds on
 Markov chains against L. --seconds: CPU seconds per sequence on one thread, the variants taking turns. For the box
 models whole runs are timed, several sequences one after another. For the paper's small network, whose weights are
-random here, a pass is timed at several numbers of visible tokens. A sequence costs L over the tokens per pass times the
-mean of it, with the tokens per pass of the hidden Markov model at L = 1,024, which --counts has stored. A window of
-"auto" is played through: the policy sees the measured seconds, and the hidden Markov model decides which guesses are
-right.
+random here, a pass is timed at several numbers of visible tokens, for one sequence (small) and for 16 (batch). --play
+makes sequences of these: one costs L over the tokens per pass times the mean of a pass, with the tokens per pass of the
+hidden Markov model at L = 1,024, which --counts has stored. A window of "auto" is played through: the policy sees the
+measured seconds, and the hidden Markov model decides which guesses are right.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from unmask import ahead, draw, plan
 from unmask.ahead import Ahead
 
 WINDOWS = (1, 2, 4, 8, 16, 32, 64)
+OTHERS = ("bidirectional", LEFT_TO_RIGHT)
 COUNTS = Path("docs/results/ahead-counts.json")
 TEXT_LENGTHS = (64, 256, 1024)
 STATES, TOKENS = 32, 300_000  # of the hidden Markov model fitted to text
@@ -108,13 +112,10 @@ def box_seconds(name: str, windows: Sequence[Any], num: int, batch: int, rounds:
     return found
 
 
-def pass_seconds(setting: Setting, windows: Sequence[int]) -> dict[str, Any]:
+def pass_seconds(setting: Setting, windows: Sequence[int], others: Sequence[str] = OTHERS) -> dict[str, Any]:
     """CPU seconds of a pass of the any-order network at each window, and of a token of the others, at each level."""
     length = setting.lengths[-1]
-    order, others = (
-        network("order", setting, length),
-        {kind: network(kind, setting, length) for kind in ("bidirectional", LEFT_TO_RIGHT)},
-    )
+    order, made_others = network("order", setting, length), {kind: network(kind, setting, length) for kind in others}
     found: dict[str, dict[str, float]] = {name: {} for name in (*map(str, windows), *others)}
     for _ in range(setting.rounds):
         for level in setting.levels:
@@ -123,7 +124,7 @@ def pass_seconds(setting: Setting, windows: Sequence[int]) -> dict[str, Any]:
                 # Every second pass has few guesses to check: an even number of them is the mean.
                 run = _looking(order, length, max(known, 1), setting.batch, window)
                 _least(found[str(window)], level, statistics.mean(paces(run, setting.tokens)))
-            for kind, made in others.items():
+            for kind, made in made_others.items():
                 if kind == "bidirectional" and level != setting.levels[len(setting.levels) // 2]:
                     continue  # a call costs the same at every level
                 count = 2 if kind == "bidirectional" else setting.tokens
@@ -149,9 +150,10 @@ def small_network(passes: dict[str, Any], per_pass: dict[str, float], model: Any
     length, batch, levels = passes["length"], passes["batch"], passes["levels"]
     mean = {name: statistics.mean(at.values()) / batch for name, at in levels.items()}
     seconds = {name: mean[name] * length / per_pass[name] for name in map(str, WINDOWS) if name in mean}
-    seconds |= {name: mean[name] * length for name in ("bidirectional", LEFT_TO_RIGHT)}
+    others = [name for name in OTHERS if name in mean]
+    seconds |= {name: mean[name] * length for name in others}
     seconds["auto"] = played(passes, model)
-    ratios = {f"{name} to auto": seconds[name] / seconds["auto"] for name in ("1", LEFT_TO_RIGHT, "bidirectional")}
+    ratios = {f"{name} to auto": seconds[name] / seconds["auto"] for name in ("1", *others)}
     return {"seconds_per_sequence": seconds, "ratios": ratios, "passes": passes}
 
 
@@ -177,9 +179,7 @@ def played(passes: dict[str, Any], model: Any) -> float:
     return now.seconds / batch
 
 
-def counts(quick: bool) -> dict[str, Any]:
-    if quick:
-        return {"box": box_counts(1), "rounds": ahead_oracles.rounds(4, (16, 32))}
+def counts() -> dict[str, Any]:
     model = fitted()
     return {
         "box": box_counts(32),
@@ -189,39 +189,60 @@ def counts(quick: bool) -> dict[str, Any]:
     }
 
 
-def seconds(quick: bool) -> dict[str, Any]:
-    windows = (1, 2, 4, 8, 16, 24, 32, 64, "auto")
-    if quick:
-        model, setting = unmask.MarkovOracle(*ahead_oracles.tables()), Setting("tiny", 64, (256,), (0.2, 0.4), 2, 1)
-        measured = pass_seconds(setting, WINDOWS)
-        per_pass = text_counts((64,), 1, model)["64"]
-        return {
-            "box": {"kjv-anyorder": box_seconds("kjv-anyorder", (1, 8), 1, 1, 1)},
-            "small": {"1": small_network(measured, per_pass, model)},
+SECONDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "box": lambda: {
+        "seconds": {
+            "kjv-anyorder": box_seconds("kjv-anyorder", (1, 2, 4, 8, 16, 24, 32, "auto"), 8, 1, 4),
+            "kjv-anyorder, 16 together": box_seconds("kjv-anyorder", (1, 2, 4, 8, "auto"), 16, 16, 3),
+            "kjv": box_seconds("kjv", (1, 4, "auto"), 2, 1, 2),
+            "kjv-ar": box_seconds("kjv-ar", (1, 2, "auto"), 4, 1, 3),
         }
-    per_pass, model = json.loads(COUNTS.read_text())["text"]["1024"], fitted()
-    box = {
-        "kjv-anyorder": box_seconds("kjv-anyorder", windows, 8, 1, 5),
-        "kjv-anyorder, 16 together": box_seconds("kjv-anyorder", windows, 16, 16, 5),
-        "kjv": box_seconds("kjv", (1, 4, 16, "auto"), 2, 1, 3),
-        "kjv-ar": box_seconds("kjv-ar", (1, 2, 4, "auto"), 8, 1, 5),
+    },
+    "small": lambda: _passes(Setting(levels=(0.05, 0.275, 0.5, 0.725), lengths=(1024,), tokens=4, rounds=2), WINDOWS),
+    "batch": lambda: _passes(
+        Setting(levels=(0.05, 0.5), lengths=(1024,), tokens=4, rounds=2, batch=16), (1, 2, 4), (LEFT_TO_RIGHT,)
+    ),
+}
+"""What --seconds measures, each in less than eight minutes."""
+
+
+def _passes(setting: Setting, windows: Sequence[int], others: Sequence[str] = OTHERS) -> dict[str, Any]:
+    return {"passes": {str(setting.batch): pass_seconds(setting, windows, others)}}
+
+
+def play(result: dict[str, Any], per_pass: dict[str, float], model: Any) -> dict[str, Any]:
+    """Sequences of the small network, from the passes that were timed."""
+    return {"small": {batch: small_network(passes, per_pass, model) for batch, passes in result["passes"].items()}}
+
+
+def quick() -> dict[str, Any]:
+    model = unmask.MarkovOracle(*ahead_oracles.tables())
+    timed = _passes(Setting("tiny", 64, (256,), (0.2, 0.4), 2, 1), WINDOWS)
+    return {
+        "box": box_counts(1),
+        "rounds": ahead_oracles.rounds(4, (16, 32)),
+        "seconds": {"kjv-anyorder": box_seconds("kjv-anyorder", (1, 8), 1, 1, 1)},
+        **timed,
+        **play(timed, text_counts((64,), 1, model)["64"], model),
     }
-    small = {
-        str(batch): small_network(
-            pass_seconds(Setting(lengths=(1024,), batch=batch, tokens=4, levels=levels), WINDOWS), per_pass, model
-        )
-        for batch, levels in ((1, (0.05, 0.275, 0.5, 0.725)), (16, (0.05, 0.5)))
-    }
-    return {"threads": torch.get_num_threads(), "box": box, "small": small}
+
+
+def merged_with(file: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """What a file holds, and beside or in place of it the result."""
+    held = json.loads(file.read_text()) if file.exists() else {}
+    for key, value in result.items():
+        held[key] = held.get(key, {}) | value if isinstance(value, dict) else value
+    return held
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--counts", action="store_true")
-    parser.add_argument("--seconds", action="store_true")
+    parser.add_argument("--seconds", choices=SECONDS)
+    parser.add_argument("--play", type=Path, metavar="JSON", help="what --seconds has stored")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--output", type=Path, help="a new file, or one whose other results are kept")
     parser.add_argument("--show", type=Path, nargs="+", metavar="JSON")
     parser.add_argument("--picture", type=Path, nargs="+", metavar=("PNG", "JSON"))
     chosen = parser.parse_args()
@@ -232,13 +253,20 @@ def main() -> None:
         (ahead_report.show if chosen.show else ahead_report.draw)(chosen.show or chosen.picture)
         return
     result: dict[str, Any] = {}
-    if chosen.counts or chosen.quick:
-        result |= counts(chosen.quick)
-    if chosen.seconds or chosen.quick:
-        timed = seconds(chosen.quick)
-        result |= timed | {"seconds": timed.pop("box")}
-    if chosen.output:
-        chosen.output.write_text(json.dumps(result, indent=1) + "\n")
+    if chosen.counts:
+        result |= counts()
+    if chosen.seconds:
+        result |= SECONDS[chosen.seconds]() | {
+            "threads": chosen.threads,
+            "processor": torch.backends.cpu.get_cpu_capability(),
+        }
+    if chosen.play:
+        stored = json.loads(COUNTS.read_text())
+        result |= play(json.loads(chosen.play.read_text()), stored["text"]["1024"], fitted())
+    if chosen.quick:
+        result |= quick()
+    if output := chosen.output or chosen.play:
+        output.write_text(json.dumps(merged_with(output, result), indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
 

@@ -184,12 +184,20 @@ class TestClocks:
         plain = Streams.of(0, 3).at("token", 4)
         kept = KeptNoise(plain.keys)
         row, at = torch.tensor([0, 2, 0]), torch.tensor([1, 3, 1])
+        expected = plain[row, at].exponential(5).log()
         for _ in range(2):
-            assert torch.equal(kept[row, at].exponential(5), plain[row, at].exponential(5))
+            assert torch.equal(torch.cat(list(kept[row, at].log_clocks(5))), expected)
         assert len(kept.clocks) == 2
         kept.forget(torch.tensor([[1], [-1], [-1]]))
         assert len(kept.clocks) == 1
-        assert torch.equal(kept[row, at].exponential(5), plain[row, at].exponential(5))
+        assert torch.equal(torch.cat(list(kept[row, at].log_clocks(5))), expected)
+
+    @pytest.mark.parametrize("columns", [1, 5, 30_000, 70_000])
+    def test_they_come_in_pieces_that_are_those_of_the_whole(self, columns):
+        whole = Streams.of(0, 1).at("token", 9)[0]
+        pieces = list(whole.log_clocks(columns))
+        assert len(pieces) == {1: 1, 5: 1, 30_000: 5, 70_000: 9}[columns]
+        assert torch.equal(torch.cat(pieces), whole.exponential(columns).log())
 
 
 class TestGenerators:

@@ -24,13 +24,22 @@ Bias = tuple[tuple[int, float], ...]
 
 
 def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
-    """The first of V exponential clocks with rates pi to ring: argmin_i E_i / pi_i, in float64.
+    """The first of V exponential clocks with rates pi to ring: argmax_i log pi_i - log E_i, in float64.
 
     Two distributions that hardly differ give the same id for the same noise, except with a probability of the order of
     their total variation: this is what makes a run insensitive to rounding.
     """
-    weights = _weights(logits)
-    return (weights / noise.exponential(weights.shape[-1], device=logits.device)).argmax(-1)
+    _check_rows(logits)
+    ids, winners, start = [], [], 0
+    for log_clocks in noise.log_clocks(logits.shape[-1], device=logits.device):
+        values = logits[start : start + len(log_clocks)] - log_clocks
+        start += len(log_clocks)
+        ids.append(values.argmax(-1))
+        winners.append(values.gather(-1, ids[-1].unsqueeze(-1)))
+    if not ids:
+        return torch.empty(0, dtype=torch.int64, device=logits.device)
+    _refuse_unless(torch.cat(winners).isfinite().all())  # NaN and +inf win, and -inf if there is nothing else
+    return torch.cat(ids)
 
 
 def inverse_cdf(logits: Tensor, noise: Noise) -> Tensor:
@@ -191,15 +200,20 @@ def check_shape_options(temperature: float, top_k: int | None, top_p: float | No
 
 def _weights(logits: Tensor) -> Tensor:
     """exp(logits - max) in float64, refusing rows that are not a distribution."""
-    if logits.ndim != 2 or logits.shape[-1] < 1 or not logits.is_floating_point():
-        raise ValueError(f"logits must be floating-point [rows, classes], got {logits.dtype} {tuple(logits.shape)}")
+    _check_rows(logits)
     logits = logits.double()
     weights = torch.exp(logits - logits.amax(-1, keepdim=True))
-    refuse(
-        ~weights.sum(-1).isfinite().all(),
-        "logits must have no NaN and no +inf, and at least one id per row that is not -inf",
-    )
+    _refuse_unless(weights.sum(-1).isfinite().all())
     return weights
+
+
+def _check_rows(logits: Tensor) -> None:
+    if logits.ndim != 2 or logits.shape[-1] < 1 or not logits.is_floating_point():
+        raise ValueError(f"logits must be floating-point [rows, classes], got {logits.dtype} {tuple(logits.shape)}")
+
+
+def _refuse_unless(finite: Tensor) -> None:
+    refuse(~finite, "logits must have no NaN and no +inf, and at least one id per row that is not -inf")
 
 
 class Faults:

@@ -7,7 +7,8 @@ number is a hash of its place. The hash is SplitMix64's finaliser over keys of 6
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -51,8 +52,8 @@ class Noise(Batched):
         keys = self.keys if device is None else self.keys.to(device)
         if columns is None:
             return _unit(_mixed(keys), dtype)
-        rows = max(1, AT_ONCE // max(columns, 1))
-        if keys.ndim != 1 or len(keys) <= rows or keys.device.type != "cpu":
+        rows = rows_at_once(columns, device)
+        if keys.ndim != 1 or len(keys) <= rows:
             return _unit(_mixed(keys.unsqueeze(-1) ^ _columns(columns, keys.device)), dtype)
         made = torch.empty(len(keys), columns, dtype=dtype)
         for start in range(0, len(keys), rows):
@@ -63,12 +64,17 @@ class Noise(Batched):
         """Exp(1) clocks [..., columns]: -log(1 - u), and 2^-54 where that is 0, which would win any race."""
         return self.uniform(columns, device=device).neg_().log1p_().neg_().clamp_(min=2.0**-54)
 
+    def log_clocks(self, columns: int, *, device: torch.device | None = None) -> Iterator[Tensor]:
+        """Their logarithms [n, columns], for some places after others: pieces that stay in a core's cache."""
+        for keys in self.keys.split(rows_at_once(columns, device)):
+            yield Noise(keys).exponential(columns, device=device).log_()
+
 
 @dataclass(frozen=True)
 class KeptNoise(Noise):
     """Noise that remembers the clocks of its places until it is told to forget them."""
 
-    clocks: dict[int, Tensor] = field(default_factory=dict)
+    clocks: dict[int, Tensor] = field(default_factory=dict)  # their logarithms [1, columns], by key
 
     def __getitem__(self, index: Any) -> KeptNoise:
         return KeptNoise(self.keys[index], self.clocks)
@@ -76,13 +82,11 @@ class KeptNoise(Noise):
     def take(self, index: Tensor) -> KeptNoise:
         return self[index]
 
-    def exponential(self, columns: int, *, device: torch.device | None = None) -> Tensor:
-        keys = self.keys.tolist()
-        new = [key for key in keys if key not in self.clocks]
-        if new:
-            made = Noise(torch.tensor(new)).exponential(columns, device=device)
-            self.clocks.update(zip(new, made, strict=True))
-        return torch.stack([self.clocks[key] for key in keys])
+    def log_clocks(self, columns: int, *, device: torch.device | None = None) -> Iterator[Tensor]:
+        for key in self.keys.tolist():
+            if key not in self.clocks:
+                self.clocks[key] = next(Noise(torch.tensor([key])).log_clocks(columns, device=device))
+            yield self.clocks[key]
 
     def forget(self, positions: Tensor) -> None:
         """Drop the clocks of positions [B, R], pads of -1 aside, of a noise with keys [B, L]."""
@@ -92,6 +96,13 @@ class KeptNoise(Noise):
 
 
 AT_ONCE = 1 << 16  # numbers: the passes over as many words stay in a core's cache
+
+
+def rows_at_once(columns: int, device: torch.device | None = None) -> int:
+    """How many rows of so many numbers to pass over together: as stay in a core's cache, or on an accelerator all."""
+    return max(1, AT_ONCE // max(columns, 1)) if device is None or device.type == "cpu" else sys.maxsize
+
+
 BITS = {torch.float64: 53, torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
 """Significant bits of each type: as many as a uniform on an even grid below 1 can have."""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.draw import refuse
-from unmask.noise import Streams
+from unmask.noise import Streams, rows_at_once
 from unmask.plan import Plan, rechoose
 from unmask.protocol import Batched
 
@@ -48,9 +48,12 @@ class Predictor:
     prepare: Callable[[Plan, Streams], Plan] = _as_planned
 
 
+@torch.no_grad()
 def log_mean(logits: Tensor) -> Tensor:
-    """Equation 4 at masked rows: log mu = log softmax(f), normalised in float64 and nowhere else."""
-    log_mu = torch.log_softmax(logits.double(), -1)
+    """Equation 4 at masked rows [M, V]: log mu = log softmax(f), normalised in float64 and nowhere else."""
+    log_mu, rows = torch.empty_like(logits, dtype=torch.float64), rows_at_once(logits.shape[-1], logits.device)
+    for part, into in zip(logits.split(rows), log_mu.split(rows), strict=True):
+        torch.log_softmax(part.double(), -1, out=into)
     # One that is not a number makes them all so: the first column tells.
     refuse(
         log_mu[..., :1].isnan().any(),

@@ -303,13 +303,18 @@ def logits_of(
 ) -> Tensor:
     """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order; the others are pads."""
     if bool(real.all()) or not isinstance(model, ComputesWhere):
-        return logits_at(model, tokens, time, rows, seats=seats, lengths=lengths)[real.to(rows.device)]
+        return where(logits_at(model, tokens, time, rows, seats=seats, lengths=lengths), real)
     real = real.to(rows.device)
     batch, position = real.nonzero()[:, 0], rows[real]
-    where = torch.zeros_like(tokens, dtype=torch.bool)
-    where[batch, position] = True
-    number = (where.flatten().cumsum(0) - 1).view_as(where)  # of each wanted position in row-major order
-    return logits_where(model, tokens, time, where, lengths=lengths)[number[batch, position]]
+    wanted = torch.zeros_like(tokens, dtype=torch.bool)
+    wanted[batch, position] = True
+    number = (wanted.flatten().cumsum(0) - 1).view_as(wanted)  # of each wanted position in row-major order
+    return logits_where(model, tokens, time, wanted, lengths=lengths)[number[batch, position]]
+
+
+def where(logits: Tensor, real: Tensor) -> Tensor:
+    """Of logits [B, R, V] those where the boolean [B, R] holds, [M, V]; not a copy if it holds everywhere."""
+    return logits.flatten(0, 1) if bool(real.all()) else logits[real.to(logits.device)]
 
 
 def logits_where(

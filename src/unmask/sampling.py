@@ -35,6 +35,7 @@ from unmask.protocol import (
     is_left_to_right,
     length_of,
     logits_of,
+    where,
 )
 from unmask.sampler import Ask, Planned, Sampler, Step, Task, apply
 from unmask.schedule import Linear, Schedule
@@ -305,7 +306,7 @@ def answer(
     if ask.known is None:
         logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats, lengths=lengths)
     elif isinstance(network, LooksAhead):
-        logits = network.ahead(shown, rows, ask.known.to(x.device), seats=seats)[real.to(x.device)]
+        logits = where(network.ahead(shown, rows, ask.known.to(x.device), seats=seats), real)
     else:
         logits = _chained(network, shown, ask, lengths)
     if any(allowed[: len(x)]):

@@ -153,8 +153,9 @@ class Block(nn.Module):
 
     def project(self, h: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [B, heads, M, head_dim], positions rotated into the first two."""
-        q, k, v = self.attn_qkv(h).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        return rotate(q, angles).transpose(1, 2), rotate(k, angles).transpose(1, 2), v.transpose(1, 2)
+        both, v = self.attn_qkv(h).unflatten(-1, (3 * self.heads, -1)).split((2 * self.heads, self.heads), -2)
+        q, k = rotate(both, angles).transpose(1, 2).chunk(2, 1)
+        return q, k, v.transpose(1, 2)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         causal = self.causal and mask is None
