@@ -60,7 +60,7 @@ class TestWidth:
 
     def test_it_is_wide_within_a_few_passes_where_that_pays(self):
         _, used = simulated(Width(), COSTS["weights are read once"], lambda _: 0.95, passes=8)
-        assert used[0] == 4 and max(used) >= 16
+        assert used[0] == 2 and max(used) >= 16
 
     def test_it_follows_when_guesses_become_right_or_wrong(self):
         cost = COSTS["weights are read once"]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time as clock
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -32,7 +32,7 @@ from unmask.plan import Plan, Planner, first_hitting
 from unmask.sampler import Ask, State, Step, Task
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-FIRST = 4
+FIRST = 2
 MEMORY = 0.98  # what a guess counts less than the next one
 SLOWER, FASTER = 0.25, 0.75  # how much a new pass counts in what is known of its width's seconds
 TRIES = 0.01  # the part of the time that may be lost by trying other widths
@@ -45,7 +45,8 @@ class Width:
     What a pass settles follows from the part q of the guesses that come out right. What a pass costs is measured at the
     widths that were used, and taken to be linear between and beyond them; so most widths are judged without being
     tried. None is chosen that is more than twice as wide as any before. Now and then a neighbour of the best is tried,
-    so that costs are known where they matter. The choice changes the time of a run and never its tokens.
+    so that costs are known where they matter. The first pass of a width does not count: its guesses are as few, or as
+    many, as the width before has left. The choice changes the time of a run and never its tokens.
     """
 
     fixed: int | None = None
@@ -53,28 +54,33 @@ class Width:
     right: float = 4.0
     wrong: float = 1.0  # q = 4/5 to begin with
     seconds: dict[int, float] = field(default_factory=dict)  # of a pass, by width
-    passes: int = 0
+    last: int = 0  # the width of the last pass
     budget: float = 0.0  # seconds
     wider: bool = True  # which neighbour is tried next
+    most: int = WIDTHS[-1]  # that it may choose
 
     def __post_init__(self) -> None:
         self.now = self.fixed or self.now
 
+    @property
+    def next(self) -> int:
+        """How many tokens the next pass looks at."""
+        return self.fixed or min(self.now, self.most)
+
     def passed(self, width: int, right: int, wrong: int, seconds: float) -> None:
         """A pass of this width took so many seconds; so many guesses came out right, before the first wrong ones."""
-        self.passes += 1
         if self.fixed is not None:
             return
         faded = MEMORY ** (right + wrong)
         self.right, self.wrong = faded * self.right + right, faded * self.wrong + wrong
-        # The end of a sequence has no room for the whole width, and the first pass has more to do than others.
-        if width != self.now or self.passes == 1:
+        again, self.last = width == self.last, width
+        if not again or width != self.next:  # the end of a sequence has no room for the whole width
             return
         expected = self.cost(width) if self.seconds else seconds
         seconds = min(seconds, 2 * expected)  # whatever else the machine did
         news = 1.0 if width not in self.seconds else FASTER if seconds < expected else SLOWER
         self.seconds[width] = expected + news * (seconds - expected)
-        self.budget = min(self.budget + TRIES * seconds, seconds)
+        self.budget = min(self.budget + TRIES * seconds, 2 * seconds)
         self.now = self._chosen()
 
     def _chosen(self) -> int:
@@ -89,7 +95,7 @@ class Width:
             self.wider = not self.wider
             return best
         other = WIDTHS[at]
-        loss = self.cost(other) - self.cost(best) * settled(other, q) / settled(best, q)
+        loss = 2 * (self.cost(other) - self.cost(best) * settled(other, q) / settled(best, q))
         if loss > self.budget:
             return best
         self.budget, self.wider = self.budget - loss, not self.wider
@@ -98,15 +104,30 @@ class Width:
     def cost(self, width: int) -> float:
         """Seconds of a pass: linear between the widths that were used and beyond them, and never less for more."""
         used = sorted(self.seconds)
+        # What a wider pass took, a narrower one takes at most: whatever made it slow is over.
+        seconds = {low: min(self.seconds[high] for high in used[i:]) for i, low in enumerate(used)}
         if len(used) == 1:
-            return self.seconds[used[0]]
+            return seconds[used[0]]
         at = min(max(bisect_left(used, width), 1), len(used) - 1)
         low, high = used[at - 1], used[at]
-        slope = (self.seconds[high] - self.seconds[low]) / (high - low)
-        line = self.seconds[low] + slope * (width - low)
+        slope = (seconds[high] - seconds[low]) / (high - low)
+        line = seconds[low] + slope * (width - low)
         if width < low:
-            return max(line, self.seconds[low] * width / low)
-        return max(line, self.seconds[high]) if width > high else line
+            return max(line, seconds[low] * width / low)
+        return max(line, seconds[high]) if width > high else line
+
+
+def seconds_now(x: Tensor) -> float:
+    """A clock for passes: on a CPU the time that this thread was running, whatever else the machine did meanwhile."""
+    return clock.thread_time() if x.device.type == "cpu" else clock.perf_counter()
+
+
+def shared_width(sequences: int) -> int:
+    """The most tokens to look ahead for each of so many sequences of a pass: the widest window, divided among them.
+
+    One sequence's pass waits for the weights, and rows are cheap. Those of many sequences cost what they compute.
+    """
+    return max(1, WIDTHS[-1] // max(sequences, 1))
 
 
 def settled(width: int, q: float) -> float:
@@ -166,11 +187,19 @@ class Ahead:
         settled = torch.zeros(len(canvas), dtype=torch.int64)
         return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, width)
 
+    def shares(self, state: AheadState, ask: AheadAsk, sequences: int) -> AheadAsk:
+        """The ask of a pass that begins now and is for so many sequences; if they are many, auto's next one is narrow.
+
+        For who asks long before the network is called, or calls it for several runs at once.
+        """
+        state.width.most = shared_width(sequences)
+        return replace(ask, started=seconds_now(state.x))
+
     def ask(self, state: AheadState) -> AheadAsk:
         """The next W positions of the order, on a canvas that shows the guesses."""
-        started, plan = clock.perf_counter(), state.plan
+        started, plan = seconds_now(state.x), state.plan
         left = plan.holes - state.settled
-        width = min(state.width.now, int(left.max())) if len(left) else 0
+        width = min(state.width.next, int(left.max())) if len(left) else 0
         slots = state.settled.unsqueeze(1) + torch.arange(width)
         real = slots < plan.holes.unsqueeze(1)
         inside = torch.where(real, slots, 0)
@@ -202,7 +231,7 @@ class Ahead:
         state.noise.forget(torch.where(settles, rows, -1))
         state.settled = state.settled + count
         wrong = int((settles & (guesses >= 0) & ~same).sum())
-        state.width.passed(rows.shape[1], int(run.sum()), wrong, clock.perf_counter() - ask.started)
+        state.width.passed(rows.shape[1], int(run.sum()), wrong, seconds_now(state.x) - ask.started)
         kept, later = settles[:, : int(count.max())], real & ~settles
         most = kept.shape[1]
         tau = state.plan.times.gather(1, slots[:, :most].clamp(max=state.plan.times.shape[1] - 1))

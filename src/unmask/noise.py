@@ -74,7 +74,7 @@ class Noise(Batched):
 class KeptNoise(Noise):
     """Noise that remembers the clocks of its places until it is told to forget them."""
 
-    clocks: dict[int, Tensor] = field(default_factory=dict)  # their logarithms [1, columns], by key
+    clocks: dict[int, Tensor] = field(default_factory=dict)  # their logarithms [columns], by key
 
     def __getitem__(self, index: Any) -> KeptNoise:
         return KeptNoise(self.keys[index], self.clocks)
@@ -83,10 +83,14 @@ class KeptNoise(Noise):
         return self[index]
 
     def log_clocks(self, columns: int, *, device: torch.device | None = None) -> Iterator[Tensor]:
-        for key in self.keys.tolist():
-            if key not in self.clocks:
-                self.clocks[key] = next(Noise(torch.tensor([key])).log_clocks(columns, device=device))
-            yield self.clocks[key]
+        keys = self.keys.tolist()
+        new = [key for key in dict.fromkeys(keys) if key not in self.clocks]
+        if new:
+            made = (row for piece in Noise(torch.tensor(new)).log_clocks(columns, device=device) for row in piece)
+            self.clocks.update(zip(new, made, strict=True))
+        rows = rows_at_once(columns, device)
+        for start in range(0, len(keys), rows):
+            yield torch.stack([self.clocks[key] for key in keys[start : start + rows]])
 
     def forget(self, positions: Tensor) -> None:
         """Drop the clocks of positions [B, R], pads of -1 aside, of a noise with keys [B, L]."""

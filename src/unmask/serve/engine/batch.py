@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.ahead import Ahead
 from unmask.plan import resized
 from unmask.protocol import Caches, bytes_of, inference
 from unmask.sampler import Ask, PlanState, Step, apply
@@ -155,6 +156,9 @@ class Batch:
         self._todo = list(self._parts())
         if self._todo:
             self._regroup(self._todo)
+            for shared in self.states:
+                if isinstance(shared.sampler, Ahead):
+                    shared.ask = shared.sampler.shares(shared.state, shared.ask, max(map(len, self._todo)))
             self._shown = self._stacked()
         return failed
 
@@ -219,6 +223,8 @@ class Batch:
         asks = [shared.ask for shared in self.states]
         width, chains = max(ask.rows.shape[1] for ask in asks), any(ask.known is not None for ask in asks)
         length = max(one.length for one in self.seats)
+        if chains:  # one that has a token left does not look ahead
+            asks = [ask.chain for ask in asks]
 
         def padded(column: Tensor, value: float) -> Tensor:
             column = column if column.ndim > 1 else column.unsqueeze(1)  # a chain of one
