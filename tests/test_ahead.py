@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from benchmarks import ahead_oracles
 from benchmarks.rejection import Rejection
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
@@ -345,6 +346,18 @@ def test_the_clock_changes_no_token(monkeypatch):
 def test_the_test_network_is_one_that_looks_ahead():
     assert isinstance(OrderCausal(ORACLES["markov"][0]), LooksAhead)
     assert not isinstance(Canvases(ORACLES["markov"][0]), LooksAhead)
+
+
+@pytest.mark.parametrize("length", [1, 5, 24])
+def test_the_chains_of_the_benchmark_answer_as_the_oracles_do(length):
+    plain, hidden = ahead_oracles.tables(), ahead_oracles.hidden_tables()
+    for model, exact in (
+        (ahead_oracles.Chain(*plain, length), MarkovOracle(*plain)),
+        (ahead_oracles.HiddenChain(*hidden, length), HiddenMarkovOracle(*hidden)),
+    ):
+        expected = sample(exact, num=4, length=length, seed=3).tokens
+        for window in (1, 4, length):
+            assert torch.equal(sample(model, num=4, length=length, seed=3, ahead=window).tokens, expected)
 
 
 class TestTheRejectionSamplerItIsComparedWith:

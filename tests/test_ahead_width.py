@@ -5,7 +5,7 @@ import random
 import pytest
 
 from unmask import ahead
-from unmask.ahead import Width, settled
+from unmask.ahead import Width, settled, shared_width
 
 
 def simulated(width, cost, right, passes=400, sequences=1, seed=0):
@@ -85,6 +85,24 @@ class TestWidth:
         slow = iter([1.0] * at + [40.0] + [1.0] * 1000)
         _, used = simulated(Width(), lambda w: (1 + w / 30) * next(slow), lambda _: 0.95, passes=400)
         assert sorted(used[-100:])[50] >= 24
+
+    @pytest.mark.parametrize("sequences", [1, 4, 16, 64, 200])
+    def test_sequences_that_share_a_pass_divide_the_widest_window(self, sequences):
+        width = Width(now=64)
+        width.most = shared_width(sequences)
+        assert width.next == {1: 64, 4: 16, 16: 4, 64: 1, 200: 1}[sequences]
+        fixed = Width(7)
+        fixed.most = shared_width(sequences)
+        assert fixed.next == 7, "a number is the request's own"
+
+    def test_the_first_pass_of_a_width_does_not_count(self):
+        """With a canvas for each guess it is cheap, for it has the guesses of a narrower one."""
+        width = Width()
+        for number in range(200):
+            now = width.next
+            first = now != width.last
+            width.passed(now, now // 2, 0, 1.0 if first and number else float(now))
+        assert width.seconds[1] == pytest.approx(1.0) and width.seconds[4] == pytest.approx(4.0)
 
     def test_a_number_fixes_it(self):
         assert set(simulated(Width(7), COSTS["flat"], lambda _: 0.5)[1]) == {7}

@@ -95,6 +95,20 @@ def test_every_answer_is_the_librarys_in_any_company(places, logits):
         assert engine.counts.sequences == sum(one.job.work.number for one in asked)
 
 
+@pytest.mark.parametrize("model", ["tiny", "anyorder"])
+def test_requests_that_look_ahead_share_calls_until_each_has_one_token_left(model):
+    """With few holes and with many, so that one is at its last token, which is no chain, while others look ahead."""
+    bodies = [
+        {"model": model, "canvas": holes(count, 12), "ahead": window, "seed": count}
+        for count in (1, 2, 5, 9, 12)
+        for window in (3, 6, "auto")
+    ]
+    with running(Limits(max_batch=len(bodies))) as engine:
+        asked = [Asked(engine, SERVED, body, watched=False) for body in bodies]
+        for one, body in zip(asked, bodies, strict=True):
+            assert [done.tokens for done in one.answer()] == library(body).tokens.tolist()
+
+
 def test_steps_lead_from_the_canvas_to_the_tokens_and_are_those_of_the_library():
     with running() as engine:
         for body in ({"predictor": "correct", "steps": 4}, {"decoding": "margin", "steps": 3}, {"model": "twin"}):
