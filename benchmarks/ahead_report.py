@@ -37,7 +37,7 @@ def show(files: Sequence[Path]) -> None:
             for name, at in result["rounds"].items()
             if isinstance(at, dict)
         )
-        title = f"Rounds with the full window, a Markov chain of {result['rounds']['chain']}"
+        title = f"Rounds with the full window, a Markov chain of {result['rounds']['chain']}, and a hidden one"
         lines += [title, "", *_table(["order", *(f"L = {length}" for length in lengths)], rows), ""]
     for name, at in result.get("seconds", {}).items():
         head, row = ["", *at], [name, *(f"{1e3 * s:.0f} ({at['1'] / s:.2f}x)" for s in at.values())]
@@ -71,13 +71,17 @@ def draw(files: Sequence[Path]) -> None:
 
 
 def _rounds(axis: Any, result: dict[str, Any]) -> None:
-    for name in ("random", "left-to-right"):
+    labels = {
+        "random": "random order",
+        "hidden, random": "hidden chain, random order",
+        "left-to-right": "left to right",
+    }
+    for name, label in labels.items():
         at = result["rounds"][name]
-        label = "random order" if name == "random" else "left to right"
         axis.loglog([int(n) for n in at], [one["mean"] for one in at.values()], "o-", base=2, label=label)
     lengths = [int(n) for n in result["rounds"]["random"]]
     axis.loglog(lengths, lengths, ":", color="grey", base=2, label="one call per token")
-    axis.set(xlabel="tokens L", ylabel="rounds", title="Markov chain, full window")
+    axis.set(xlabel="tokens L", ylabel="rounds", title="Markov chains, full window")
 
 
 def _tokens(axis: Any, result: dict[str, Any]) -> None:
