@@ -66,7 +66,7 @@ class Noise(Batched):
 
     def log_clocks(self, columns: int, *, device: torch.device | None = None) -> Iterator[Tensor]:
         """Their logarithms [n, columns], for some places after others: pieces that stay in a core's cache."""
-        for keys in self.keys.split(rows_at_once(columns, device)):
+        for keys in torch.split(self.keys, rows_at_once(columns, device)):
             yield Noise(keys).exponential(columns, device=device).log_()
 
 

@@ -52,7 +52,7 @@ class Predictor:
 def log_mean(logits: Tensor) -> Tensor:
     """Equation 4 at masked rows [M, V]: log mu = log softmax(f), normalised in float64 and nowhere else."""
     log_mu, rows = torch.empty_like(logits, dtype=torch.float64), rows_at_once(logits.shape[-1], logits.device)
-    for part, into in zip(logits.split(rows), log_mu.split(rows), strict=True):
+    for part, into in zip(torch.split(logits, rows), torch.split(log_mu, rows), strict=True):
         torch.log_softmax(part.double(), -1, out=into)
     # One that is not a number makes them all so: the first column tells.
     refuse(

@@ -29,7 +29,7 @@ class Packed(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, gelu: bool = False, rows: int = ROWS) -> None:
         super().__init__()
-        self.then = ("gelu", [], "tanh") if gelu else ("none", [], "")
+        self.then: tuple[str, list[Any], str] = ("gelu", [], "tanh") if gelu else ("none", [], "")
         with torch.inference_mode(False), torch.no_grad():  # a tensor of inference mode could not be used outside it
             self.bias = None if bias is None else bias.detach().clone()
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), rows)
