@@ -77,7 +77,7 @@ def _rounds(axis: Any, result: dict[str, Any]) -> None:
         "left-to-right": "left to right",
     }
     for name, label in labels.items():
-        at = result["rounds"][name]
+        at = result["rounds"].get(name, {})
         axis.loglog([int(n) for n in at], [one["mean"] for one in at.values()], "o-", base=2, label=label)
     lengths = [int(n) for n in result["rounds"]["random"]]
     axis.loglog(lengths, lengths, ":", color="grey", base=2, label="one call per token")
