@@ -23,8 +23,8 @@ ROWS = 128  # that the layout is made for: it serves any number, and from 2 on b
 class Packed(nn.Module):
     """x W^T + b for a packed W [out, in], which it does not keep in any other form; for inference alone.
 
-    gelu: the tanh form of it in the same pass, which costs a tenth of a pass of its own. rows: how many a call has; other
-    numbers cost more.
+    gelu: the tanh form of it in the same pass, which costs a tenth of a pass of its own. rows: how many a call has;
+    other numbers cost more.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, gelu: bool = False, rows: int = ROWS) -> None:
