@@ -72,14 +72,6 @@ class Ask(Batched):
     canvas: Tensor | None = None  # int64 [B, L]: what the network is shown, where that is not the state's x
     known: Tensor | None = None  # int64 [B]: the rows are a chain, and so many of its first tokens are on the canvas
 
-    @property
-    def chain(self) -> Ask:
-        """The same as a chain: a row alone is one, of which no token is known."""
-        if self.known is not None:
-            return self
-        assert self.rows.shape[1] <= 1
-        return replace(self, time=self.time.unsqueeze(1).expand_as(self.rows), known=torch.zeros_like(self.rows).sum(1))
-
 
 class Sampler(Protocol):
     """A way to fill a canvas. The loop calls ``ask`` once before every ``fill``."""

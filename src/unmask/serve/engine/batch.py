@@ -223,8 +223,6 @@ class Batch:
         asks = [shared.ask for shared in self.states]
         width, chains = max(ask.rows.shape[1] for ask in asks), any(ask.known is not None for ask in asks)
         length = max(one.length for one in self.seats)
-        if chains:  # one that has a token left does not look ahead
-            asks = [ask.chain for ask in asks]
 
         def padded(column: Tensor, value: float) -> Tensor:
             column = column if column.ndim > 1 else column.unsqueeze(1)  # a chain of one
