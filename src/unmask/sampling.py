@@ -17,10 +17,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from unmask import checks
 from unmask import plan as plans
 from unmask import predict as predictors
 from unmask.ahead import Ahead
+from unmask.checks import choices, ids
 from unmask.draw import Draw, Faults, Pick, exponential_race
 from unmask.noise import Streams
 from unmask.plan import Planner
@@ -186,7 +186,7 @@ def stream(
 ) -> Iterator[Step]:
     """Yield one Step per network call; arguments as in ``sample``. ``apply`` turns Steps into tokens."""
     canvas = check_canvas(model, canvas, None, None)
-    checks.choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
+    choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
     pick, streams = Pick(draw, temperature, top_k, top_p), Streams.of(seed, len(canvas), index)
     how: dict[str, Any] = {"plan": plan, "steps": steps, "predict": predict, "sampler": sampler, "ahead": ahead}
     sampler, whole = _begun(model, canvas, streams, pick, schedule, **how)
@@ -397,7 +397,7 @@ def check_canvas(model: Any, canvas: Tensor | None, num: int | None, length: int
         if length < 0 or num < 0:
             raise ValueError(f"num and length must be at least 0, got num={num} and length={length}")
         return torch.full((num, length), model.mask_id, dtype=torch.int64, device=device_of(model))
-    canvas = checks.ids(canvas, "canvas")
+    canvas = ids(canvas, "canvas")
     if length is not None and length != canvas.shape[1]:
         raise ValueError(f"length={length} contradicts the canvas, which has {canvas.shape[1]} positions")
     if num is not None and num != len(canvas):

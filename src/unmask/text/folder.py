@@ -11,10 +11,9 @@ from unmask.models import pretrained
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
 from unmask.schedule import SCHEDULES
-from unmask.text.foreign import Foreign, restored
 from unmask.text.model import TOKENIZER as TOKENIZER
 from unmask.text.model import Model
-from unmask.text.tokenizer import ROWS, Tokenizer
+from unmask.text.tokenizer import FOREIGN, ROWS, Tokenizer, kind_of
 
 CONFIG = "config.json"
 
@@ -59,12 +58,14 @@ def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
     )
 
 
-def tokenizer_of(folder: Path) -> Tokenizer | Foreign:
+def tokenizer_of(folder: Path) -> Any:
     """The folder's tokenizer, without the network being read."""
     if not (folder / TOKENIZER).is_file():
         raise ValueError(f"{folder} has no {TOKENIZER}: its ids have no meaning; put the training data's there")
-    if (theirs := restored(folder / TOKENIZER)) is not None:
-        return theirs
+    if kind_of(folder / TOKENIZER) == FOREIGN:
+        from unmask.text.foreign import restored
+
+        return restored(folder / TOKENIZER)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     own = (pretrained.read_config(folder)[1].get("extra") or {}).get("tokenizer_sha256", tokenizer.hash)
     if own != tokenizer.hash:

@@ -19,12 +19,11 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.models.files import write_whole
-from unmask.text.tokenizer import Ids, byte_spelling, import_tokenizers
+from unmask.text.tokenizer import FOREIGN, Ids, byte_spelling, import_tokenizers
 
 Kind = Literal["characters", "bpe", "wordpiece", "metaspace"]
 Frame = tuple[tuple[int, ...], tuple[int, ...]]
 
-KIND = "foreign"  # in a tokenizer.json of this project
 STORED = ("vocab", "mask_id", "frame", "around", "eos_id", "pad_id", "written")
 METASPACE = "▁"  # U+2581: how SentencePiece's vocabularies spell a space
 UNUSED = re.compile(r"\[unused\d+\]")  # BERT's ids that no text has
@@ -109,7 +108,7 @@ class Foreign:
         if self.encoder is not None and self.written is None:
             raise ValueError("a slow tokenizer of transformers cannot be written: make it a fast one")
         content: dict[str, Any] = {name: getattr(self, name) for name in STORED}
-        content |= {"format": 1, "kind": KIND, "spelling": self.kind, "special_ids": sorted(self.special_ids)}
+        content |= {"format": 1, "kind": FOREIGN, "spelling": self.kind, "special_ids": sorted(self.special_ids)}
         write_whole(Path(path), json.dumps(content, ensure_ascii=False).encode())
 
     @cached_property
@@ -121,12 +120,10 @@ class Foreign:
         return {token: i for i, token in enumerate(self.vocab) if i not in self.special_ids and len(token) == 1}
 
 
-def restored(path: Path) -> Foreign | None:
-    """What ``save`` wrote, or None if the file is a tokenizer of another kind."""
+def restored(path: Path) -> Foreign:
+    """What ``save`` wrote."""
     try:
         content = json.loads(path.read_bytes())
-        if content.get("kind") != KIND:
-            return None
         written = content["written"]
         made = alphabet(content["vocab"]) if written is None else parsed(written, {})
         around: dict[str, Any] = {name: tuple(map(tuple, content[name])) for name in ("frame", "around")}

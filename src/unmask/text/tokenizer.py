@@ -34,6 +34,7 @@ Ids = NDArray[np.int64]
 BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # kinds in which a word's space belongs to its own first token
 ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one molecule or image each
 EOS = "<eos>"
+FOREIGN = "foreign"  # the kind of somebody else's, which unmask.text.foreign reads and writes
 FORMAT = 1
 # Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
 SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)
@@ -236,13 +237,13 @@ class Tokenizer:
             ) from None
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a tokenizer.json was written by this project, and not by tokenizers or transformers."""
+def kind_of(path: Path) -> str | None:
+    """Which kind a tokenizer.json of this project has; None for one of tokenizers or transformers, and for no file."""
     try:
         content = json.loads(path.read_bytes()) if path.is_file() else None
     except ValueError:
-        return False
-    return isinstance(content, dict) and "format" in content and "kind" in content
+        return None
+    return content["kind"] if isinstance(content, dict) and content.keys() >= {"format", "kind"} else None
 
 
 def split(kind: str, text: str) -> list[str]:

@@ -17,7 +17,7 @@ from unmask.text import tokenizer as make
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.settings import refuse_unknown
 from unmask.text.fetch import FetchError
-from unmask.text.tokenizer import Tokenizer, is_ours
+from unmask.text.tokenizer import FOREIGN, Tokenizer, kind_of
 from unmask.text.weights import gpt2_tokenizer
 
 EMBEDDING, LEVEL, HEAD = "vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.linear.weight"
@@ -204,7 +204,7 @@ def time_in_words(config: DDiTConfig) -> str:
 def tokenizer_of(found: Found, data_ids: int) -> tuple[str | None, str | None]:
     """Where the tokenizer is, in words, or else what is needed; nothing is fetched."""
     folder = found.folder
-    if is_ours(folder / "tokenizer.json"):
+    if kind_of(folder / "tokenizer.json"):
         return "tokenizer.json, of this project", None
     if any((folder / a).is_file() and (folder / b).is_file() for a, b in GPT2_FILES):
         return "a byte-level BPE in the folder", None
@@ -224,8 +224,9 @@ def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
     folder, (_, needed) = found.folder, tokenizer_of(found, data_ids)
     if needed is not None:
         return None, needed
-    if is_ours(folder / "tokenizer.json"):
-        return foreign.restored(folder / "tokenizer.json") or Tokenizer.load(folder / "tokenizer.json"), None
+    if kind := kind_of(folder / "tokenizer.json"):
+        read = foreign.restored if kind == FOREIGN else Tokenizer.load
+        return read(folder / "tokenizer.json"), None
     for encoder, merges in GPT2_FILES:
         if (folder / encoder).is_file() and (folder / merges).is_file():
             return _byte_level(folder / encoder, folder / merges), None
@@ -250,7 +251,7 @@ def _byte_level(encoder: Path, merges: Path) -> Tokenizer:
 def is_foreign(found: Found) -> bool:
     """Whether the folder has a tokenizer that is neither of this project nor of GPT-2's files."""
     there = [name for name in ("tokenizer.json", "vocab.txt") if (found.folder / name).is_file()]
-    return bool(there) and not is_ours(found.folder / "tokenizer.json")
+    return bool(there) and kind_of(found.folder / "tokenizer.json") is None
 
 
 def checked(override: dict[str, Any], allowed: tuple[str, ...], name: str) -> dict[str, Any]:
