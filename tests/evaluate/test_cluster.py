@@ -94,7 +94,6 @@ def test_what_a_dead_node_had_begun_is_done_by_another(nodes: Any, second: Any, 
     assert found == [i**2 for i in range(12)]
     begun = [file.name.split("-")[0] for file in tmp_path.iterdir()]
     assert len(begun) == len(set(begun)) + 1  # one piece was begun twice
-    assert len(alive()) == 1
 
 
 class Dies:
@@ -162,7 +161,7 @@ def test_samples_are_the_bytes_of_one_process_while_a_node_dies(
     monkeypatch.setattr(sys, "stderr", told)
     assert sample_cli.main([*options, str(tmp_path / "two"), "--ray"]) == 0, told.said
     monkeypatch.undo()
-    assert told.said.count("of 14 sequences") == 7 and len(alive()) == 1
+    assert told.said.count("of 14 sequences") == 7
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     records = [json.loads(line) for line in (tmp_path / "two").read_text().splitlines()]
     assert [record["index"] for record in records] == list(range(14))

@@ -87,7 +87,7 @@ def test_two_processes_fail_together_and_one_says_why(model: Path, tmp_path: Pat
     data = str(write(tmp_path / "some.tokens").path)
     (tmp_path / "r.json.partial").write_text('{"seed": 5}\n')
     arguments = [str(model), data, "--passes", "2", "--device", "cpu", "--output", str(tmp_path / "r.json")]
-    assert in_two_processes(run, arguments, tmp_path) == [1, 1]
+    assert in_two_processes(run, arguments, tmp_path) == [2, 2]
     first, second = said(tmp_path)
     assert "belongs to another evaluation" in first and second == ""
     assert not (tmp_path / "r.json").exists()
