@@ -50,12 +50,17 @@ def downloaded(page: Page, folder: Path) -> list[dict[str, Any]]:
 class Held(nn.Module):
     """A network that makes as many calls as it is allowed, waits for the others, and fails from one on."""
 
-    def __init__(self, network: Any, allowed: int = FOREVER, fails_at: int = FOREVER) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
-        self.network, self.allowed, self.fails_at, self.made = network, allowed, fails_at, 0
+        self.network, self.allowed, self.fails_at, self.made = network, FOREVER, FOREVER, 0
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
         self.changed = threading.Condition()
         self.eval()
+
+    def hold(self, allowed: int = FOREVER, fails_at: int = FOREVER) -> None:
+        """From now on: the calls of the server's warm-up do not count."""
+        with self.changed:
+            self.allowed, self.fails_at, self.made = allowed, fails_at, 0
 
     def allow(self, calls: int = FOREVER) -> None:
         with self.changed:

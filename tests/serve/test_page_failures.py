@@ -35,9 +35,10 @@ WATCH = """
 @contextmanager
 def held(driver: Any, models: Any, *, limits: Limits | None = None, **options: Any) -> Iterator[tuple[Page, Held]]:
     """The page of a server whose one network is held back, and the network."""
-    network = Held(models["tiny"].denoiser, **options)
+    network = Held(models["tiny"].denoiser)
     served = Served(replace(models["tiny"], denoiser=network))
     with listening({"tiny": served}, limits or Limits(max_batch=4)) as (address, _):
+        network.hold(**options)
         page = Page(driver, f"{address}/")
         page.size(1280, 900)
         try:
