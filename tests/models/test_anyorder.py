@@ -253,7 +253,7 @@ def test_a_step_feeds_the_last_groups_tokens_and_asks_for_this_ones() -> None:
     sizes = widths(run.network)
     sample(Watched(), canvas=prompt, seed=0, plan=plan.parallel, steps=2)
     assert sizes == [6, 6]  # 3 + 3 and then 3 + 3
-    tokens_and_slots = 2 * (2 * LENGTH + 1) * 8
+    tokens_and_slots = 2 * (3 * LENGTH + 1) * 8  # and the order in which a prompt is read
     assert run.bytes == 2 * 3 * 2 * (LENGTH + 1) * 24 * 4 + tokens_and_slots
 
 

@@ -6,8 +6,8 @@ import ast
 import inspect
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, make_dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, make_dataclass
 from dataclasses import field as new_field
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -60,17 +60,23 @@ class Command(Generic[Chosen]):
 
     def _kind(self) -> Any:
         """The dataclass with what tyro is to show of each field."""
-        hints, told = get_type_hints(self.options), documented(self.options)
-        known: dict[str, Field[Any]] = {one.name: one for one in fields(self.options)}  # type: ignore[arg-type]
-        ordered = [*self.positional, *(name for name in known if name not in self.positional)]
-        redeclared = []
+        return self._shown(self.options, self.positional)
+
+    def _shown(self, options: Any, first: Collection[str]) -> Any:
+        hints, told = get_type_hints(options), documented(options)
+        known: dict[str, Field[Any]] = {one.name: one for one in fields(options)}
+        ordered = [*first, *(name for name in known if name not in first)]
+        redeclared: list[Any] = []
         for name in ordered:
             if not isinstance(known[name].default_factory, type(MISSING)):
-                continue  # options of their own, which stay as they are
+                if is_dataclass(hints[name]):  # options of their own
+                    inner = self._shown(hints[name], ())
+                    redeclared.append((name, inner, new_field(default_factory=inner)))
+                continue
             kind = self._annotated(name, hints[name], known[name].default, told.get(name, ""))
             given = () if known[name].default is MISSING else (new_field(default=known[name].default),)
             redeclared.append((name, kind, *given))
-        return make_dataclass("Parsed", redeclared, bases=(self.options,), frozen=True, kw_only=True)
+        return make_dataclass("Parsed", redeclared, bases=(options,), frozen=True, kw_only=True)
 
     def _annotated(self, name: str, hint: Any, default: Any, told: str) -> Any:
         import tyro

@@ -77,7 +77,6 @@ COMMAND = Command(
     (
         "unmask prepare book.txt data/book",
         "unmask prepare molecules.csv data/molecules --column smiles --tokenizer smiles",
-        "unmask prepare nae-sat data/nae --latents 25 --observations 275",
     ),
 )
 

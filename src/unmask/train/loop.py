@@ -25,7 +25,7 @@ from unmask.train.events import Finished, Previewed, Report, Saved, Started, Ste
 from unmask.train.export import beside, export
 from unmask.train.learner import Learner
 from unmask.train.report import by_heart, draw_curve, samples_of, trigram
-from unmask.train.run import Metrics, Run
+from unmask.train.run import MetricsFile, Run
 from unmask.train.signals import Interrupted, Signals
 from unmask.train.start import make_accelerator, planned, resolved, restored
 from unmask.train.trackers import trackers
@@ -77,7 +77,7 @@ def train(
         metrics = None
         if accelerator.is_main_process:
             run.start(config, data, network)
-            metrics = stack.enter_context(closing(Metrics(run.metrics, lines)))
+            metrics = stack.enter_context(closing(MetricsFile(run.metrics, lines)))
         tracked = stack.enter_context(trackers(config, run, learner.step, accelerator))
         training = Training(config, data, run, learner, metrics, (report, *tracked), started)
         training.tell(_started(asked, training))
@@ -94,7 +94,7 @@ class Training:
     data: Data
     run: Run
     learner: Learner
-    metrics: Metrics | None  # the main process's
+    metrics: MetricsFile | None  # the main process's
     reports: tuple[Report, ...]
     started: float  # by time.monotonic
     why: str = ""  # the run ended before its last step

@@ -138,7 +138,7 @@ class Run:
             yield
 
 
-class Metrics:
+class MetricsFile:
     """metrics.jsonl: appended line by line, cut back to a checkpoint's lines when a run is resumed."""
 
     def __init__(self, path: Path, lines: int) -> None:
