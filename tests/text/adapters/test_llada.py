@@ -15,6 +15,7 @@ from unmask.protocol import logits_at
 from unmask.samplers import decoding
 from unmask.text.adapters import llada as adapter
 from unmask.text.adapters import look, recognise
+from unmask.text.adapters.report import inspect
 
 VOCAB, MASK = 13, 11
 
@@ -181,3 +182,10 @@ def test_text_goes_in_and_comes_out(tmp_path, capfd):
     assert main(["sample", str(tmp_path / "made"), "--length", "9", "--number", "2", "--json", *flags]) == 0
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [line["tokens"] for line in lines] == begun.tokens.tolist()
+
+
+def test_inspect_tells_the_sizes_and_what_is_never_drawn(tmp_path):
+    small.llada(tmp_path / "made", 40, 39)
+    said = inspect(tmp_path / "made")
+    assert (said["layers"], said["width"], said["heads"], said["vocab_size"]) == (2, 16, 4, 40)
+    assert said["special_ids"] == [39]

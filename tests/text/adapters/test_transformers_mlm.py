@@ -288,3 +288,10 @@ class TestBadInput:
         (tmp_path / "config.json").write_text(json.dumps(content))
         with pytest.raises(ValueError, match="this version of transformers knows no model_type 'nonesuch'"):
             unmask.load(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("bert", 20), ("roberta", 18), ("mpnet", 18), ("luke", 18)])
+def test_the_most_tokens_are_those_that_there_are_positions_for(kind, most):
+    """RoBERTa's kin count positions from pad_token_id + 1, so that two of 20 are never used."""
+    config = pytest.importorskip("transformers").CONFIG_MAPPING[kind](max_position_embeddings=20, pad_token_id=1)
+    assert transformers_mlm._limit(config.to_dict()) == most
