@@ -37,10 +37,10 @@ from unmask.evaluate.likelihood.anyorder import along_orders, importance_weighte
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
 from unmask.sampling import Step
-from unmask.train import data as find_data
-from unmask.train.config import TrainConfig, resolve
-from unmask.train.learner import Learner
-from unmask.train.loop import make_accelerator
+from unmask.training import data as find_data
+from unmask.training.config import TrainConfig, resolve
+from unmask.training.learner import Learner
+from unmask.training.loop import make_accelerator
 
 TARGET_SPEEDUP, TARGET_TO_TWIN = 65.0, 2.5
 MASKED = ("bidirectional", "visible", "order")

@@ -28,7 +28,7 @@ from unmask import timing
 from unmask.forward import mask_by_time
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.schedule import Linear
-from unmask.train.masking import Losses
+from unmask.training.masking import Losses
 
 TARGET_SPEEDUP, TARGET_FRACTION = 1.25, 0.6
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.corpora import prepared
-from unmask.train.config import TrainConfig
-from unmask.train.loop import train
+from unmask.training.config import TrainConfig
+from unmask.training.loop import train
 
 COMMON: dict[str, Any] = {
     "threads": 1,

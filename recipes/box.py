@@ -23,7 +23,7 @@ from unmask.data.tokens import TokenFile
 from unmask.models import pretrained
 from unmask.models.files import sha256_of
 from unmask.text.model import Model
-from unmask.train.config import read_toml
+from unmask.training.config import read_toml
 
 ROOT = Path(__file__).parents[1]
 BOX, CHECKS = ROOT / "src/unmask/box", ROOT / "tests/box"

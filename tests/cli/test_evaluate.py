@@ -9,14 +9,14 @@ import torch
 import unmask
 from tests.evaluate.files import LENGTH, TOKENIZER, read, write
 from tests.small_models import TEXT, TOKENIZERS, folder, network
-from tests.train.runs import settings
+from tests.training.runs import settings
 from unmask.cli import main as cli
 from unmask.cli.evaluate import main
 from unmask.data.tokens import TokenFile
 from unmask.evaluate.data import found
 from unmask.models.ngram import kneser_ney
 from unmask.models.pretrained import save
-from unmask.train.loop import train
+from unmask.training.loop import train
 
 
 @pytest.fixture(scope="module")

@@ -139,8 +139,8 @@ def test_documents_of_wrapped_text_are_held_out_at_random_and_whole(tmp_path: Pa
 
 def test_a_dataset_of_a_local_repository_is_trained_on(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    from tests.train.runs import settings
-    from unmask.train.data import find
+    from tests.training.runs import settings
+    from unmask.training.data import find
 
     (tmp_path / "repository").mkdir()
     lines = [json.dumps({"body": f"text number {i} " * 5}) for i in range(50)]

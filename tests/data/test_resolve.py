@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.runs import write_tokens
+from tests.training.runs import write_tokens
 from unmask.data.resolve import resolve
 
 

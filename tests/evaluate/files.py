@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tests.helpers import generator
-from tests.train.runs import PROCESSES, ended, join_as, rendezvous
+from tests.training.runs import PROCESSES, ended, join_as, rendezvous
 from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.models.oracles.enumerated import MarkovOracle
 from unmask.text.model import Model

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.runs import metrics, run, settings, start, write_tokens
+from tests.training.runs import metrics, run, settings, start, write_tokens
 from unmask.models import files
-from unmask.train import checkpoint, learner, validate
-from unmask.train.checkpoint import CheckpointError, listed, newest, read, verify, write
-from unmask.train.config import TrainConfig, resolve
-from unmask.train.data import find
-from unmask.train.events import Event, Stepped, Validated
-from unmask.train.learner import Learner, NotFinite
-from unmask.train.loop import make_accelerator, train
+from unmask.training import checkpoint, learner, validate
+from unmask.training.checkpoint import CheckpointError, listed, newest, read, verify, write
+from unmask.training.config import TrainConfig, resolve
+from unmask.training.data import find
+from unmask.training.events import Event, Stepped, Validated
+from unmask.training.learner import Learner, NotFinite
+from unmask.training.loop import make_accelerator, train
 
 
 @pytest.fixture(scope="module")
@@ -366,7 +366,7 @@ def test_a_checkpoint_asked_for_by_name(letters: Path, tmp_path: Path) -> None:
     assert_same(tmp_path / "run", tmp_path / "whole", 6)
 
 
-# 6 is shown in tests/train/test_loop.py, for every kind of difference; here, that a checkpoint itself is checked, too.
+# 6 is shown in tests/training/test_loop.py, for every kind of difference; here, that a checkpoint itself is checked.
 
 
 def test_a_checkpoint_of_another_network_is_refused(letters: Path, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import torch
 
 import unmask
 from tests.small_models import LENGTH, TOKENIZERS, folder
-from tests.train.runs import settings, write_tokens
+from tests.training.runs import settings, write_tokens
 from unmask.text import find
 from unmask.text.tokenizer import characters
-from unmask.train.loop import train
+from unmask.training.loop import train
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ from unmask.cli.command import Command
 from unmask.cli.options import short_warnings, told
 from unmask.cli.prepare import plain_lines
 from unmask.cli.train_display import display
-from unmask.train.config import TrainConfig, read_toml
-from unmask.train.events import Event
-from unmask.train.learner import NotFinite
-from unmask.train.loop import train
-from unmask.train.run import stored_config
-from unmask.train.signals import Interrupted
+from unmask.training.config import TrainConfig, read_toml
+from unmask.training.events import Event
+from unmask.training.learner import NotFinite
+from unmask.training.loop import train
+from unmask.training.run import stored_config
+from unmask.training.signals import Interrupted
 
 COMMAND = Command(
     "train",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from unmask.bound import Bound
-from unmask.train.events import Event, Finished, Previewed, Report, Saved, Started, Stepped, Validated
+from unmask.training.events import Event, Finished, Previewed, Report, Saved, Started, Stepped, Validated
 
 WINDOW = 50  # steps over which the speed and the shown loss are averaged
 SECONDS_BETWEEN_LINES = 10.0

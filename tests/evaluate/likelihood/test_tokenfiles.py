@@ -13,11 +13,11 @@ import torch
 import unmask
 from tests.evaluate.files import LENGTH, TOKENIZER, chain, entropy, oracle_model, write
 from tests.small_models import TOKENIZERS, network
-from tests.train.runs import PROCESSES, settings
+from tests.training.runs import PROCESSES, settings
 from unmask.data.tokens import TokenFile
 from unmask.evaluate.likelihood.tokenfiles import Evaluation, evaluate
 from unmask.text.model import Model
-from unmask.train.loop import train
+from unmask.training.loop import train
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ from unmask.reproduce.keep import kept
 from unmask.reproduce.verdict import Claim, Number, claim, mean
 from unmask.samplers.published import Coupled
 from unmask.text.find import load
-from unmask.train import data as find_data
-from unmask.train.config import TrainConfig
-from unmask.train.loop import train
+from unmask.training import data as find_data
+from unmask.training.config import TrainConfig
+from unmask.training.loop import train
 
 TITLE = "Training variants of a small network, against its left-to-right twin"
 PAPER = "Figures 11 and 12, Sec. 4.1, the appendix on training"

@@ -15,13 +15,13 @@ import torch
 
 from unmask.data.tokens import TokenWriter
 from unmask.text.tokenizer import characters
-from unmask.train.config import TrainConfig
-from unmask.train.loop import train
-from unmask.train.signals import Interrupted
+from unmask.training.config import TrainConfig
+from unmask.training.loop import train
+from unmask.training.signals import Interrupted
 
 # The server has torch imported, and what torch imports at the first step, so that a new process costs a fork.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["accelerate", "torch._dynamo", "unmask.train.loop", "tests.train.runs"])
+PROCESSES.set_forkserver_preload(["accelerate", "torch._dynamo", "unmask.training.loop", "tests.training.runs"])
 
 Before = Callable[[], dict[str, Any] | None] | None  # may return arguments of train
 

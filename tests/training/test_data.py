@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.train.runs import settings, write_tokens
-from unmask.train.data import find
-from unmask.train.loop import train
-from unmask.train.run import stored_config
+from tests.training.runs import settings, write_tokens
+from unmask.training.data import find
+from unmask.training.loop import train
+from unmask.training.run import stored_config
 
 TEXT = "the quick brown fox jumps over the lazy dog " * 200
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.runs import settings, write_tokens
-from unmask.train import curve
-from unmask.train.loop import train
+from tests.training.runs import settings, write_tokens
+from unmask.training import curve
+from unmask.training.loop import train
 
 
 def line(**values: object) -> str:

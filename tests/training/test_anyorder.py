@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.runs import LENGTH, metrics, settings, write_tokens
-from tests.train.test_masking import network, tokens
+from tests.training.runs import LENGTH, metrics, settings, write_tokens
+from tests.training.test_masking import network, tokens
 from unmask import objective, sample
 from unmask.data.batches import generator as of_purpose
 from unmask.models.fast.cached import AnyOrderCached
 from unmask.schedule import Linear
 from unmask.text.folder import load_network as load
-from unmask.train.config import TrainConfig
-from unmask.train.loop import train
-from unmask.train.masking import Losses, of_step
+from unmask.training.config import TrainConfig
+from unmask.training.loop import train
+from unmask.training.masking import Losses, of_step
 
 
 @pytest.fixture(scope="module")

@@ -17,19 +17,19 @@ from unmask.models.ddit import DDiT
 from unmask.protocol import is_left_to_right
 from unmask.sampling import sample
 from unmask.text.model import Model
-from unmask.train import checkpoint as checkpoints
-from unmask.train import data as find_data
-from unmask.train.config import TrainConfig, explained
-from unmask.train.data import Data
-from unmask.train.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
-from unmask.train.export import beside, export
-from unmask.train.learner import Learner
-from unmask.train.report import by_heart, draw_curve, samples_of, trigram
-from unmask.train.run import MetricsFile, Run
-from unmask.train.signals import Interrupted, Signals
-from unmask.train.start import make_accelerator, planned, resolved, restored
-from unmask.train.trackers import trackers
-from unmask.train.validate import validate
+from unmask.training import checkpoint as checkpoints
+from unmask.training import data as find_data
+from unmask.training.config import TrainConfig, explained
+from unmask.training.data import Data
+from unmask.training.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
+from unmask.training.export import beside, export
+from unmask.training.learner import Learner
+from unmask.training.report import by_heart, draw_curve, samples_of, trigram
+from unmask.training.run import MetricsFile, Run
+from unmask.training.signals import Interrupted, Signals
+from unmask.training.start import make_accelerator, planned, resolved, restored
+from unmask.training.trackers import trackers
+from unmask.training.validate import validate
 
 PREVIEW_STEPS = 64
 FIRST_VALIDATION = 60.0  # seconds after which the first validation, sample and checkpoint come, however long the run is

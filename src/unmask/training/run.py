@@ -23,8 +23,8 @@ from typing import Any
 from unmask.data.runs import IDENTITY, OVERFIT, SOURCE, named
 from unmask.models.ddit import DDiTConfig
 from unmask.models.files import sync, write_whole
-from unmask.train.config import TrainConfig, differences, read_toml, to_toml
-from unmask.train.data import Data
+from unmask.training.config import TrainConfig, differences, read_toml, to_toml
+from unmask.training.data import Data
 
 if sys.platform != "win32":
     import fcntl

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.bound import Bound
-from unmask.train.config import TrainConfig
+from unmask.training.config import TrainConfig
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from unmask.objective import Masking
 from unmask.schedule import SCHEDULES
 from unmask.text.folder import load_network as load
 from unmask.timing import AdaptiveCount
-from unmask.train import optimizer
-from unmask.train.checkpoint import Checkpoint, Tensors, copy_into, whole
-from unmask.train.config import TrainConfig
-from unmask.train.ema import EMA
-from unmask.train.masking import Losses, of_step
+from unmask.training import optimizer
+from unmask.training.checkpoint import Checkpoint, Tensors, copy_into, whole
+from unmask.training.config import TrainConfig
+from unmask.training.ema import EMA
+from unmask.training.masking import Losses, of_step
 
 
 class NotFinite(ArithmeticError):

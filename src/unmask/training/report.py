@@ -12,7 +12,7 @@ from unmask.data.tokens import TokenFile
 from unmask.models.ngram import kneser_ney
 from unmask.sampling import sample
 from unmask.text.model import Model
-from unmask.train import curve
+from unmask.training import curve
 
 SAMPLES = 3
 LARGEST = 20_000_000  # training tokens of the trigram: about a minute, and as many gigabytes as a laptop has

@@ -3,8 +3,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from tests.train.runs import metrics, settings, write_tokens
-from unmask.train.loop import train
+from tests.training.runs import metrics, settings, write_tokens
+from unmask.training.loop import train
 
 
 def test_one_held_out_sequence_still_has_a_bound_with_an_error(tmp_path: Path) -> None:

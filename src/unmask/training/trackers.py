@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from unmask.train.config import TrainConfig
-from unmask.train.events import Event, Previewed, Report, Stepped, Validated
-from unmask.train.run import Run
+from unmask.training.config import TrainConfig
+from unmask.training.events import Event, Previewed, Report, Stepped, Validated
+from unmask.training.run import Run
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from unmask.data.batches import generator
 from unmask.objective import Masking
 from unmask.protocol import follows_order, for_bound
 from unmask.schedule import Linear, Schedule
-from unmask.train import head
+from unmask.training import head
 
 TIMES: dict[str, timing.Times] = {"independent": timing.independent, "vdm": timing.vdm, "stratified": timing.stratified}
 ALL_TOKENS = ("left-to-right", "two-stream")  # objectives that are the chain rule: every token is a term, of weight 1

@@ -5,8 +5,8 @@ from unmask import objective
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
 from unmask.objective import Masking, all_tokens
-from unmask.train import head
-from unmask.train.head import cross_entropy
+from unmask.training import head
+from unmask.training.head import cross_entropy
 
 
 def networks() -> list[DDiT | Causal]:

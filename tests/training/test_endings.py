@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.runs import metrics, settings, write_tokens
+from tests.training.runs import metrics, settings, write_tokens
 from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
 from unmask.models.ngram import kneser_ney
 from unmask.text.folder import load_network
-from unmask.train import loop, start
-from unmask.train.checkpoint import listed, read
-from unmask.train.events import Event, Finished, Previewed, Saved, Started, Validated
-from unmask.train.loop import train
-from unmask.train.report import by_heart
-from unmask.train.run import stored_config
+from unmask.training import loop, start
+from unmask.training.checkpoint import listed, read
+from unmask.training.events import Event, Finished, Previewed, Saved, Started, Validated
+from unmask.training.loop import train
+from unmask.training.report import by_heart
+from unmask.training.run import stored_config
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from unmask.models.ddit import DDiTConfig
-from unmask.train import checkpoint as checkpoints
-from unmask.train.config import TrainConfig, completed, resolve
-from unmask.train.data import Data
-from unmask.train.learner import Learner
-from unmask.train.run import Run, stored_config
+from unmask.training import checkpoint as checkpoints
+from unmask.training.config import TrainConfig, completed, resolve
+from unmask.training.data import Data
+from unmask.training.learner import Learner
+from unmask.training.run import Run, stored_config
 
 TIMED_STEPS, PART_FOR_STEPS = 3, 0.9  # how a run of so many minutes is planned; the rest is for validations
 

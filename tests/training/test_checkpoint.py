@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.train import checkpoint
-from unmask.train.checkpoint import CheckpointError, copy_into, listed, newest, prune, read, verify, write
+from unmask.training import checkpoint
+from unmask.training.checkpoint import CheckpointError, copy_into, listed, newest, prune, read, verify, write
 
 TENSORS = {
     "model": {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.tensor(1.5)},

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from unmask.models.causal import twin
 from unmask.models.config import Attention, DDiTConfig, preset
-from unmask.train.ema import default_decay
+from unmask.training.ema import default_decay
 
 Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream"]
 Times = Literal["independent", "vdm", "stratified", "adaptive"]

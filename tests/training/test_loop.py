@@ -8,16 +8,16 @@ import pytest
 import torch
 
 import unmask
-from tests.train.runs import LENGTH, metrics, settings, write_tokens
+from tests.training.runs import LENGTH, metrics, settings, write_tokens
 from unmask import objective, timing
 from unmask.data import corpora, text8
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
 from unmask.text.fetch import FetchError
 from unmask.text.folder import load_network as load
-from unmask.train import events
-from unmask.train.checkpoint import listed, newest, read
-from unmask.train.loop import train
+from unmask.training import events
+from unmask.training.checkpoint import listed, newest, read
+from unmask.training.loop import train
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "time": {},

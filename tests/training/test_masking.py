@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.helpers import generator, oracle
 from tests.small_models import scrambled
-from tests.train.runs import settings, write_tokens
+from tests.training.runs import settings, write_tokens
 from unmask import objective, timing
 from unmask.data.batches import generator as of_purpose
 from unmask.data.batches import share
@@ -18,8 +18,8 @@ from unmask.models.ddit import DDiT, preset
 from unmask.models.self_conditioned import SelfConditioned
 from unmask.objective import Masking, by_count, by_time
 from unmask.schedule import Cosine, Linear
-from unmask.train.loop import train
-from unmask.train.masking import ALL_TOKENS, Losses, for_validation, of_step
+from unmask.training.loop import train
+from unmask.training.masking import ALL_TOKENS, Losses, for_validation, of_step
 
 KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream")
 

@@ -13,7 +13,7 @@ from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
 from unmask.objective import Masking
 from unmask.schedule import Schedule
-from unmask.train.masking import Losses, for_validation
+from unmask.training.masking import Losses, for_validation
 
 
 def validate(

@@ -15,7 +15,7 @@ from unmask.data.resolve import TRAIN, VALID, content, resolve
 from unmask.data.runs import OVERFIT, SOURCE
 from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.models.files import write_whole
-from unmask.train.config import OVERFIT_SEQUENCES, TrainConfig
+from unmask.training.config import OVERFIT_SEQUENCES, TrainConfig
 
 ROWS_SETTINGS = ("layout", "column", "long", "held_out")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.runs import metrics, run, settings, write_tokens
+from tests.training.runs import metrics, run, settings, write_tokens
 from unmask.text.folder import load_network as load
-from unmask.train.checkpoint import newest
+from unmask.training.checkpoint import newest
 
 
 @pytest.fixture(scope="module")

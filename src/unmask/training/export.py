@@ -12,9 +12,9 @@ from unmask.models.ddit import DDiT
 from unmask.models.files import new_folder
 from unmask.models.pretrained import Card, described, save
 from unmask.text.folder import TOKENIZER
-from unmask.train.config import TrainConfig
-from unmask.train.data import Data
-from unmask.train.learner import Learner
+from unmask.training.config import TrainConfig
+from unmask.training.data import Data
+from unmask.training.learner import Learner
 
 
 def export(folder: Path, network: DDiT | Causal, config: TrainConfig, data: Data, learner: Learner) -> None:

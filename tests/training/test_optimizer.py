@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from unmask.models.ddit import DDiT, preset
-from unmask.train import optimizer
-from unmask.train.ema import EMA, decay_at, default_decay
-from unmask.train.optimizer import Muon, learning_rate, orthogonalized
+from unmask.training import optimizer
+from unmask.training.ema import EMA, decay_at, default_decay
+from unmask.training.optimizer import Muon, learning_rate, orthogonalized
 
 OPTIONS = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
