@@ -17,7 +17,16 @@ from unmask import checks, objective, timing
 from unmask.bound import Bound
 from unmask.forward import holes
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, device_of, follows_order, inference, is_left_to_right, logits_where
+from unmask.protocol import (
+    Denoiser,
+    block_of,
+    check_continues,
+    device_of,
+    follows_order,
+    inference,
+    is_left_to_right,
+    logits_where,
+)
 from unmask.schedule import Linear, Schedule
 
 __all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
@@ -68,6 +77,9 @@ class Passes:
         u = self._uniforms(index, number, 1 + x0.shape[1] * (3 if orders else 2))
         place, (keys, hits, *order) = u[:, 0], u[:, 1:].reshape(len(u), -1, x0.shape[1]).unbind(1)
         t, when = (self.stratum(number) + place) / self.strata, order[0] if orders else None
+        block = block_of(model)
+        if block is not None:
+            return self._by_blocks(model, block, x0, index, t, keys, hits, schedule, where), t
         if self.by == "order":
             way, time = objective.in_order(keys, hits, schedule=schedule, where=where)
             nats = objective.along_order(model, x0.to(device), way.to(device), time=time.to(device))
@@ -79,6 +91,37 @@ class Passes:
             masking = objective.by_count(n, keys, hits, schedule=schedule, where=where, when=when)
         nats = objective.cross_entropy(model, x0.to(device), masking.to(device))
         return masking.weight * _numbers(nats, index), t
+
+    def _by_blocks(
+        self,
+        model: Any,
+        block: int,
+        x0: Tensor,
+        index: Tensor,
+        t: Tensor,
+        keys: Tensor,
+        hits: Tensor,
+        schedule: Schedule,
+        where: Tensor | None,
+    ) -> Tensor:
+        """``estimates`` of a network with attention by blocks: the sum of its blocks' bounds."""
+        device = device_of(model)
+        if self.by == "order":  # block by block, each in an order of its own
+            keys = (keys + torch.arange(keys.shape[1]) // block) / keys.shape[1]
+            way, _ = objective.in_order(keys, hits, schedule=schedule, where=where)
+            return _numbers(objective.along_order(model, x0.to(device), way.to(device)), index)
+        some = objective.holes_of_blocks(x0, where, block)
+        keys, hits = (objective.of_blocks(u, block) for u in (keys, hits))
+        t = objective.times_of_blocks(t, len(keys) // len(x0))
+        if self.by == "time":
+            masking = objective.by_time(t, keys, schedule=schedule, where=some)
+        else:
+            count = some.sum(1)
+            n = timing.count(t, count.clamp(min=1)).minimum(count)
+            masking = objective.by_count(n, keys, hits, schedule=schedule, where=some)
+        masking = masking.in_blocks(*x0.shape)
+        nats = objective.cross_entropy(model, x0.to(device), masking.to(device))
+        return objective.weighted(masking, _numbers(nats, index))
 
     def stratum(self, number: Tensor) -> Tensor:
         """Which part of 0..1 a pass falls into."""
@@ -131,6 +174,8 @@ def nelbo(
     if is_left_to_right(model):
         return exact(model, tokens, batch=batch, where=where)
     tokens, where = tokens.cpu(), None if where is None else where.cpu()
+    if where is not None and (block := block_of(model)) is not None:
+        check_continues(where, block)
     if where is not None and by == "order" and len(set(where.sum(1).tolist())) > 1:
         raise ValueError("by='order' needs a `where` with as many positions in every sequence")
     batch, schedule = batch or default_batch(model, tokens.shape[1]), schedule or Linear()

@@ -13,6 +13,10 @@ starts at t_start = alpha^-1(1 - H/L), as in sampling. At t < t_start a hole is 
 
 because the rate at which a masked token is revealed, -alpha' / (1 - alpha), does not depend on the start. The times at
 which 1, 2, .., H are masked are in order, and 1 - alpha there is in order among H uniforms on (0, H/L): Eq. 8.
+
+A network whose attention goes by blocks is a masked model of each block given those before it, and its bound is the sum
+of their bounds. Each block then is a process of its own: ``of_blocks`` cuts sequences into blocks, ``in_blocks`` makes
+one masking of theirs, and all of its terms come from one pass.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from torch.nn import functional
 
 from unmask import checks
 from unmask.forward import holes, masked_by_count, masked_by_time, uniforms
-from unmask.protocol import Denoiser, follows_order, logits_where, suppress_mask
+from unmask.protocol import Denoiser, block_of, check_continues, follows_order, logits_where, suppress_mask
 from unmask.schedule import Linear, Schedule
 
 LOGITS = 1 << 24  # at a time, where there may be as many as L V for each sequence
@@ -40,7 +44,7 @@ class Masking:
 
     masked: Tensor  # bool [B, L]: the positions that have a term
     time: Tensor  # float64 [B]: for a network that reads the time
-    weight: Tensor  # float64 [B]: of the summed terms, in the sequence's estimate
+    weight: Tensor  # float64 [B], or [B, N] for N blocks: of the summed terms, in the sequence's estimate
     when: Tensor | None = None  # float64 [B, L]: when a visible token became visible, for a network that follows it
 
     @property
@@ -59,6 +63,16 @@ class Masking:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Masking:
         return Masking(*(function(part) for part in self.tensors()))
+
+    def in_blocks(self, batch: int, length: int) -> Masking:
+        """Of blocks [B N, K] the masking of the sequences [B, L] that they are parts of."""
+        time, weight = self.time.view(batch, -1)[:, 0], self.weight.view(batch, -1)
+        return Masking(self.masked.view(batch, -1)[:, :length], time, weight)
+
+    def parts(self, block: int | None) -> Tensor:
+        """For each masked position the number of its weight, int64 [M]: its sequence's, or its block's."""
+        row, position = self.masked.nonzero(as_tuple=True)
+        return row if block is None else row * self.weight.shape[1] + position // block
 
     def tensors(self) -> tuple[Tensor, ...]:
         parts = (getattr(self, field.name) for field in fields(self))
@@ -125,9 +139,20 @@ def of_subset(
     """
     n, count = masked.sum(1), holes(hits, where)
     alpha = beta_alpha(n + beyond, hits, holes=count + beyond)
-    weight = count / n.double() if weight is None else torch.as_tensor(weight, dtype=torch.float64)
+    # Of a block without holes nothing is masked, and its weight is 0.
+    weight = count / n.double().clamp(min=1) if weight is None else torch.as_tensor(weight, dtype=torch.float64)
     time = (schedule or Linear()).inverse(alpha)
     return Masking(masked, time, weight.to(hits.device).expand(len(masked)), _given_first(when, where))
+
+
+def of_blocks(x: Tensor, block: int) -> Tensor:
+    """The blocks of sequences [B, L], as [B N, K]; zeros pad the last."""
+    return functional.pad(x, (0, -x.shape[1] % block)).view(-1, block)
+
+
+def times_of_blocks(t: Tensor, blocks: int) -> Tensor:
+    """A time for each of N blocks, [B N], from one of each sequence: t + k/N modulo 1, so that they are spread."""
+    return torch.remainder(t.unsqueeze(1) + torch.arange(blocks, device=t.device) / blocks, 1).flatten()
 
 
 def all_tokens(when: Tensor) -> Masking:
@@ -177,10 +202,10 @@ def maskgit_count(t: Tensor, length: int) -> Tensor:
 
 
 def cross_entropy(model: Denoiser, x0: Tensor, masking: Masking) -> Tensor:
-    """Sum over the masked positions of -log mu(x)[x0], per sequence: [B]."""
+    """Sum over the masked positions of -log mu(x)[x0], per sequence: [B], or [B, N] per block."""
     logits = _logits(model, x0, masking)
     losses = functional.cross_entropy(logits, x0[masking.masked], reduction="none")
-    return per_sequence(losses, masking.masked)
+    return summed(losses, masking, block_of(model))
 
 
 def score_terms(model: Denoiser, x0: Tensor, masking: Masking) -> Tensor:
@@ -191,7 +216,7 @@ def score_terms(model: Denoiser, x0: Tensor, masking: Masking) -> Tensor:
     """
     f = _logits(model, x0, masking) - math.log(data_tokens(model))
     terms = f.exp().sum(-1) - f.gather(-1, x0[masking.masked].unsqueeze(-1)).squeeze(-1) - 1
-    return per_sequence(terms, masking.masked)
+    return summed(terms, masking, block_of(model))
 
 
 def data_tokens(model: Denoiser) -> int:
@@ -213,8 +238,7 @@ def nelbo_by_time(
     With ``where`` the NELBO of its positions given the others, at t_start times t.
     """
     x0 = checks.complete(model, x0, "x0")
-    t, generator = checks.times(t, x0), checks.generator(generator)
-    masking = by_time(t, uniforms(x0, generator), schedule=schedule, where=where, when=_order(model, x0, generator))
+    masking = _drawn_by_time(model, x0, checks.times(t, x0), checks.generator(generator), schedule, where)
     return weighted(masking, cross_entropy(model, x0, masking))
 
 
@@ -233,8 +257,7 @@ def score_entropy(
     s = r e^f; and sigma(t) r = -alpha'/(1 - alpha), the weight of Eq. 6.
     """
     x0 = checks.complete(model, x0, "x0")
-    t, generator = checks.times(t, x0), checks.generator(generator)
-    masking = by_time(t, uniforms(x0, generator), schedule=schedule, where=where, when=_order(model, x0, generator))
+    masking = _drawn_by_time(model, x0, checks.times(t, x0), checks.generator(generator), schedule, where)
     return weighted(masking, score_terms(model, x0, masking))
 
 
@@ -272,9 +295,31 @@ def weighted_cross_entropy(
     """
     x0 = checks.complete(model, x0, "x0")
     n, generator = checks.counts(n, x0), checks.generator(generator)
+    if block_of(model) is not None:
+        raise ValueError("attention by blocks has a count for each block: see unmask.nelbo, or nelbo_by_time")
     keys, hits, when = uniforms(x0, generator), uniforms(x0, generator), _order(model, x0, generator)
     masking = by_count(n, keys, hits, weight=weight, schedule=schedule, where=where, when=when)
     return weighted(masking, cross_entropy(model, x0, masking))
+
+
+def _drawn_by_time(
+    model: Any, x0: Tensor, t: Tensor, generator: torch.Generator, schedule: Schedule | None, where: Tensor | None
+) -> Masking:
+    """Eq. 6's masking of each sequence, or of each of its blocks."""
+    keys, block = uniforms(x0, generator), block_of(model)
+    if block is None:
+        return by_time(t, keys, schedule=schedule, where=where, when=_order(model, x0, generator))
+    where = holes_of_blocks(x0, where, block)
+    keys = of_blocks(keys, block)
+    times = times_of_blocks(t, len(keys) // len(x0))
+    return by_time(times, keys, schedule=schedule, where=where).in_blocks(*x0.shape)
+
+
+def holes_of_blocks(x0: Tensor, where: Tensor | None, block: int) -> Tensor:
+    """Which positions of each block are asked for, bool [B N, K]: none of those that pad the last."""
+    where = torch.ones_like(x0, dtype=torch.bool) if where is None else where
+    check_continues(where, block)
+    return of_blocks(where, block)
 
 
 def left_to_right(model: Any, x0: Tensor) -> Tensor:
@@ -324,9 +369,15 @@ def per_sequence(values: Tensor, masked: Tensor) -> Tensor:
     return values.new_zeros(len(masked)).index_add(0, masked.nonzero()[:, 0], values)
 
 
+def summed(values: Tensor, masking: Masking, block: int | None) -> Tensor:
+    """Sum packed values [M] at masked positions into their sequences [B], or into their blocks [B, N]."""
+    into = values.new_zeros(masking.weight.numel())
+    return into.index_add(0, masking.parts(block), values).view_as(masking.weight)
+
+
 def weighted(masking: Masking, terms: Tensor) -> Tensor:
     """Each sequence's estimate, [B]."""
-    return masking.weight.to(terms) * terms
+    return (masking.weight.to(terms) * terms).view(len(terms), -1).sum(1)
 
 
 def _order(model: Any, x0: Tensor, generator: torch.Generator) -> Tensor | None:
@@ -336,6 +387,10 @@ def _order(model: Any, x0: Tensor, generator: torch.Generator) -> Tensor | None:
 def _logits(model: Any, x0: Tensor, masking: Masking) -> Tensor:
     """Raw logits [M, V] at the masked positions, in float32 at least."""
     x = masking.hide(x0, model.mask_id)
+    if block_of(model) is not None:
+        if masking.weight.ndim == 1:
+            raise ValueError("attention by blocks has a masking for each block, not for the sequence: use unmask.nelbo")
+        return _at_least_float32(suppress_mask(model, model.packed(x, masking.time, masking.masked, clean=x0)))
     if masking.when is None or not follows_order(model):
         return _at_least_float32(logits_where(model, x, masking.time, masking.masked))
     logits = model.packed(x, masking.time, masking.masked, when=masking.when)

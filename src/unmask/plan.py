@@ -193,6 +193,56 @@ def left_to_right(
     return _plan(order, times, _even_steps(holes, steps, length), times)
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of ``size`` positions from left to right, each by a plan of its own: ``plan.Blocks(16, plan.parallel)``.
+
+    Exact where the inner plan is. steps are those of the whole canvas and shared evenly among its blocks. A hole is
+    filled at the times of ``left_to_right``.
+    """
+
+    size: int
+    inner: Planner = first_hitting
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(f"size, the positions of a block, must be a whole number of at least 1, got {self.size!r}")
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        *,
+        mask_id: int,
+        streams: Streams,
+        schedule: Schedule | None = None,
+        steps: int | None = None,
+    ) -> Plan:
+        length, visible = tokens.shape[1], 0 if mask_id else 1
+        number = torch.arange(length, device=tokens.device) // self.size
+        blocks = -(-length // self.size)
+        if steps is not None and steps < blocks:
+            raise ValueError(f"steps={steps} is less than the {blocks} blocks: each takes at least one")
+        order, step, calls = [], [], torch.zeros(len(tokens), 1, dtype=torch.int64)
+        for k in range(blocks):
+            share = None if steps is None else steps // blocks + (k < steps % blocks)
+            here = torch.where(number == k, tokens, visible)
+            part = self.inner(here, mask_id=mask_id, streams=streams, schedule=schedule, steps=share)
+            order.append(part.order[:, : self.size])
+            step.append(torch.where(order[-1] >= 0, part.step[:, : self.size] + calls, -1))
+            calls = calls + part.calls.unsqueeze(1)
+        slots = torch.cat([calls[:, :0], *order], 1), torch.cat([calls[:, :0], *step], 1)
+        return _in_turn(*slots, length, schedule)
+
+
+def _in_turn(order: Tensor, step: Tensor, length: int, schedule: Schedule | None) -> Plan:
+    """The plan with these slots, pads moved behind them, and the times of ``left_to_right``."""
+    first = (order < 0).to(torch.int8).argsort(dim=1, stable=True)[:, :length]
+    order, step = order.gather(1, first), step.gather(1, first)
+    left = ((order >= 0).sum(1, keepdim=True) - torch.arange(length)).clamp(min=0)
+    times = torch.where(order >= 0, start_time(left, length, schedule or Linear()), 0.0)
+    return _plan(order, times, step, times)
+
+
 def hitting_times(
     tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -109,6 +109,19 @@ class AnyOrder(Protocol):
 
 
 @runtime_checkable
+class ByBlocks(Protocol):
+    """The positions of a block, where attention goes by blocks: one sees itself and those before it, and none behind.
+
+    It answers for the first block of a canvas that has holes, or for every block given the ``clean`` ones before it.
+    """
+
+    @property
+    def block(self) -> int | None: ...
+
+    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, *, clean: Tensor | None = None) -> Tensor: ...
+
+
+@runtime_checkable
 class ComputesWhere(Protocol):
     """It computes its head where it is asked to and nowhere else."""
 
@@ -209,6 +222,22 @@ def bytes_of(model: Any) -> int:
 def follows_order(model: Any) -> bool:
     """Whether its attention is causal in the order of unmasking."""
     return isinstance(model, AnyOrder) and model.any_order
+
+
+def block_of(model: Any) -> int | None:
+    """The positions of a block, if its attention goes by blocks."""
+    return model.block if isinstance(model, ByBlocks) else None
+
+
+def check_continues(where: Tensor, block: int) -> None:
+    """Refuse given tokens in a block behind a hole: a network that goes by blocks does not see them."""
+    blocks = torch.nn.functional.pad(where, (0, -where.shape[1] % block), value=True).view(len(where), -1, block)
+    some, every = blocks.any(2), blocks.all(2)
+    if bool((some[:, :-1].cummax(1).values & ~every[:, 1:]).any()):
+        raise ValueError(
+            f"a network with attention by blocks of {block} continues a text: behind the first block with a hole there "
+            "must be nothing but holes"
+        )
 
 
 def is_left_to_right(model: Any) -> bool:

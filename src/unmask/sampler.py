@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -87,6 +87,13 @@ class Sampler(Protocol):
     def fill(self, state: Any, ask: Any, log_mu: Tensor) -> Step:
         """Take log mu [M, V] of the asked rows that are no pads, row by row. The loop applies the Step to state.x."""
         ...
+
+
+@runtime_checkable
+class InBlocks(Protocol):
+    """A sampler that can be made to fill blocks of positions from left to right."""
+
+    def in_blocks(self, size: int) -> Sampler: ...
 
 
 def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:

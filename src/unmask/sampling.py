@@ -23,12 +23,14 @@ from unmask.ahead import Ahead
 from unmask.checks import choices, ids
 from unmask.draw import Draw, Faults, Pick, exponential_race
 from unmask.noise import Streams
-from unmask.plan import Planner
+from unmask.plan import Blocks, Planner
 from unmask.predict import Predictor, log_mean
 from unmask.protocol import (
     Caches,
     LooksAhead,
+    block_of,
     check,
+    check_continues,
     device_of,
     for_sampling,
     inference,
@@ -37,7 +39,7 @@ from unmask.protocol import (
     logits_of,
     where,
 )
-from unmask.sampler import Ask, Planned, Sampler, Step, Task, apply
+from unmask.sampler import Ask, InBlocks, Planned, Sampler, Step, Task, apply
 from unmask.schedule import Linear, Schedule
 
 Allowed = Mapping[int, Tensor]
@@ -108,7 +110,8 @@ def sample(
         allowed: {position: bool [V]}, the only ids that may fill a position.
     Which positions are unmasked when
         plan: unmask.plan.first_hitting (one token per call, exact, the default), plan.parallel (the default with
-        ``steps``), plan.ancestral, or plan.left_to_right (the only one of a left-to-right model).
+        ``steps``), plan.ancestral, plan.left_to_right (the only one of a left-to-right model), or plan.Blocks, from
+        block to block (the only one where attention goes by blocks).
         steps: the number of network calls, at most, of parallel; of ancestral the N of its grid.
         predict: unmask.predict.first_order, or extrapolate and correct, the second-order variants for ``steps``.
         sampler: one of unmask.samplers in the place of plan and predict: another law.
@@ -374,14 +377,35 @@ def chosen(
         if bool((masked[:, :-1] & ~masked[:, 1:]).any()):
             raise ValueError("a left-to-right model continues a text: the holes of its canvas must come last")
         plan = plans.left_to_right
+    block = block_of(model)
+    if block is not None:
+        check_continues(canvas == model.mask_id, block)
+        if looks or second_order:
+            raise ValueError("attention by blocks answers for one block at a time: it takes no ahead and no predict")
     if sampler is not None:
-        return sampler
+        return sampler if block is None else _by_blocks(sampler, block)
     plan = plan or (plans.first_hitting if steps is None else plans.parallel)
+    if block is not None and not isinstance(plan, Blocks):
+        plan = Blocks(block, plan)
+    if isinstance(plan, Blocks) and block not in (None, plan.size):
+        raise ValueError(f"plan.Blocks({plan.size}) does not fit the network: its blocks have {block} positions")
+    if isinstance(plan, Blocks) and predict is predictors.correct:
+        raise ValueError("predict.correct chooses again among all masked positions: it takes no plan by blocks")
     if not looks:
         return Planned(plan, predict)
     if second_order:
         raise ValueError("ahead is for predict.first_order: with one token per step the second order adds nothing")
     return Ahead(plan, "auto" if ahead is True or ahead is None else ahead)
+
+
+def _by_blocks(sampler: Sampler, block: int) -> Sampler:
+    """The sampler as a network with attention by blocks needs it."""
+    if not isinstance(sampler, InBlocks):
+        raise ValueError(
+            f"{type(sampler).__name__} fills positions all over the canvas; attention by blocks takes plans and "
+            "decoding orders that can go from block to block"
+        )
+    return sampler.in_blocks(block)
 
 
 def check_canvas(model: Any, canvas: Tensor | None, num: int | None, length: int | None) -> Tensor:

@@ -13,7 +13,8 @@ from tests.models import test_causal, test_ddit
 from tests.models.test_ddit import TOLERANCE, V
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
-from unmask.models.fast.cached import AnyOrderCached, LeftToRightCached
+from unmask.models.fast.cached import AnyOrderCached
+from unmask.models.fast.in_turn import LeftToRightCached
 from unmask.protocol import Caches, LooksAhead
 from unmask.text.adapters.mdlm_ar import Given
 

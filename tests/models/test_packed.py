@@ -16,7 +16,8 @@ from tests.small_models import small
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
 from unmask.models.fast import packing
-from unmask.models.fast.cached import AnyOrderCached, LeftToRightCached
+from unmask.models.fast.cached import AnyOrderCached
+from unmask.models.fast.in_turn import LeftToRightCached
 from unmask.text.adapters.mdlm_ar import Given
 
 needs_onednn = pytest.mark.skipif(not packing.available(torch.zeros(1)), reason="this torch has no oneDNN")

@@ -1,19 +1,22 @@
-"""Who sees whom: attention over everything, over what is visible, or causal in the order of unmasking.
+"""Who sees whom: attention over everything, over what is visible, causal in the order of unmasking, or by blocks.
 
-A masked model does not need its masked positions as keys: each holds the mask and nothing else. The DDiT has three
+A masked model does not need its masked positions as keys: each holds the mask and nothing else. The DDiT has four
 rules, ``config.attention``, with the same parameters:
 
     bidirectional   everybody sees everybody, as in the paper
     visible         a visible token sees all visible tokens; a masked position sees these and itself, and nobody sees it
     order           a visible token sees itself and those that became visible before it; a masked position as above
+    block           a position sees its own block of K, masked positions included, and the blocks before it (BD3-LM)
 
-Under the last two a pass costs the visible and the asked rows alone. Under the last a token's keys and values never
-change once it is visible, whatever comes later, so they are computed once (``unmask.models.fast``). The convolution
-obeys the same rule: a neighbour that may not be seen counts as zero.
+Under "visible" and "order" a pass costs the visible and the asked rows alone. Under "order" a token's keys and values
+never change once it is visible, whatever comes later, and under "block" those of a block once it is complete, so they
+are computed once (``unmask.models.fast``). The convolution obeys the same rule: a neighbour that may not be seen counts
+as zero. A block model is a masked model of each block given those before: with one block it is the plain one.
 
-All of it is one rule about levels: an entry of a pass sees the visible tokens whose level is not above its own, and
-itself. The levels are all equal under "visible" and the ranks in the order under "order"; a masked position has the
-highest.
+All of it is one rule about levels: an entry of a pass sees the keys whose level is not above its own, and its own
+group, which is itself or, for the noised blocks of training, its block. Keys are the visible tokens, and under "block"
+every position. The levels are all equal under "visible", the ranks in the order under "order", where a masked position
+has the highest, and the numbers of the blocks under "block".
 
 ``when`` [B, L] or [L] says when each visible token became visible, smaller numbers first; what it says of masked
 positions does not count. Equal numbers, tokens of a prompt or of one step, come in ``usual_order``, a fixed random
@@ -62,7 +65,13 @@ def inside(lengths: Tensor, width: int) -> Tensor:
 
 
 def everywhere(
-    tokens: Tensor, mask_id: int, rule: str, taps: int, when: Tensor | None = None, lengths: Tensor | None = None
+    tokens: Tensor,
+    mask_id: int,
+    rule: str,
+    taps: int,
+    when: Tensor | None = None,
+    lengths: Tensor | None = None,
+    block: int = 0,
 ) -> Entries:
     """Every position is an entry: a pass of length L.
 
@@ -75,9 +84,12 @@ def everywhere(
             return Entries(tokens, every)
         mask = real[:, None, None].expand(-1, -1, tokens.shape[1], -1)
         return Entries(tokens, every, mask, real=real.unsqueeze(-1))
-    visible, every = tokens != mask_id, every.expand_as(tokens)
+    every = every.expand_as(tokens)
+    visible = torch.ones_like(tokens, dtype=torch.bool) if rule == "block" else tokens != mask_id
     if real is not None:
         visible = visible & real
+    if rule == "block":
+        return _entries(tokens, every, visible, every // block, torch.where(visible, every, -1), taps)
     level = torch.where(visible, _ranks(tokens, when, lengths) if rule == "order" else 0, tokens.shape[1])
     return _entries(tokens, every, visible, level, torch.where(visible, every, -1), taps)
 
@@ -98,6 +110,30 @@ def two_streams(tokens: Tensor, mask_id: int, taps: int, when: Tensor | None, ro
         taps,
     )
     return entries._replace(rows=length + torch.arange(rows.shape[1], device=rows.device).expand(batch, -1))
+
+
+def noised_blocks(tokens: Tensor, clean: Tensor, taps: int, block: int) -> Entries:
+    """Every block as it is in tokens [B, L], given the clean blocks before it: a pass of length 2 L under "block".
+
+    The noised positions come first, so that entry l is position l; behind them are the clean ones, which noised blocks
+    see, and which see no noised one.
+    """
+    every = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    number, length = every // block, tokens.shape[1]
+    entries = _entries(
+        torch.cat((tokens, clean), 1),
+        torch.cat((every, every), 1),
+        torch.cat((torch.zeros_like(every), torch.ones_like(every)), 1).bool(),
+        torch.cat((2 * number, 2 * number + 1), 1),
+        length + every,
+        taps,
+        group=torch.cat((number, length + every), 1),
+    )
+    if entries.near is not None:  # of a noised position's neighbours, those of its block are noised
+        at = every.unsqueeze(-1) + torch.arange(taps, device=every.device) - taps // 2
+        within = (at >= 0) & (at < length) & (at // block == number.unsqueeze(-1))
+        entries.near[:, :length] = torch.where(within, at + 1, entries.near[:, :length])
+    return entries
 
 
 def asked(tokens: Tensor, mask_id: int, taps: int, rows: Tensor) -> Entries:
@@ -132,15 +168,19 @@ def neighbours(place: Tensor, there: Tensor, positions: Tensor, level: Tensor, o
     return index
 
 
-def _entries(tokens: Tensor, positions: Tensor, key: Tensor, level: Tensor, place: Tensor, taps: int) -> Entries:
+def _entries(
+    tokens: Tensor, positions: Tensor, key: Tensor, level: Tensor, place: Tensor, taps: int, group: Tensor | None = None
+) -> Entries:
     """The rule of levels, as the attention's mask and as the neighbours of a convolution with so many taps.
 
     key bool [B, M]: seen by others; what is not sees itself all the same. level int64 [B, M]: an entry sees the keys of
-    its own level and below. place int64 [B, L]: the entry that is the key of a position, -1 where there is none.
+    its own level and below. place int64 [B, L]: the entry that is the key of a position, -1 where there is none. group
+    int64 [B, M]: who sees each other whatever the levels are; by default everybody itself.
     """
     number = torch.arange(level.shape[1], device=level.device)
+    group = number.expand_as(level) if group is None else group
     below = level.unsqueeze(1) <= level.unsqueeze(2)
-    mask = (key.unsqueeze(1) & below | (number == number.unsqueeze(1))).unsqueeze(1)
+    mask = (key.unsqueeze(1) & below | (group.unsqueeze(1) == group.unsqueeze(2))).unsqueeze(1)
     near = None
     if taps:
         there = level.gather(1, place.clamp(min=0)) if level.shape[1] else place

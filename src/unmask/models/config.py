@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 SIGMA_MAX = -math.log(1e-3)  # of the published log-linear noise
-Attention = Literal["bidirectional", "visible", "order"]
+Attention = Literal["bidirectional", "visible", "order", "block"]
 
 PRESETS: dict[str, dict[str, int]] = {
     "tiny": {"layers": 2, "heads": 2, "width": 64},
@@ -40,6 +40,7 @@ class DDiTConfig:
     adaln: bool = True  # without it there is no conditioning and there are no gates
     norm_bias: bool = False
     attention: Attention = "bidirectional"  # who sees whom: see anyorder.py
+    block: int = 0  # positions of a block, for attention="block"
 
     def __post_init__(self) -> None:
         allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}
@@ -68,11 +69,18 @@ class DDiTConfig:
             raise ValueError(f"conditioning={self.conditioning!r} acts through adaLN: it needs adaln=True")
         if self.attention not in get_args(Attention):
             raise ValueError(f"attention must be one of {', '.join(get_args(Attention))}, got {self.attention!r}")
-        if self.attention == "order" and self.conditioning != "none":
+        if self.attention in ("order", "block") and self.conditioning != "none":
             raise ValueError(
-                f"attention='order' keeps what a token was when it became visible, and conditioning="
+                f"attention={self.attention!r} keeps what a token was when it became visible, and conditioning="
                 f"{self.conditioning!r} would change it later: it needs conditioning='none'"
             )
+        if (self.attention == "block") != (self.block > 0) or self.block < 0:
+            raise ValueError(
+                f"attention='block' needs block, the positions of a block, and no other attention takes one: "
+                f"attention={self.attention!r}, block={self.block}"
+            )
+        if self.block and self.length % self.block:
+            raise ValueError(f"length must be a multiple of block={self.block}, got {self.length}")
         if self.attention != "bidirectional" and self.self_conditioning:
             raise ValueError(f"self_conditioning feeds back every position: attention={self.attention!r} has not all")
 

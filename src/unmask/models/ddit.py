@@ -16,6 +16,7 @@ from unmask.models import anyorder
 from unmask.models.config import PRESETS, DDiTConfig, preset
 from unmask.models.fast.cached import AnyOrderCached
 from unmask.models.fast.fold import constants_folded, own
+from unmask.models.fast.in_turn import BlockCached
 from unmask.models.fast.packing import packed
 from unmask.models.fast.rows import AskedRows
 from unmask.models.layers import Transformer, by_rows, check_tokens
@@ -40,6 +41,11 @@ class DDiT(Transformer, Pretrained):
     def any_order(self) -> bool:
         """Whether the answer depends on the order in which tokens became visible, and a cache is exact."""
         return self.config.attention == "order"
+
+    @property
+    def block(self) -> int | None:
+        """The positions of a block, where attention goes by blocks."""
+        return self.config.block or None
 
     def forward(
         self,
@@ -68,7 +74,7 @@ class DDiT(Transformer, Pretrained):
         lengths: Tensor | None = None,
     ) -> Tensor:
         """The final states [B, R, width]: arguments as in ``forward``."""
-        return self._states(tokens, time, None if rows is None else by_rows(rows), previous, when, lengths)
+        return self._states(tokens, time, None if rows is None else by_rows(rows), previous, when, lengths, None)
 
     def packed(
         self,
@@ -78,9 +84,13 @@ class DDiT(Transformer, Pretrained):
         previous: Tensor | None = None,
         when: Tensor | None = None,
         lengths: Tensor | None = None,
+        clean: Tensor | None = None,
     ) -> Tensor:
-        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
-        return self.logits(self.states_where(tokens, time, where, previous, when, lengths))
+        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
+
+        clean [B, L], for attention="block": what the blocks before a position hold, whatever they are in tokens.
+        """
+        return self.logits(self.states_where(tokens, time, where, previous, when, lengths, clean))
 
     def states_where(
         self,
@@ -90,9 +100,10 @@ class DDiT(Transformer, Pretrained):
         previous: Tensor | None = None,
         when: Tensor | None = None,
         lengths: Tensor | None = None,
+        clean: Tensor | None = None,
     ) -> Tensor:
         """The final states [M, width] of ``packed``."""
-        return self._states(tokens, time, where.nonzero(as_tuple=True), previous, when, lengths)
+        return self._states(tokens, time, where.nonzero(as_tuple=True), previous, when, lengths, clean)
 
     def _states(
         self,
@@ -102,12 +113,18 @@ class DDiT(Transformer, Pretrained):
         previous: Tensor | None,
         when: Tensor | None,
         lengths: Tensor | None,
+        clean: Tensor | None,
     ) -> Tensor:
         check_tokens(tokens)
-        config = self.config
-        entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, when, lengths)
+        rule, taps, block = self.config.attention, self.config.convolution, self.config.block
+        if clean is None:
+            entries = anyorder.everywhere(tokens, self.mask_id, rule, taps, when, lengths, block)
+        elif not block or lengths is not None:
+            raise ValueError(f"clean is for attention='block' and sequences of one length, got {rule!r}")
+        else:
+            entries = anyorder.noised_blocks(tokens, clean, taps, block)
         c = self.conditioning(tokens, time, lengths)
-        return self.through(self.embedded(tokens, time, previous), entries, c, at)
+        return self.through(self.embedded(entries.tokens, time, previous), entries, c, at)
 
     def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """The final states [B, R, width] of the rows, each as if masked and given the tokens before it in the order.
@@ -171,6 +188,8 @@ class DDiT(Transformer, Pretrained):
         """What a run of sampling should call: the same function, faster; one with a memory is for one run alone."""
         if self.config.self_conditioning:
             return SelfConditioned(constants_folded(self))
+        if self.block is not None:
+            return BlockCached(packed(own(self)), self.block)
         return AnyOrderCached(packed(own(self))) if self.any_order else AskedRows(self)
 
     def for_bound(self) -> nn.Module:

@@ -122,14 +122,22 @@ class Ranked:
     annealed: bool = False  # the noise falls to 0 with the last step
     gamma: float | None = None  # entropy-bounded: as many as keep the bound, whatever the pace
     block: int | None = None  # holes of a block; None is one block
+    by_position: bool = False  # blocks of so many positions, whatever of them is masked
     as_drawn: bool = False  # rank by the distribution that tokens are drawn from, not by the network's own
 
+    def in_blocks(self, size: int) -> Ranked:
+        """The same from block to block, of so many positions each."""
+        return replace(self, block=size, by_position=True)
+
     def begin(self, canvas: Tensor, task: Task) -> RankState:
-        masked, length = canvas == task.mask_id, canvas.shape[1]
-        holes = masked.sum(1).cpu()
+        masked, length = (canvas == task.mask_id).cpu(), canvas.shape[1]
+        holes, size = masked.sum(1), self.block or max(length, 1)
+        block = (torch.arange(length).expand_as(masked) if self.by_position else masked.cumsum(1) - 1) // size
         turns: list[list[tuple[int, float]] | None] = [None] * len(canvas)
         if self.gamma is None:
-            turns = [_turns(n, task.steps, self.pace, self.block or max(n, 1), self.annealed) for n in holes.tolist()]
+            sizes = [torch.bincount(of[at]) for of, at in zip(block, masked, strict=True)]
+            each = [tuple(int(n) for n in one if n) for one in sizes]
+            turns = [_turns(one, task.steps, self.pace, self.annealed) for one in each]
             calls = torch.tensor([len(turn or ()) for turn in turns], dtype=torch.int64)
         elif task.steps is not None:
             raise ValueError(f"steps={task.steps}: entropy-bounded takes none, its bound gamma says how many calls")
@@ -139,7 +147,7 @@ class Ranked:
             task,
             canvas.clone(),
             calls,
-            ((masked.cumsum(1) - 1) // (self.block or max(length, 1))).cpu(),
+            block,
             turns,
             torch.zeros_like(holes),
             task.streams.at("token", length),
@@ -202,8 +210,7 @@ def within(gamma: float, entropy: Tensor) -> Tensor:
 
 
 @lru_cache
-def _turns(n: int, steps: int | None, pace: Pace, block: int, annealed: bool) -> list[tuple[int, float]]:
-    sizes = [min(block, n - first) for first in range(0, n, block)]
+def _turns(sizes: tuple[int, ...], steps: int | None, pace: Pace, annealed: bool) -> list[tuple[int, float]]:
     if steps is not None and steps < len(sizes):
         raise ValueError(f"steps={steps} is less than the {len(sizes)} blocks: each takes at least one")
     shares = sizes if steps is None else even(steps, max(len(sizes), 1))

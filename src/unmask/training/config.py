@@ -62,7 +62,10 @@ class TrainConfig:
     heads: int | None = None
     """Attention heads, instead of the preset's."""
     attention: Attention = "bidirectional"
-    """Who sees whom: everybody; the visible tokens alone; or, in the order they became visible, those before."""
+    """Who sees whom: everybody; the visible tokens alone; in the order they became visible, those before; or a block
+    itself and the blocks before it."""
+    block: int | None = None
+    """The positions of a block, for --attention block."""
     conditioning: Literal["none", "time", "ratio"] = "none"
     """What the network is told besides the tokens: nothing, the time, or the ratio of masked tokens."""
     self_conditioning: bool = False
@@ -155,6 +158,7 @@ class TrainConfig:
             "validate_sequences",
             "log_every",
             "vocab",
+            "block",
         ):
             _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
         for name in ("warmup", "seed", "patience"):
@@ -166,6 +170,12 @@ class TrainConfig:
         _check("weight_decay", self.weight_decay, lambda value: value >= 0, "at least 0")
         if self.times == "adaptive" and self.objective != "count":
             raise ValueError(f"times='adaptive' draws counts: it needs objective='count', got {self.objective!r}")
+        if (self.attention == "block") != (self.block is not None):
+            raise ValueError(
+                f"attention='block' and block go together: attention={self.attention!r}, block={self.block}"
+            )
+        if self.block is not None and self.times == "adaptive":
+            raise ValueError("times='adaptive' has a count for each sequence, and attention='block' for each block")
         needed = {"two-stream": "order", "left-to-right": "bidirectional"}.get(self.objective, self.attention)
         if self.attention != needed:
             raise ValueError(f"objective={self.objective!r} needs attention={needed!r}, got {self.attention!r}")
@@ -179,6 +189,7 @@ class TrainConfig:
             vocab_size,
             length,
             attention=self.attention,
+            block=self.block or 0,
             conditioning=self.conditioning,
             self_conditioning=self.self_conditioning,
             convolution=self.convolution or 0,

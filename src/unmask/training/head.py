@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.objective import Masking, per_sequence
+from unmask.objective import Masking, summed
+from unmask.protocol import block_of
 
 PIECE = 12_000_000  # logits at a time: 48 MB, but
 LEAST_ROWS = 256  # a product of fewer rows is slow
@@ -21,10 +22,10 @@ LEAST_ROWS = 256  # a product of fewer rows is slow
 def cross_entropy(network: Any, states: Tensor, x0: Tensor, masking: Masking) -> tuple[Tensor, Tensor]:
     """``objective.cross_entropy`` from the final states [M, width] of the masked positions.
 
-    The weighted sum over sequences, to be differentiated, and each sequence's own sum of terms, [B] nats.
+    The weighted sum over sequences, to be differentiated, and the sums of terms that weights are for, in nats.
     """
-    row = masking.masked.nonzero()[:, 0]
-    targets, weight = x0[masking.masked], masking.weight.to(states.dtype)[row]
+    block = block_of(network)
+    targets, weight = x0[masking.masked], masking.weight.to(states.dtype).flatten()[masking.parts(block)]
     if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
         matrix, bias = network.head()
         in_pieces: Any = _InPieces.apply
@@ -32,7 +33,7 @@ def cross_entropy(network: Any, states: Tensor, x0: Tensor, masking: Masking) ->
     else:
         losses = functional.cross_entropy(network.logits(states), targets, reduction="none")
         total, losses = (weight * losses).sum(), losses.detach()
-    return total, per_sequence(losses, masking.masked)
+    return total, summed(losses, masking, block)
 
 
 class _InPieces(torch.autograd.Function):

@@ -91,6 +91,7 @@ class Learner:
             seed=config.seed,
             step=self.step,
             adaptive=self.adaptive,
+            block=config.block,
         )
         terms = self._accumulate(tokens, indices, masking)
         norm = float(whole(self.accelerator.clip_grad_norm_(self.losses.parameters(), config.clip)))
@@ -137,7 +138,7 @@ class Learner:
     def _refuse(self, trouble: Path, loss: float, norm: float, indices: Tensor, terms: Tensor) -> None:
         """Write down the batch and stop, before anything was updated."""
         path = trouble / f"not-finite-step-{self.step:08d}.json"
-        bad = ~terms.isfinite()
+        bad = ~terms.isfinite().view(len(terms), -1).all(1)
         record = {
             "step": self.step,
             "loss": repr(loss),

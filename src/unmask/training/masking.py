@@ -6,6 +6,7 @@ and stratified times are stratified across all of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from unmask import objective, timing
 from unmask.data.batches import generator
 from unmask.objective import Masking
-from unmask.protocol import follows_order, for_bound
+from unmask.protocol import block_of, follows_order, for_bound
 from unmask.schedule import Linear, Schedule
 from unmask.training import head
 
@@ -32,8 +33,18 @@ def of_step(
     seed: int,
     step: int,
     adaptive: timing.AdaptiveCount | None = None,
+    block: int | None = None,
 ) -> Masking:
-    """The masking of one step's global batch, for an objective and a way of drawing times, with a uniform order."""
+    """The masking of one step's global batch, for an objective and a way of drawing times, with a uniform order.
+
+    block: each block of so many positions is a process of its own, with its own time.
+    """
+    if block is not None:
+        how: dict[str, Any] = {"schedule": schedule, "seed": seed, "step": step}
+        blocks = of_step(kind, times, batch=batch * length // block, length=block, **how)
+        # Stratified times are in order, and the blocks of a sequence are not alike: each must have any of them.
+        shuffled = torch.randperm(len(blocks.masked), generator=generator(seed, step, "blocks"))
+        return replace(blocks, when=None).rows(shuffled).in_blocks(batch, length)
 
     def uniforms(purpose: str, *shape: int) -> Tensor:
         return torch.rand(*shape, batch, length, dtype=torch.float64, generator=generator(seed, step, purpose))
@@ -54,14 +65,17 @@ def of_step(
     return objective.by_count(n, keys, hits, weight=weight, schedule=schedule, when=when)
 
 
-def for_validation(kind: str, *, batch: int, length: int, schedule: Schedule | None = None, seed: int = 0) -> Masking:
+def for_validation(
+    kind: str, *, batch: int, length: int, schedule: Schedule | None = None, seed: int = 0, block: int | None = None
+) -> Masking:
     """The masking of a validation, the same each time: Eq. 7's bound, whatever the training's objective is.
 
     The low-discrepancy sampler of VDM, because there each sequence's own time is uniform, so that the average over
     these very sequences is unbiased.
     """
     how = kind if kind in ALL_TOKENS else "count"
-    return of_step(how, "vdm", batch=batch, length=length, schedule=schedule or Linear(), seed=seed, step=0)
+    schedule = schedule or Linear()
+    return of_step(how, "vdm", batch=batch, length=length, schedule=schedule, seed=seed, step=0, block=block)
 
 
 class Losses(nn.Module):
@@ -72,7 +86,7 @@ class Losses(nn.Module):
         self.network, self.kind = network, kind
 
     def forward(self, x0: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted sum over sequences, to be differentiated, and each sequence's own sum of terms, [B] nats.
+        """The weighted sum over sequences, to be differentiated, and each sequence's own sum of terms, as the weights.
 
         tensors: those of a Masking. The terms are cross-entropies at masked positions, and in the training of
         "score-entropy" SEDD's. "two-stream" has the chain rule along the order, -log p(x^l | what came before l), as
@@ -94,4 +108,6 @@ class Losses(nn.Module):
             return network.two_streams(x0, masking.when)[masking.masked]  # type: ignore[no-any-return]
         x = x0 if self.kind == "left-to-right" else masking.hide(x0, network.mask_id)
         along = {"when": masking.when} if follows_order(network) else {}
+        if block_of(network) is not None:
+            along = {"clean": x0}
         return network.states_where(x, masking.time, masking.masked, **along)  # type: ignore[no-any-return]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
-from unmask.objective import Masking
+from unmask.objective import Masking, weighted
+from unmask.protocol import block_of
 from unmask.schedule import Schedule
 from unmask.training.masking import Losses, for_validation
 
@@ -38,7 +39,8 @@ def validate(
     several = 1 if kind == "left-to-right" else -(-sequences // len(tokens))
     num = min(sequences, len(tokens)) if several == 1 else several * len(tokens)
     chosen = torch.arange(num) * len(tokens) // num if several == 1 else torch.arange(num) % len(tokens)
-    masking = for_validation(kind, batch=num, length=tokens.length, schedule=schedule)
+    block = block_of(accelerator.unwrap_model(losses).network)
+    masking = for_validation(kind, batch=num, length=tokens.length, schedule=schedule, block=block)
     # Every process makes as many passes as every other, as FSDP needs: what is left over is computed twice.
     share = -(-num // accelerator.num_processes)
     own = torch.arange(share) + accelerator.process_index * share
@@ -69,4 +71,4 @@ def _bound(values: Tensor, tokens: TokenFile, *, exact: bool) -> Bound:
 @torch.no_grad()
 def _pass(losses: Losses, x0: Tensor, masking: Masking) -> Tensor:
     _, terms = losses(x0, *masking.tensors())
-    return terms.double() * masking.weight  # type: ignore[no-any-return]
+    return weighted(masking, terms.double())

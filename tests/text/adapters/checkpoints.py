@@ -54,8 +54,13 @@ def _norm(name: str, bias: bool, normal: Any) -> State:
     return made | ({f"{name}.bias": normal(WIDTH)} if bias else {})
 
 
-def forward(weights: State, tokens: Tensor, sigma: Tensor | None = None, *, causal: bool = False) -> Tensor:
-    """The published network's raw output [B, L, V]. sigma [B], or None for a network without a noise level."""
+def forward(
+    weights: State, tokens: Tensor, sigma: Tensor | None = None, *, causal: bool = False, block: int = 0
+) -> Tensor:
+    """The published network's raw output [B, L, V]. sigma [B], or None for a network without a noise level.
+
+    block: of so many positions, each sees itself and those before it.
+    """
     w, (batch, length) = weights, tokens.shape
     x = w["vocab_embed.embedding"][tokens]
     c = None
@@ -92,6 +97,9 @@ def forward(weights: State, tokens: Tensor, sigma: Tensor | None = None, *, caus
         scores = rotary(q) @ rotary(k).transpose(-1, -2) / math.sqrt(d)
         if causal:
             scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+        if block:
+            number = torch.arange(length) // block
+            scores = scores.masked_fill(number.unsqueeze(1) < number, -torch.inf)
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, WIDTH)
         x = x + gate1 * (mixed @ w[f"{b}.attn_out.weight"].T)
         h = norm(x, f"{b}.norm2") * (1 + scale2) + shift2

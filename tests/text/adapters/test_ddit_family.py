@@ -278,9 +278,10 @@ def test_what_has_mdlms_tensors_and_is_another_model_is_refused_by_name(tmp_path
     runs = made.nested_config() | {"data": {}}
     for number, (config, named) in enumerate(
         (
-            (made.hub_config(VOCAB, model_type="bd3lm", block_size=4, cross_attn=True, var_min=True), "BD3-LM"),
+            (made.hub_config(VOCAB, model_type="bd3lm", cross_attn=True), "block_size must be a whole number"),
+            (made.hub_config(VOCAB, model_type="bd3lm", block_size=4, causal=True), "says causal=True"),
+            (made.hub_config(VOCAB, model_type="bd3lm", block_size=4, cross_attn=False), "says cross_attn=False"),
             (made.hub_config(VOCAB, model_type="duo"), "uniform-state"),
-            ({"config": runs | {"algo": {"name": "bd3lm", "parameterization": "subs"}}}, "BD3-LM"),
             ({"config": runs | {"algo": {"name": "duo_base", "parameterization": "mean"}}}, "uniform-state"),
             ({"config": runs | {"parameterization": "mean", "time_conditioning": True}}, "uniform-state"),
             ({"config": runs | {"parameterization": "subs", "diffusion": "uniform"}}, "diffusion='uniform'"),
@@ -293,10 +294,30 @@ def test_what_has_mdlms_tensors_and_is_another_model_is_refused_by_name(tmp_path
         for read in (mdlm.load, mdlm.about):
             with pytest.raises(ValueError, match=named):
                 read(found, time=False)
-    # The left-to-right baseline's tensors with BD3-LM's config were read as that baseline.
-    plain = made.hub_config(VOCAB, model_type="bd3lm", adaln=False, block_size=4)
-    with pytest.raises(ValueError, match="BD3-LM"):
-        mdlm.load(look(made.hub_folder(tmp_path / "plain", made.state(VOCAB, adaln=False), plain)))
+
+
+@pytest.mark.parametrize("adaln", [True, False])
+def test_bd3lm_sees_its_block_and_the_blocks_before(tmp_path, adaln):
+    """Without adaLN it has the left-to-right baseline's tensors. A run keeps its settings under algo."""
+    weights, block = made.state(VOCAB, adaln=adaln), 4
+    x0, run = made.canvas(VOCAB, 0), made.nested_config() | {"data": {}, "block_size": block}
+    noised = made.canvas(VOCAB, VOCAB - 1)
+    of_hub = made.hub_config(VOCAB, model_type="bd3lm", adaln=adaln, block_size=block, cross_attn=True, var_min=True)
+    section = {"name": "bd3lm", "parameterization": "subs", "cross_attn": True, "time_conditioning": False}
+    for number, config in enumerate((of_hub, {"config": run | {"algo": section}})):
+        found = look(made.hub_folder(tmp_path / str(number), weights, config))
+        loaded = mdlm.load(found)
+        assert loaded.about["variant"] == "BD3-LM, blocks of 4" and loaded.denoiser.block == block
+        for first in range(0, 12, block):
+            tokens = torch.full_like(x0, VOCAB - 1)
+            tokens[:, :first], tokens[:, first : first + block] = x0[:, :first], noised[:, first : first + block]
+            sigma = torch.zeros(3) if adaln else None
+            expected = made.without(made.forward(weights, tokens, sigma, block=block), VOCAB - 1)
+            torch.testing.assert_close(loaded.denoiser(tokens).log_softmax(-1), expected, atol=1e-5, rtol=1e-5)
+        with pytest.raises(ValueError, match="time conditioning is not supported"):
+            mdlm.about(found, time=True)
+    made_of_it = unmask.sample(loaded.denoiser, num=2, seed=1)
+    assert made_of_it.tokens.shape == (2, 12) and int(made_of_it.nfe[0]) == 12
 
 
 @pytest.mark.parametrize("algo", ["mdlm", "sedd", "d3pm"])

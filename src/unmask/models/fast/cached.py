@@ -1,4 +1,4 @@
-"""Networks that read every token once: exact KV caches, in any order and left to right.
+"""Networks that read every token once: exact KV caches, here in any order.
 
 Slot i of a sequence's memory holds the keys and values of the i-th entry that was read for it. A call compares the
 canvas with what is known, keeps the slots up to the first that has changed, and feeds what comes behind. The entries
@@ -7,8 +7,7 @@ that are only asked for, and guesses, are put behind the settled ones, where the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +18,6 @@ from unmask.models.fast.packing import Ready
 from unmask.models.layers import Angles, Block, Transformer, take
 from unmask.models.seats import Seated
 from unmask.protocol import follows_order
-
-if TYPE_CHECKING:
-    from unmask.models.causal import Causal
-
 
 NOWHERE = -1  # the slot of what is masked
 
@@ -241,84 +236,6 @@ class AnyOrderCached(Cached):
         key = torch.where(same, slot, length + usual)
         fed = torch.where(feed, key, 2 * length).topk(int(count.max()), largest=False).indices
         return kept, count, fed
-
-
-class LeftToRightCached(Cached):
-    """A left-to-right network: slot i holds the i-th input. Any rows may be asked for; each new token is fed once.
-
-    several: the network for calls of several rows, made when it is first needed.
-    """
-
-    def __init__(self, network: Causal, several: Callable[[], Ready]) -> None:
-        super().__init__(network)
-        self.causal_network, self.several, self.fills = network, several, {"seen": -1}
-
-    def for_sampling(self) -> LeftToRightCached:
-        """The same with nothing remembered."""
-        return LeftToRightCached(self.causal_network, self.several)
-
-    def blank(self, seats: int, length: int) -> dict[str, Tensor]:
-        device = self.network.vocab_embed.embedding.device
-        return {"seen": torch.full((seats, length), -1, device=device), **super().blank(seats, length)}  # the inputs
-
-    @torch.inference_mode()
-    def forward(
-        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
-    ) -> Tensor:
-        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
-        if rows is None:
-            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        if not tokens.numel() or not rows.numel():
-            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
-        return self._answer(tokens, rows, self.here(tokens, seats), len(tokens) > 1)
-
-    @torch.inference_mode()
-    def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
-        """Logits [B, W, V] of the next W tokens, each given the settled tokens and the guesses of those before it.
-
-        order [B, W] are the next masked positions from left to right, -1 for pads; the first known [B] of them hold
-        guesses in tokens [B, L]. Behind the first position without a guess nothing can be said: its row is repeated.
-        """
-        if not tokens.numel() or not order.numel():
-            return torch.empty(*order.shape, self.vocab_size, device=order.device)
-        here, real = self.here(tokens, seats), (order >= 0).sum(1)
-        last = torch.minimum(known.to(order.device), real - 1).clamp(min=0).unsqueeze(1)
-        column = torch.arange(order.shape[1], device=order.device).minimum(last)
-        # A sequence without a window is asked what it was asked last: nothing new is read for it.
-        idle = (self.kept["valid"][here] - 1).clamp(min=0) + self.causal_network.lag
-        rows = torch.where((real > 0).unsqueeze(1), order.gather(1, column), idle.unsqueeze(1))
-        logits = self._answer(tokens, rows[:, : int(last.max()) + 1], here, True)
-        return take(logits, column)
-
-    def _answer(self, tokens: Tensor, rows: Tensor, here: slice, several: bool) -> Tensor:
-        network, valid = self.causal_network, self.kept["valid"][here].unsqueeze(1)
-        inputs, outputs = network.inputs(tokens), (rows - network.lag).clamp(min=0)
-        every = torch.arange(inputs.shape[1], device=inputs.device)
-        known = self.kept["seen"][here, : inputs.shape[1]]
-        same = torch.where(inputs == known, inputs.shape[1], every).amin(1, keepdim=True)
-        kept = same.minimum(valid).minimum(outputs.amin(1, keepdim=True))
-        stop = outputs.amax(1, keepdim=True) + 1
-        # What pads a sequence to the longest feed lies behind what it may see, and is not remembered.
-        slots = kept + torch.arange(int((stop - kept).max()), device=inputs.device)
-        slots, first = slots.clamp(max=inputs.shape[1]), int(kept.min())
-        near, taps = None, network.config.convolution
-        if taps:
-            near = (slots.unsqueeze(-1) + torch.arange(2 - taps, 2, device=slots.device)).clamp(min=0)
-        feed = Feed(
-            inputs.gather(1, slots.clamp(max=inputs.shape[1] - 1)),
-            slots,
-            slots,
-            slots,
-            first if first == int(kept.max()) else None,
-            int(slots.max()) + 1,
-            near,
-            outputs - kept,
-        )
-        self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
-        # A product of one row gains nothing from packed weights.
-        logits = self.run(self.several() if several else Ready(network, network.logits), feed, here)
-        self.kept["seen"][here, : inputs.shape[1]], self.kept["valid"][here] = inputs, stop.squeeze(1)
-        return network.answers(logits, rows)
 
 
 def _arange(like: Tensor) -> Tensor:

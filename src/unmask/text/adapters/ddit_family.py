@@ -31,6 +31,8 @@ KNOWN = frozenset(
         *("vocab_size", "model_length", "hidden_dim", "hidden_size", "cond_dim", "n_blocks", "n_heads", "dropout"),
         *("time_conditioning", "mask_index", "length", "type", "name", "scale_by_sigma", "tie_word_embeddings"),
         *("parameterization", "attn_backend", "adaln", "vocab_lookup"),
+        # BD3-LM's; the last three are of its training
+        *("block_size", "cross_attn", "causal", "var_min", "sampling_eps_min", "sampling_eps_max"),
         # of a run that keeps no section for its model
         *("data", "T", "backbone", "diffusion", "subs_masking", "config", "tokenizer"),
     )

@@ -1,7 +1,8 @@
 """MDLM's checkpoints: its hub folders, Lightning's .ckpt files with their average, and its SEDD and AR baselines.
 
 The mask's logit is suppressed. A checkpoint without time conditioning is fed sigma = 0; ``time=True`` feeds it
-sigma = -log(alpha) all the same, which the paper found to help a little.
+sigma = -log(alpha) all the same, which the paper found to help a little. BD3-LM's have the same tensors and attention
+by blocks. They were not trained to predict the first token, which is always <|endoftext|>: begin a text with it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ VARIANTS = {"subs": "MDLM", "d3pm": "D3PM", "sedd": "SEDD baseline", "ar": "AR b
 ALGORITHMS = {"mdlm": "subs", "d3pm": "d3pm", "sedd": "sedd", "ar": "ar"}
 # Kinds that have MDLM's tensor names and are not MDLM: every one would load and give wrong answers.
 UNIFORM = "a uniform-state model: it has no mask, and its last id is a data token"
-BLOCKS = "a block diffusion model (BD3-LM), whose attention goes by blocks"
-OTHERS = {"bd3lm": BLOCKS} | dict.fromkeys(("duo", "duo_base", "distillation", "ot-finetune", "udlm"), UNIFORM)
+OTHERS = dict.fromkeys(("duo", "duo_base", "distillation", "ot-finetune", "udlm"), UNIFORM)
 
 # By the tokenizer's name, or else by the number of ids: the mask, and the id that every sequence begins with. For other
 # tokenizers the mask is the last id, as MDLM adds it to one that has none.
@@ -61,6 +61,8 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     given = family.checked(override, SETTINGS, NAME)
     config, ema = _config(found, given), bool(given.get("ema", True))
     facts: dict[str, Any] = {"format": NAME, "variant": VARIANTS[_parameterization(found)]}
+    if config.block:
+        facts["variant"] = f"BD3-LM, blocks of {config.block}"
     facts["time"] = _time_in_words(found, config)
     if _class(found) is Given:
         facts["first"] = given.get("first", _known(BEGINS, found))
@@ -109,21 +111,45 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
             raise ValueError("time=True: MDLM's left-to-right baseline has no time")
         return twin(config)
     time = given.get("time", said.get("time_conditioning"))
+    if _kind(found) == "bd3lm":
+        return _with_blocks(found, config, bool(time))
     if time is None:
         raise ValueError(f"{found.path}: whether it was trained with the time is not in its files: give time")
     return replace(config, conditioning="time" if time else "none")
 
 
-def _refuse_others(found: Found, said: dict[str, Any]) -> None:
-    """Refuse by name what has MDLM's tensors and is another model."""
+def _with_blocks(found: Found, config: DDiTConfig, time: bool) -> DDiTConfig:
+    """BD3-LM's: the noised block and the clean ones before it, which are read at the same sigma = 0."""
+    said = family.settings(found)
+    wanted = {"cross_attn": (True, None), "causal": (False, None), "causal_attention": (False, None)}
+    for name, allowed in wanted.items():
+        if said.get(name) not in allowed:
+            raise ValueError(
+                f"{found.path}: its config says {name}={said[name]!r}, and BD3-LM is read with {allowed[0]}"
+            )
+    if time:
+        raise ValueError(f"{found.path}: BD3-LM with time conditioning is not supported: its cache would not be exact")
+    block = said.get("block_size")
+    if not isinstance(block, int) or isinstance(block, bool) or block < 1:
+        raise ValueError(f"{found.path}: block_size must be a whole number of at least 1, got {block!r}")
+    return replace(config, attention="block", block=block)
+
+
+def _kind(found: Found) -> str:
+    """The name of the algorithm."""
+    said = family.settings(found)
     kind = str(said.get("name") or said.get("model_type")).lower()
     if said.get("cross_attn"):
-        kind = "bd3lm"
-    elif said.get("parameterization") == "mean" and kind not in ALGORITHMS:
-        kind = "duo"
+        return "bd3lm"
+    return "duo" if said.get("parameterization") == "mean" and kind not in ALGORITHMS else kind
+
+
+def _refuse_others(found: Found, said: dict[str, Any]) -> None:
+    """Refuse by name what has MDLM's tensors and is another model."""
+    kind = _kind(found)
     if kind in OTHERS:
         raise ValueError(f"{found.path} is {OTHERS[kind]}; it is not supported")
-    wanted = {"model_type": ("mdlm",), "diffusion": ("absorbing_state",), "backbone": ("dit", "hf_dit", "ar")}
+    wanted = {"model_type": ("mdlm", "bd3lm"), "diffusion": ("absorbing_state",), "backbone": ("dit", "hf_dit", "ar")}
     for name, known in wanted.items():
         if said.get(name) not in (None, *known):
             raise ValueError(f"{found.path}: its config says {name}={said[name]!r}; only {', '.join(known)} is known")
@@ -134,7 +160,7 @@ def _prefix(found: Found) -> str:
 
 
 def _class(found: Found) -> type[DDiT] | type[Given]:
-    return DDiT if _prefix(found) + family.LEVEL in found.tensors else Given
+    return DDiT if _prefix(found) + family.LEVEL in found.tensors or _kind(found) == "bd3lm" else Given
 
 
 def _parameterization(found: Found) -> str:

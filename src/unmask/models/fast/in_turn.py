@@ -1,0 +1,152 @@
+"""Exact KV caches of networks that read a canvas from its beginning: by blocks, or left to right, with blocks of one.
+
+Slot i holds what the network reads at position i. A call keeps the slots before the first change, feeds what comes
+behind it up to the asked rows, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from unmask.models.anyorder import neighbours
+from unmask.models.fast.cached import Cached, Feed
+from unmask.models.fast.packing import Ready
+from unmask.models.layers import Transformer, take
+
+if TYPE_CHECKING:
+    from unmask.models.causal import Causal
+
+
+class InTurn(Cached):
+    """A network that sees the block of each position and everything before it."""
+
+    def __init__(self, network: Transformer, block: int) -> None:
+        super().__init__(network)
+        self.block, self.fills = block, {"seen": -1}
+
+    def blank(self, seats: int, length: int) -> dict[str, Tensor]:
+        device = self.network.vocab_embed.embedding.device
+        return {"seen": torch.full((seats, length), -1, device=device), **super().blank(seats, length)}  # the inputs
+
+    def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
+        """The slots of the convolution's inputs."""
+        raise NotImplementedError
+
+    def answer(self, ready: Ready, inputs: Tensor, outputs: Tensor, last: Tensor, here: slice) -> Tensor:
+        """Logits [B, R, V] at outputs [B, R], for inputs [B, L]; what is at ``last`` [B, 1] and behind is read anew."""
+        valid, length, block = self.kept["valid"][here].unsqueeze(1), inputs.shape[1], self.block
+        every = torch.arange(length, device=inputs.device)
+        same = torch.where(inputs == self.kept["seen"][here, :length], length, every).amin(1, keepdim=True)
+        kept = same.minimum(valid).minimum(last) // block * block
+        outputs = outputs.maximum(kept)
+        ends = torch.tensor(self.lengths[here], device=inputs.device).unsqueeze(1)
+        stop = ((outputs.amax(1, keepdim=True) // block + 1) * block).minimum(ends)
+        # What pads a sequence to the longest feed lies behind what it may see, and is not remembered.
+        slots = kept + torch.arange(int((stop - kept).max()), device=inputs.device)
+        slots, first = slots.clamp(max=length), int(kept.min())
+        level = ((slots // block + 1) * block - 1).minimum(torch.where(slots < ends, ends - 1, slots))
+        taps = self.network.config.convolution
+        feed = Feed(
+            inputs.gather(1, slots.clamp(max=length - 1)),
+            slots,
+            slots,
+            level,
+            first if first == int(kept.max()) else None,
+            int(slots.max()) + 1,
+            self.near(slots, level, length, taps) if taps else None,
+            outputs - kept,
+        )
+        self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
+        logits = self.run(ready, feed, here)
+        self.kept["seen"][here, :length], self.kept["valid"][here] = inputs, stop.squeeze(1)
+        return logits
+
+
+class BlockCached(InTurn):
+    """A network with attention by blocks: complete blocks are read once, the one that has holes in every call.
+
+    It answers for the first block that has holes; the answers at visible rows mean nothing.
+    """
+
+    def __init__(self, ready: Ready, block: int) -> None:
+        super().__init__(ready.network, block)
+        self.ready = ready
+
+    def for_sampling(self) -> BlockCached:
+        """The same with nothing remembered."""
+        return BlockCached(self.ready, self.block)
+
+    def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
+        every = torch.arange(length, device=slots.device).expand(len(slots), -1)
+        return neighbours(every, every, slots, level, slots, taps)
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
+        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
+        every = torch.arange(tokens.shape[1], device=tokens.device)
+        if rows is None:
+            rows = every.expand_as(tokens)
+        if not tokens.numel() or not rows.numel():
+            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
+        first = torch.where(tokens == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
+        return self.answer(self.ready, tokens, rows, first, self.here(tokens, seats))
+
+
+class LeftToRightCached(InTurn):
+    """A left-to-right network: slot i holds the i-th input. Any rows may be asked for; each new token is fed once.
+
+    several: the network for calls of several rows, made when it is first needed.
+    """
+
+    def __init__(self, network: Causal, several: Callable[[], Ready]) -> None:
+        super().__init__(network, 1)
+        self.causal_network, self.several = network, several
+
+    def for_sampling(self) -> LeftToRightCached:
+        """The same with nothing remembered."""
+        return LeftToRightCached(self.causal_network, self.several)
+
+    def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
+        return (slots.unsqueeze(-1) + torch.arange(2 - taps, 2, device=slots.device)).clamp(min=0)
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
+        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        if not tokens.numel() or not rows.numel():
+            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
+        return self._answer(tokens, rows, self.here(tokens, seats), len(tokens) > 1)
+
+    @torch.inference_mode()
+    def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
+        """Logits [B, W, V] of the next W tokens, each given the settled tokens and the guesses of those before it.
+
+        order [B, W] are the next masked positions from left to right, -1 for pads; the first known [B] of them hold
+        guesses in tokens [B, L]. Behind the first position without a guess nothing can be said: its row is repeated.
+        """
+        if not tokens.numel() or not order.numel():
+            return torch.empty(*order.shape, self.vocab_size, device=order.device)
+        here, real = self.here(tokens, seats), (order >= 0).sum(1)
+        last = torch.minimum(known.to(order.device), real - 1).clamp(min=0).unsqueeze(1)
+        column = torch.arange(order.shape[1], device=order.device).minimum(last)
+        # A sequence without a window is asked what it was asked last: nothing new is read for it.
+        idle = (self.kept["valid"][here] - 1).clamp(min=0) + self.causal_network.lag
+        rows = torch.where((real > 0).unsqueeze(1), order.gather(1, column), idle.unsqueeze(1))
+        logits = self._answer(tokens, rows[:, : int(last.max()) + 1], here, True)
+        return take(logits, column)
+
+    def _answer(self, tokens: Tensor, rows: Tensor, here: slice, several: bool) -> Tensor:
+        network, outputs = self.causal_network, (rows - self.causal_network.lag).clamp(min=0)
+        # A product of one row gains nothing from packed weights.
+        ready = self.several() if several else Ready(network, network.logits)
+        logits = self.answer(ready, network.inputs(tokens), outputs, outputs.amin(1, keepdim=True), here)
+        return network.answers(logits, rows)
