@@ -38,9 +38,10 @@ import unmask
 from benchmarks import ahead_oracles
 from benchmarks.anyorder import LEFT_TO_RIGHT, Setting, begun, network, paces
 from benchmarks.rejection import Rejection
-from unmask import ahead, draw, plan
-from unmask.ahead import Ahead
+from unmask import draw, plan
 from unmask.cli import keep_freed_memory
+from unmask.samplers import ahead
+from unmask.samplers.ahead import Ahead
 
 WINDOWS = (1, 2, 4, 8, 16, 32, 64)
 OTHERS = ("bidirectional", LEFT_TO_RIGHT)

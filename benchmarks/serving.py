@@ -45,7 +45,8 @@ import torch
 from unmask import Model
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig
-from unmask.protocol import for_sampling, inference
+from unmask.network import inference
+from unmask.protocol import for_sampling
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Done, Failed, Filled, Job, Refused
 from unmask.serve.engine.limits import Limits

@@ -85,8 +85,11 @@ def test_sample_and_bound_are_shown_in_three_lines():
 def test_help_explains_every_argument_and_the_result():
     import inspect
 
+    from unmask.sampling import SamplingOptions
+
     said = inspect.getdoc(unmask.sample)
-    assert all(f"{name}" in said for name in inspect.signature(unmask.sample).parameters)
+    named = {*inspect.signature(unmask.sample).parameters} - {"options"}
+    assert all(f"{name}:" in said or f"{name}, " in said for name in named | {*SamplingOptions.__annotations__})
     assert "Returns a Sample" in said
     assert "alpha(t)" in inspect.getdoc(unmask.Denoiser.__call__)
 

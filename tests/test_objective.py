@@ -8,6 +8,7 @@ from scipy import stats
 
 from tests.helpers import Counting, generator, joint, oracle
 from unmask import objective, timing
+from unmask.masking import Masking, beta_alpha, in_order, maskgit_count
 from unmask.models.oracles.enumerated import EnumeratedOracle, MarkovOracle, TimeDependent
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
@@ -17,7 +18,7 @@ SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(1e-8, 40.0), LogLinear
 def masked_at(x0, positions):
     masked = torch.zeros_like(x0, dtype=torch.bool)
     masked[:, list(positions)] = True
-    return objective.Masking(masked, torch.ones(len(x0)), torch.ones(len(x0)))
+    return Masking(masked, torch.ones(len(x0)), torch.ones(len(x0)))
 
 
 def enumerated_nelbo(model, x0):
@@ -136,21 +137,19 @@ def uniform(rows, length, seed):
 
 def test_beta_alpha_has_the_beta_law():
     for n in (1, 3, 6):
-        alpha = objective.beta_alpha(torch.full((4000,), n), uniform(4000, 6, n))
+        alpha = beta_alpha(torch.full((4000,), n), uniform(4000, 6, n))
         assert stats.kstest(alpha.numpy(), stats.beta(6 - n + 1, n).cdf).pvalue > 1e-6 / 3
 
 
 def test_an_infill_s_times_start_where_its_holes_say():
-    alpha = objective.beta_alpha(torch.full((2000,), 3), uniform(2000, 10, 1), holes=torch.full((2000,), 3))
+    alpha = beta_alpha(torch.full((2000,), 3), uniform(2000, 10, 1), holes=torch.full((2000,), 3))
     assert 0.7 <= float(alpha.min()) < 0.71
 
 
 WEIGHTS = {
     "nelbo": lambda n, length: 1 / n,
     "mask_predict": lambda n, length: 1 / length,
-    "maskgit": lambda n, length: float(
-        (objective.maskgit_count(torch.linspace(0, 1, 10_001), length) == n).double().mean()
-    ),
+    "maskgit": lambda n, length: float((maskgit_count(torch.linspace(0, 1, 10_001), length) == n).double().mean()),
     "steep": lambda n, length: 10.0**n,
 }
 
@@ -303,7 +302,7 @@ def test_time_and_count_start_where_the_holes_say(holes, schedule):
     n = timing.count(t, len(holes))
     by_count = objective.nelbo_by_count(model, x0, n, generator=generator(2), schedule=schedule, where=where)
     keys, hits = uniform(rows, 4, 3), uniform(rows, 4, 4)
-    order, time = objective.in_order(keys, hits, schedule=schedule, where=where)
+    order, time = in_order(keys, hits, schedule=schedule, where=where)
     for values in (by_time, by_count, objective.along_order(model, x0, order, time=time)):
         assert within(values, truth)
 

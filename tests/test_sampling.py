@@ -8,11 +8,11 @@ from tests.helpers import Counting, generator, hidden_markov, oracle
 from unmask import draw, plan, predict, sample, stream
 from unmask.draw import Pick
 from unmask.models.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, TimeDependent
+from unmask.network import answer
 from unmask.noise import Streams
 from unmask.protocol import Batched
 from unmask.sampler import Planned, PlanState, Task, apply
 from unmask.samplers import decoding
-from unmask.sampling import answer
 from unmask.schedule import Linear
 
 PLANS = {

@@ -10,7 +10,8 @@ from torch import Tensor
 from unmask import draw as draws
 from unmask import plan as plans
 from unmask import predict as predictors
-from unmask.protocol import check
+from unmask.network import device_of
+from unmask.protocol import check, length_of
 
 MODULES = {"plan": plans, "predict": predictors, "draw": draws}
 CHOICES = {
@@ -109,3 +110,30 @@ def _object(name: str, value: Any) -> None:
             raise ValueError(f"{name}=unmask.{name}.{key} makes a {name}: write {name}=unmask.{name}.{one}")
     if name == "draw" and not callable(value):
         raise ValueError(f"draw must be callable: (logits, noise) -> ids, as unmask.draw.inverse_cdf is, got {value!r}")
+
+
+def check_canvas(model: Any, canvas: Tensor | None, num: int | None, length: int | None) -> Tensor:
+    """The canvas on the model's device, int64 [B, L], with every id one that the model knows."""
+    check(model)
+    if canvas is None:
+        length = length_of(model) if length is None else length
+        if length is None:
+            raise ValueError("give length, the number of tokens, or a canvas with mask_id at the holes")
+        num = 1 if num is None else num
+        if not (isinstance(num, int) and isinstance(length, int)):
+            raise ValueError(f"num and length must be whole numbers, got num={num!r} and length={length!r}")
+        if length < 0 or num < 0:
+            raise ValueError(f"num and length must be at least 0, got num={num} and length={length}")
+        return torch.full((num, length), model.mask_id, dtype=torch.int64, device=device_of(model))
+    canvas = ids(canvas, "canvas")
+    if length is not None and length != canvas.shape[1]:
+        raise ValueError(f"length={length} contradicts the canvas, which has {canvas.shape[1]} positions")
+    if num is not None and num != len(canvas):
+        raise ValueError(f"num={num} contradicts the canvas, which has {len(canvas)} sequences")
+    known = (canvas >= 0) & ((canvas < model.vocab_size) | (canvas == model.mask_id))
+    if not bool(known.all()):
+        raise ValueError(
+            f"canvas has ids that the model does not know, the first is {int(canvas[~known][0])}; allowed are "
+            f"0..{model.vocab_size - 1} and the mask {model.mask_id}"
+        )
+    return canvas.to(device_of(model))

@@ -72,3 +72,14 @@ def reversal(xt: Tensor, mu: Tensor, s: Tensor, t: Tensor, *, schedule: Schedule
     probabilities[..., mask_id] = (1 - leave)[..., 0]
     visible = torch.nn.functional.one_hot(xt, width).double()
     return torch.where((xt == mask_id).unsqueeze(-1), probabilities, visible)
+
+
+def check_continues(where: Tensor, block: int) -> None:
+    """Refuse given tokens in a block behind a hole: a network that goes by blocks does not see them."""
+    blocks = torch.nn.functional.pad(where, (0, -where.shape[1] % block), value=True).view(len(where), -1, block)
+    some, every = blocks.any(2), blocks.all(2)
+    if bool((some[:, :-1].cummax(1).values & ~every[:, 1:]).any()):
+        raise ValueError(
+            f"a network with attention by blocks of {block} continues a text: behind the first block with a hole there "
+            "must be nothing but holes"
+        )

@@ -15,18 +15,11 @@ from torch.nn import functional
 
 from unmask import checks, objective, timing
 from unmask.bound import Bound
-from unmask.forward import holes
+from unmask.forward import check_continues, holes
+from unmask.masking import by_count, by_time, holes_of_blocks, in_order, of_blocks, times_of_blocks
+from unmask.network import device_of, inference, logits_where
 from unmask.noise import generator as stream
-from unmask.protocol import (
-    Denoiser,
-    block_of,
-    check_continues,
-    device_of,
-    follows_order,
-    inference,
-    is_left_to_right,
-    logits_where,
-)
+from unmask.protocol import Denoiser, block_of, follows_order, is_left_to_right
 from unmask.schedule import Linear, Schedule
 
 __all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
@@ -81,14 +74,14 @@ class Passes:
         if block is not None:
             return self._by_blocks(model, block, x0, index, t, keys, hits, schedule, where), t
         if self.by == "order":
-            way, time = objective.in_order(keys, hits, schedule=schedule, where=where)
+            way, time = in_order(keys, hits, schedule=schedule, where=where)
             nats = objective.along_order(model, x0.to(device), way.to(device), time=time.to(device))
             return _numbers(nats, index), torch.full_like(t, torch.nan)
         if self.by == "time":
-            masking = objective.by_time(t, keys, schedule=schedule, where=where, when=when)
+            masking = by_time(t, keys, schedule=schedule, where=where, when=when)
         else:
             n = timing.count(t, holes(keys, where))
-            masking = objective.by_count(n, keys, hits, schedule=schedule, where=where, when=when)
+            masking = by_count(n, keys, hits, schedule=schedule, where=where, when=when)
         nats = objective.cross_entropy(model, x0.to(device), masking.to(device))
         return masking.weight * _numbers(nats, index), t
 
@@ -108,17 +101,17 @@ class Passes:
         device = device_of(model)
         if self.by == "order":  # block by block, each in an order of its own
             keys = (keys + torch.arange(keys.shape[1]) // block) / keys.shape[1]
-            way, _ = objective.in_order(keys, hits, schedule=schedule, where=where)
+            way, _ = in_order(keys, hits, schedule=schedule, where=where)
             return _numbers(objective.along_order(model, x0.to(device), way.to(device)), index)
-        some = objective.holes_of_blocks(x0, where, block)
-        keys, hits = (objective.of_blocks(u, block) for u in (keys, hits))
-        t = objective.times_of_blocks(t, len(keys) // len(x0))
+        some = holes_of_blocks(x0, where, block)
+        keys, hits = (of_blocks(u, block) for u in (keys, hits))
+        t = times_of_blocks(t, len(keys) // len(x0))
         if self.by == "time":
-            masking = objective.by_time(t, keys, schedule=schedule, where=some)
+            masking = by_time(t, keys, schedule=schedule, where=some)
         else:
             count = some.sum(1)
             n = timing.count(t, count.clamp(min=1)).minimum(count)
-            masking = objective.by_count(n, keys, hits, schedule=schedule, where=some)
+            masking = by_count(n, keys, hits, schedule=schedule, where=some)
         masking = masking.in_blocks(*x0.shape)
         nats = objective.cross_entropy(model, x0.to(device), masking.to(device))
         return objective.weighted(masking, _numbers(nats, index))

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from unmask.forward import reversal
+from unmask.network import inference, logits_at
 from unmask.predict import log_mean
-from unmask.protocol import inference, logits_at
 from unmask.schedule import Linear, Schedule
 
 

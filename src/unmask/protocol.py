@@ -7,14 +7,9 @@ take them is asked for everything, and the rows are gathered from its answer.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
-from functools import lru_cache
 from typing import Any, Protocol, Self, runtime_checkable
 
-import torch
 from torch import Tensor
 
 
@@ -229,17 +224,6 @@ def block_of(model: Any) -> int | None:
     return model.block if isinstance(model, ByBlocks) else None
 
 
-def check_continues(where: Tensor, block: int) -> None:
-    """Refuse given tokens in a block behind a hole: a network that goes by blocks does not see them."""
-    blocks = torch.nn.functional.pad(where, (0, -where.shape[1] % block), value=True).view(len(where), -1, block)
-    some, every = blocks.any(2), blocks.all(2)
-    if bool((some[:, :-1].cummax(1).values & ~every[:, 1:]).any()):
-        raise ValueError(
-            f"a network with attention by blocks of {block} continues a text: behind the first block with a hole there "
-            "must be nothing but holes"
-        )
-
-
 def is_left_to_right(model: Any) -> bool:
     """Whether it is a left-to-right model."""
     return isinstance(model, LeftToRight) and model.causal
@@ -257,131 +241,3 @@ def check(model: Any) -> None:
             raise ValueError(f"model must have an integer attribute {name!r}; {type(model).__name__} has none")
     if not 0 <= model.mask_id <= model.vocab_size or model.vocab_size < 1:
         raise ValueError(f"model.mask_id must be in 0..vocab_size={model.vocab_size}, got {model.mask_id}")
-
-
-def takes(model: Any, argument: str) -> bool:
-    """Whether the model's call has this keyword."""
-    call = model.forward if isinstance(model, torch.nn.Module) else model
-    if not hasattr(call, "__func__") and not inspect.isroutine(call):
-        call = type(call).__call__  # an instance may not be hashable, and need not be kept alive
-    return argument in (keywords := _keywords(getattr(call, "__func__", call))) or "**" in keywords
-
-
-@lru_cache
-def _keywords(call: Any) -> frozenset[str]:
-    parameters = inspect.signature(call).parameters.values()
-    return frozenset("**" if p.kind is p.VAR_KEYWORD else p.name for p in parameters)
-
-
-def device_of(model: Any) -> torch.device:
-    """Where the model lives; models without parameters live on the CPU."""
-    if isinstance(model, torch.nn.Module):
-        for tensor in (*model.parameters(), *model.buffers()):
-            return tensor.device
-    return torch.device("cpu")
-
-
-@contextmanager
-def inference(model: Any) -> Iterator[None]:
-    """No gradients and no dropout inside; the model is handed back in the mode it came in."""
-    training = isinstance(model, torch.nn.Module) and model.training
-    if training:
-        model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        if training:
-            model.train()
-
-
-def logits_at(
-    model: Any,
-    tokens: Tensor,
-    time: Tensor | None,
-    rows: Tensor,
-    *,
-    seats: slice | None = None,
-    lengths: Tensor | None = None,
-) -> Tensor:
-    """Raw logits [B, R, V] at the asked rows, from any denoiser.
-
-    seats: of a cache, which its rows are. lengths: of sequences that are padded, for a network that ``TakesLengths``.
-    """
-    arguments: dict[str, Any] = {"time": time} if takes(model, "time") else {}
-    arguments |= {name: given for name, given in (("seats", seats), ("lengths", lengths)) if given is not None}
-    if takes(model, "rows"):
-        logits: Tensor = model(tokens, rows=rows, **arguments)
-    else:
-        logits = model(tokens, **arguments)
-        _check_shape(model, logits, tokens.shape)
-        logits = logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-    _check_shape(model, logits, rows.shape)
-    return suppress_mask(model, logits)
-
-
-def logits_of(
-    model: Any,
-    tokens: Tensor,
-    time: Tensor | None,
-    rows: Tensor,
-    real: Tensor,
-    *,
-    seats: slice | None = None,
-    lengths: Tensor | None = None,
-) -> Tensor:
-    """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order; the others are pads."""
-    if bool(real.all()) or not isinstance(model, ComputesWhere):
-        return where(logits_at(model, tokens, time, rows, seats=seats, lengths=lengths), real)
-    real = real.to(rows.device)
-    batch, position = real.nonzero()[:, 0], rows[real]
-    wanted = torch.zeros_like(tokens, dtype=torch.bool)
-    wanted[batch, position] = True
-    number = (wanted.flatten().cumsum(0) - 1).view_as(wanted)  # of each wanted position in row-major order
-    return logits_where(model, tokens, time, wanted, lengths=lengths)[number[batch, position]]
-
-
-def where(logits: Tensor, real: Tensor) -> Tensor:
-    """Of logits [B, R, V] those where the boolean [B, R] holds, [M, V]; not a copy if it holds everywhere."""
-    return logits.flatten(0, 1) if bool(real.all()) else logits[real.to(logits.device)]
-
-
-def logits_where(
-    model: Any, tokens: Tensor, time: Tensor | None, where: Tensor, *, lengths: Tensor | None = None
-) -> Tensor:
-    """Raw logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
-
-    A network that ``ComputesWhere`` has its head computed for just these; that is what makes training on half-masked
-    batches cheap. Others are asked by rows, padded to the fullest sequence.
-    """
-    if isinstance(model, ComputesWhere):
-        padded = {} if lengths is None else {"lengths": lengths}
-        return suppress_mask(model, model.packed(tokens, time, where, **padded))
-    count = where.sum(1)
-    width = int(count.max()) if where.numel() else 0
-    # A stable sort of "not here" brings the wanted positions to the front, in order.
-    rows = torch.argsort((~where).to(torch.int8), dim=1, stable=True)[:, :width]
-    valid = torch.arange(width, device=where.device) < count.unsqueeze(1)
-    return logits_at(model, tokens, time, rows, lengths=lengths)[valid]
-
-
-def suppress_mask(model: Any, logits: Tensor) -> Tensor:
-    """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf."""
-    if model.mask_id >= logits.shape[-1] or (isinstance(model, SuppressesMask) and model.suppresses_mask):
-        return logits
-    index = torch.tensor([model.mask_id], device=logits.device)
-    return logits.index_fill(-1, index, -torch.inf)
-
-
-def _check_shape(model: Any, logits: Tensor, leading: tuple[int, ...]) -> None:
-    expected = (*leading, model.vocab_size)
-    if not isinstance(logits, Tensor):
-        raise ValueError(
-            f"{type(model).__name__} returned a {type(logits).__name__}; a torch tensor of logits {expected} (batch, "
-            "rows, vocab_size) was expected: wrap the network so that it returns its logits alone"
-        )
-    if tuple(logits.shape) != expected or not logits.is_floating_point():
-        raise ValueError(
-            f"{type(model).__name__} returned {logits.dtype} {tuple(logits.shape)}; floating-point logits of shape "
-            f"{expected} were expected (batch, rows, vocab_size)"
-        )

@@ -9,46 +9,49 @@ s depends on (s, i) and the model alone: not on the batch, nor on what it shares
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from unmask import plan as plans
-from unmask import predict as predictors
-from unmask.ahead import Ahead
-from unmask.checks import choices, ids
+from unmask.checks import check_canvas, choices
 from unmask.draw import Draw, Faults, Pick, exponential_race
+from unmask.forward import check_continues
+from unmask.network import Allowed, answer, inference
 from unmask.noise import Streams
 from unmask.plan import Blocks, Planner
-from unmask.predict import Predictor, log_mean
-from unmask.protocol import (
-    Caches,
-    LooksAhead,
-    block_of,
-    check,
-    check_continues,
-    device_of,
-    for_sampling,
-    inference,
-    is_left_to_right,
-    length_of,
-    logits_of,
-    where,
-)
-from unmask.sampler import Ask, InBlocks, Planned, Sampler, Step, Task, apply
+from unmask.predict import Predictor, correct, first_order
+from unmask.protocol import Caches, block_of, for_sampling, is_left_to_right
+from unmask.sampler import InBlocks, Planned, Sampler, Step, Task, apply
+from unmask.samplers.ahead import Ahead
 from unmask.schedule import Linear, Schedule
-
-Allowed = Mapping[int, Tensor]
-"""Position -> bool [V]: the only ids that may fill it."""
 
 Window = int | bool | Literal["auto"] | None
 """How many tokens to look ahead."""
 
 CALLS_BETWEEN_CHECKS = 64  # of an accelerator: looking at what it computed makes it wait
+
+
+class SamplingOptions(TypedDict, total=False):
+    """What ``sample``, ``stream`` and ``divided`` take beside the canvas; ``sample`` says what each means."""
+
+    plan: Planner | None
+    steps: int | None
+    predict: Predictor
+    sampler: Sampler | None
+    ahead: Window
+    draw: Draw
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    schedule: Schedule | None
+    seed: int | Sequence[int]
+    index: Sequence[int] | None
+    batch: int | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,21 +88,9 @@ def sample(
     num: int | None = None,
     length: int | None = None,
     canvas: Tensor | None = None,
-    callback: Callable[[Step], object] | None = None,
-    plan: Planner | None = None,
-    steps: int | None = None,
-    predict: Predictor = predictors.first_order,
-    sampler: Sampler | None = None,
-    ahead: Window = None,
-    draw: Draw = exponential_race,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    schedule: Schedule | None = None,
     allowed: Allowed | None = None,
-    seed: int | Sequence[int] = 0,
-    index: Sequence[int] | None = None,
-    batch: int | None = None,
+    callback: Callable[[Step], object] | None = None,
+    **options: Unpack[SamplingOptions],
 ) -> Sample:
     """Fill the masked positions of a canvas, or of ``num`` empty canvases of ``length``.
 
@@ -139,24 +130,7 @@ def sample(
     tokens = canvas.clone()
     nfe, ncs = torch.zeros(2, len(canvas), dtype=torch.int64)
     trace = []
-    for step in stream(
-        model,
-        canvas,
-        plan=plan,
-        steps=steps,
-        predict=predict,
-        sampler=sampler,
-        ahead=ahead,
-        draw=draw,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        schedule=schedule,
-        allowed=allowed,
-        seed=seed,
-        index=index,
-        batch=batch,
-    ):
+    for step in stream(model, canvas, allowed=allowed, **options):
         apply(step, tokens, model.mask_id)
         nfe[step.sequences] += 1
         ncs[step.sequences] += step.draws
@@ -164,37 +138,17 @@ def sample(
         if callback is not None:
             callback(step)
     if left := int((tokens == model.mask_id).sum()):
-        raise ValueError(f"{plan or sampler} left {left} positions masked: it must fill every masked position")
+        who = options.get("plan") or options.get("sampler")
+        raise ValueError(f"{who} left {left} positions masked: it must fill every masked position")
     return Sample(tokens, tuple(trace), nfe, ncs, len(trace), clock.perf_counter() - started)
 
 
 def stream(
-    model: Any,
-    canvas: Tensor,
-    *,
-    plan: Planner | None = None,
-    steps: int | None = None,
-    predict: Predictor = predictors.first_order,
-    sampler: Sampler | None = None,
-    ahead: Window = None,
-    draw: Draw = exponential_race,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    schedule: Schedule | None = None,
-    allowed: Allowed | None = None,
-    seed: int | Sequence[int] = 0,
-    index: Sequence[int] | None = None,
-    batch: int | None = None,
+    model: Any, canvas: Tensor, *, allowed: Allowed | None = None, **options: Unpack[SamplingOptions]
 ) -> Iterator[Step]:
     """Yield one Step per network call; arguments as in ``sample``. ``apply`` turns Steps into tokens."""
-    canvas = check_canvas(model, canvas, None, None)
-    choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
-    pick, streams = Pick(draw, temperature, top_k, top_p), Streams.of(seed, len(canvas), index)
-    how: dict[str, Any] = {"plan": plan, "steps": steps, "predict": predict, "sampler": sampler, "ahead": ahead}
-    sampler, whole = _begun(model, canvas, streams, pick, schedule, **how)
+    sampler, whole, parts = _begun(model, canvas, **options)
     network = for_sampling(model)
-    parts = _batches(whole.calls, batch)
     planned, calls = sum(int(whole.calls[part].max()) for part in parts), 0
     for part in parts:
         for step in _run(for_sampling(network), sampler, whole.take(part), [allowed] * len(part)):
@@ -202,44 +156,41 @@ def stream(
             yield replace(step, sequences=part[step.sequences], calls=calls, planned=max(planned, calls))
 
 
-def divided(
-    model: Any,
-    canvas: Tensor,
-    batch: int | None,
-    *,
-    seed: int | Sequence[int] = 0,
-    schedule: Schedule | None = None,
-    draw: Draw = exponential_race,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    **how: Any,
-) -> list[list[int]]:
+def divided(model: Any, canvas: Tensor, **options: Unpack[SamplingOptions]) -> list[list[int]]:
     """The sequences of a canvas that ``sample`` puts into each batch, so that batches can be made one by one.
 
     ``sample`` of a batch, with its sequences as ``index``, makes the very network calls that it makes for all of them.
     """
-    canvas = check_canvas(model, canvas, None, None)
-    pick, streams = Pick(draw, temperature, top_k, top_p), Streams.of(seed, len(canvas))
-    _, whole = _begun(model, canvas, streams, pick, schedule, **how)
-    return [part.tolist() for part in _batches(whole.calls, batch)]
+    return [part.tolist() for part in _begun(model, canvas, **options)[2]]
 
 
 def _begun(
     model: Any,
     canvas: Tensor,
-    streams: Streams,
-    pick: Pick,
-    schedule: Schedule | None,
     *,
+    plan: Planner | None = None,
     steps: int | None = None,
-    **how: Any,
-) -> tuple[Sampler, Any]:
-    """The sampler that was asked for, and the state of its sequences before the first call."""
+    predict: Predictor = first_order,
+    sampler: Sampler | None = None,
+    ahead: Window = None,
+    draw: Draw = exponential_race,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    schedule: Schedule | None = None,
+    seed: int | Sequence[int] = 0,
+    index: Sequence[int] | None = None,
+    batch: int | None = None,
+) -> tuple[Sampler, Any, list[Tensor]]:
+    """The sampler that was asked for, the state of its sequences before the first call, and their batches."""
+    canvas = check_canvas(model, canvas, None, None)
+    choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
-    sampler = chosen(model, canvas, steps=steps, **how)
-    return sampler, sampler.begin(canvas, Task(model.mask_id, streams, pick, schedule or Linear(), steps))
+    sampler = chosen(model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, ahead=ahead)
+    pick, streams = Pick(draw, temperature, top_k, top_p), Streams.of(seed, len(canvas), index)
+    state = sampler.begin(canvas, Task(model.mask_id, streams, pick, schedule or Linear(), steps))
+    return sampler, state, _batches(state.calls, batch)
 
 
 def _batches(calls: Tensor, batch: int | None) -> list[Tensor]:
@@ -291,68 +242,13 @@ def leave(network: Any, live: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64)
 
 
-def answer(
-    network: Any,
-    x: Tensor,
-    ask: Ask,
-    allowed: Sequence[Allowed | None],
-    seats: slice | None = None,
-    lengths: Tensor | None = None,
-) -> Tensor:
-    """One network call: log mu [M, V] of the asked rows that are no pads, row by row, in float64.
-
-    seats: which of its sequences these are, for a network that keeps a cache of more. lengths int64 [B]: of sequences
-    that are padded to the longest, for a network that takes them.
-    """
-    real = ask.rows >= 0
-    shown, rows = x if ask.canvas is None else ask.canvas, ask.rows.to(x.device)
-    if ask.known is None:
-        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats, lengths=lengths)
-    elif isinstance(network, LooksAhead):
-        logits = where(network.ahead(shown, rows, ask.known.to(x.device), seats=seats), real)
-    else:
-        logits = _chained(network, shown, ask, lengths)
-    if any(allowed[: len(x)]):
-        row, column = real.nonzero(as_tuple=True)
-        for m, (i, position) in enumerate(zip(row.tolist(), ask.rows[row, column].tolist(), strict=True)):
-            only = (allowed[i] or {}).get(position)
-            if only is not None:
-                logits[m] = logits[m].masked_fill(~only.to(logits.device), -torch.inf)
-    return log_mean(logits)
-
-
-def _chained(network: Any, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
-    """Logits [M, V] of a chain's rows from any denoiser: a canvas for each guess, and one for all rows behind them."""
-    assert ask.known is not None
-    real = ask.rows >= 0
-    last = torch.minimum(ask.known, (real.sum(1) - 1).clamp(min=0))
-    sequence = torch.repeat_interleave(torch.arange(len(tokens)), last + 1)
-    link = torch.arange(len(sequence)) - (last.cumsum(0) - last + torch.arange(len(last)))[sequence]
-    width = ask.rows.shape[1]
-    column = torch.arange(width)
-    # Canvas k shows the guesses before row k. It answers row k, and the one behind the last guess all that are left.
-    behind = real[sequence] & (column >= link.unsqueeze(1))
-    asked = behind & ((column == link.unsqueeze(1)) | (link == last[sequence]).unsqueeze(1))
-    rows = ask.rows[sequence]
-    canvas = tokens[sequence.to(tokens.device)]
-    row, at = behind.nonzero(as_tuple=True)
-    canvas[row, rows[row, at]] = network.mask_id
-    first, most = link.unsqueeze(1), int(asked.sum(1).max())
-    index = (first + torch.arange(most)).clamp(max=width - 1)
-    wanted = (first + torch.arange(most) < width) & asked.gather(1, index)
-    time = ask.time[sequence].gather(1, first).squeeze(1)
-    at_rows = rows.gather(1, index).clamp(min=0)
-    lengths = None if lengths is None else lengths[sequence.to(lengths.device)]
-    return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted, lengths=lengths)
-
-
 def chosen(
     model: Any,
     canvas: Tensor,
     *,
     plan: Planner | None = None,
     steps: int | None = None,
-    predict: Predictor = predictors.first_order,
+    predict: Predictor = first_order,
     sampler: Sampler | None = None,
     ahead: Window = None,
 ) -> Sampler:
@@ -361,7 +257,7 @@ def chosen(
         raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
     if plan is not None and not callable(plan):
         raise ValueError(f"plan must be a planner such as unmask.plan.parallel, got {plan!r}")
-    second_order, looks = predict is not predictors.first_order, not (ahead is None or ahead is False)
+    second_order, looks = predict is not first_order, not (ahead is None or ahead is False)
     if sampler is not None and (plan is not None or second_order or looks):
         raise ValueError("give a sampler, or a plan, predict and ahead, not both")
     if is_left_to_right(model):
@@ -389,7 +285,7 @@ def chosen(
         plan = Blocks(block, plan)
     if isinstance(plan, Blocks) and block not in (None, plan.size):
         raise ValueError(f"plan.Blocks({plan.size}) does not fit the network: its blocks have {block} positions")
-    if isinstance(plan, Blocks) and predict is predictors.correct:
+    if isinstance(plan, Blocks) and predict is correct:
         raise ValueError("predict.correct chooses again among all masked positions: it takes no plan by blocks")
     if not looks:
         return Planned(plan, predict)
@@ -406,30 +302,3 @@ def _by_blocks(sampler: Sampler, block: int) -> Sampler:
             "decoding orders that can go from block to block"
         )
     return sampler.in_blocks(block)
-
-
-def check_canvas(model: Any, canvas: Tensor | None, num: int | None, length: int | None) -> Tensor:
-    """The canvas on the model's device, int64 [B, L], with every id one that the model knows."""
-    check(model)
-    if canvas is None:
-        length = length_of(model) if length is None else length
-        if length is None:
-            raise ValueError("give length, the number of tokens, or a canvas with mask_id at the holes")
-        num = 1 if num is None else num
-        if not (isinstance(num, int) and isinstance(length, int)):
-            raise ValueError(f"num and length must be whole numbers, got num={num!r} and length={length!r}")
-        if length < 0 or num < 0:
-            raise ValueError(f"num and length must be at least 0, got num={num} and length={length}")
-        return torch.full((num, length), model.mask_id, dtype=torch.int64, device=device_of(model))
-    canvas = ids(canvas, "canvas")
-    if length is not None and length != canvas.shape[1]:
-        raise ValueError(f"length={length} contradicts the canvas, which has {canvas.shape[1]} positions")
-    if num is not None and num != len(canvas):
-        raise ValueError(f"num={num} contradicts the canvas, which has {len(canvas)} sequences")
-    known = (canvas >= 0) & ((canvas < model.vocab_size) | (canvas == model.mask_id))
-    if not bool(known.all()):
-        raise ValueError(
-            f"canvas has ids that the model does not know, the first is {int(canvas[~known][0])}; allowed are "
-            f"0..{model.vocab_size - 1} and the mask {model.mask_id}"
-        )
-    return canvas.to(device_of(model))

@@ -17,7 +17,8 @@ from tests.helpers import FALSE_ALARM, chi_square, frequencies
 from tests.small_models import small
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
-from unmask.protocol import check, logits_at
+from unmask.network import logits_at
+from unmask.protocol import check
 
 V, LENGTH = 7, 10
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}

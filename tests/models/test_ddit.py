@@ -16,7 +16,8 @@ from tests.small_models import small
 from unmask.models.ddit import PRESETS, DDiT, preset
 from unmask.models.fast.fold import folded
 from unmask.models.self_conditioned import SelfConditioned
-from unmask.protocol import check, logits_at, logits_where
+from unmask.network import logits_at, logits_where
+from unmask.protocol import check
 
 V, LENGTH, BATCH = 11, 9, 3
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}

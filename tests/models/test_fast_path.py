@@ -20,7 +20,7 @@ from unmask.draw import Faults, refuse
 from unmask.models.ddit import DDiT
 from unmask.models.fast.rows import MLP_ROWS, AskedRows, InPieces, gelu
 from unmask.models.layers import Block
-from unmask.protocol import logits_at, logits_of, suppress_mask
+from unmask.network import logits_at, logits_of, suppress_mask
 
 V, LENGTH = 11, 9
 SHAPES = [

@@ -14,7 +14,8 @@ from tests.models.test_ddit import TOLERANCE, V
 from unmask.models.fast.rows import AskedRows
 from unmask.models.llama import Llama, LlamaConfig
 from unmask.models.self_conditioned import SelfConditioned
-from unmask.protocol import Caches, logits_of, takes_lengths
+from unmask.network import logits_of
+from unmask.protocol import Caches, takes_lengths
 
 LENGTHS = (9, 4, 1, 7)
 WIDEST = max(LENGTHS)

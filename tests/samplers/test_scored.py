@@ -12,11 +12,11 @@ from tests.models import test_causal, test_ddit
 from tests.models.test_ddit import V
 from unmask import EnumeratedOracle, Linear, sample
 from unmask.draw import Pick
+from unmask.network import answer, inference
 from unmask.noise import Streams
-from unmask.protocol import LooksAhead, for_sampling, inference
+from unmask.protocol import LooksAhead, for_sampling
 from unmask.sampler import Task, apply
 from unmask.samplers.scored import WINDOW, Scored
-from unmask.sampling import answer
 
 TEXT = (3, 1, 4, 1, 0, 2)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.serve.browser import PATIENCE, Page
 from unmask.cli import trace
-from unmask.protocol import logits_at
+from unmask.network import logits_at
 
 SCRIPT = "<script>window.hacked = 1</script>"
 IMAGE = "<img src=x onerror='window.hacked = 1'>"

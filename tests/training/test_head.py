@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from unmask import objective
+from unmask.masking import Masking, all_tokens
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
-from unmask.objective import Masking, all_tokens
 from unmask.training import head
 from unmask.training.head import cross_entropy
 

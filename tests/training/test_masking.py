@@ -13,10 +13,10 @@ from unmask import objective, timing
 from unmask.data.batches import generator as of_purpose
 from unmask.data.batches import share
 from unmask.forward import uniforms
+from unmask.masking import Masking, by_count, by_time, joined
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
 from unmask.models.self_conditioned import SelfConditioned
-from unmask.objective import Masking, by_count, by_time
 from unmask.schedule import Cosine, Linear
 from unmask.training.loop import train
 from unmask.training.masking import ALL_TOKENS, Losses, for_validation, of_step
@@ -44,7 +44,7 @@ def assert_losses(losses: Losses, x0: Tensor, masking: Masking, expected: Tensor
 @pytest.mark.parametrize("times", ["independent", "vdm", "stratified"])
 def test_the_shares_of_a_step_are_the_step(kind: str, times: str) -> None:
     whole = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=3, step=5)
-    parts = objective.joined([whole.map(lambda part, rank=rank: share(part, rank, 3)) for rank in range(3)])
+    parts = joined([whole.map(lambda part, rank=rank: share(part, rank, 3)) for rank in range(3)])
     for name in ("masked", "time", "weight", "n", "when"):
         assert torch.equal(getattr(parts, name), getattr(whole, name)) and len(getattr(parts, name)) == 12
     again = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=3, step=5)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.protocol import inference, length_of
+from unmask.network import inference
+from unmask.protocol import length_of
 
 TOLERANCE = 1e-4  # of the sum; float32 gives 1e-6 over 50,000 classes, float16 and bfloat16 more than 1e-3
 RAW = 0.5  # an output whose sums are this far from 1 was never normalised

@@ -25,17 +25,11 @@ from unmask.schedule import Linear, Schedule
 from unmask.text import foreign
 from unmask.text.adapters import transformers_mlm
 from unmask.text.adapters.framed import Framed
-from unmask.text.model import Model, SamplingOptions, TextSample
+from unmask.text.model import Model, ModelOptions, TextSample
 
 
 def generate(
-    model: Any,
-    tokenizer: Any,
-    text: str,
-    *,
-    length: int | None = None,
-    num: int = 1,
-    **options: Unpack[SamplingOptions],
+    model: Any, tokenizer: Any, text: str, *, length: int | None = None, num: int = 1, **options: Unpack[ModelOptions]
 ) -> TextSample:
     """Fill every ``tokenizer.mask_token`` of a text, ``num`` times, with any masked LM of transformers.
 

@@ -10,17 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import torch
 from torch import Tensor
 
-from unmask.draw import Draw
-from unmask.plan import Planner
-from unmask.predict import Predictor
 from unmask.protocol import check, for_bound, is_left_to_right, length_of
-from unmask.sampler import Sampler, Step
-from unmask.sampling import Sample, Window
+from unmask.sampler import Step
+from unmask.sampling import Sample, SamplingOptions
 from unmask.sampling import sample as sample_tokens
 from unmask.schedule import SCHEDULES, Linear, Schedule
 from unmask.text.molecules import to_selfies, to_smiles
@@ -38,22 +35,9 @@ TOKENIZER = "tokenizer.json"
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
 
 
-class SamplingOptions(TypedDict, total=False):
+class ModelOptions(SamplingOptions, total=False):
     """What ``Model.sample`` and ``Model.infill`` pass on to ``unmask.sample``."""
 
-    sampler: Sampler | None
-    plan: Planner | None
-    steps: int | None
-    predict: Predictor
-    ahead: Window
-    draw: Draw
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    schedule: Schedule | None
-    seed: int | Sequence[int]
-    index: Sequence[int] | None
-    batch: int | None
     callback: Callable[[Step], object] | None
 
 
@@ -124,7 +108,7 @@ class Model:
         prompt: str = "",
         length: int | None = None,
         canvas: Tensor | None = None,
-        **options: Unpack[SamplingOptions],
+        **options: Unpack[ModelOptions],
     ) -> TextSample:
         """``num`` texts of ``length`` tokens (1, of the training sequences' length) that begin with the prompt.
 
@@ -138,7 +122,7 @@ class Model:
         return self._filled(self.prompted(prompt, length), 1 if num is None else num, options)
 
     def infill(
-        self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[SamplingOptions]
+        self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[ModelOptions]
     ) -> TextSample:
         """Fill the blanks of a text, ``num`` times; what is visible stays as it is. Options as in ``sample``.
 
@@ -295,7 +279,7 @@ class Model:
         body = length - frame
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
-    def _filled(self, blanks: Blanks, num: int, options: SamplingOptions, *, inside: bool = False) -> TextSample:
+    def _filled(self, blanks: Blanks, num: int, options: ModelOptions, *, inside: bool = False) -> TextSample:
         from unmask.text.blanks import spaces
 
         canvas = torch.tensor(blanks.ids).expand(num, -1).clone()

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.objective import Masking, summed
+from unmask.masking import Masking
+from unmask.objective import summed
 from unmask.protocol import block_of
 
 PIECE = 12_000_000  # logits at a time: 48 MB, but

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from unmask.data.batches import generator, global_batch, share
 from unmask.data.tokens import TokenFile
+from unmask.masking import Masking
 from unmask.models.causal import Causal
 from unmask.models.checkpoints import CheckpointError
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.files import write_whole
-from unmask.objective import Masking
 from unmask.schedule import SCHEDULES
 from unmask.text.folder import load_network as load
 from unmask.timing import AdaptiveCount

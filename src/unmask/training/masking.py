@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from unmask import objective, timing
 from unmask.data.batches import generator
-from unmask.objective import Masking
+from unmask.masking import Masking, all_tokens, by_count, by_time, maskgit_count
 from unmask.protocol import block_of, follows_order, for_bound
 from unmask.schedule import Linear, Schedule
 from unmask.training import head
@@ -51,18 +51,18 @@ def of_step(
 
     when, clock = uniforms("order"), generator(seed, step, "time")
     if kind in ALL_TOKENS:
-        return objective.all_tokens(when)
+        return all_tokens(when)
     if kind in ("time", "score-entropy"):
-        return objective.by_time(TIMES[times](batch, clock), uniforms("mask"), schedule=schedule, when=when)
+        return by_time(TIMES[times](batch, clock), uniforms("mask"), schedule=schedule, when=when)
     weight: Tensor | float | None = None if kind == "count" else 1.0
     if adaptive is not None:
         n, importance = adaptive.draw(batch, clock)
         weight = importance * length / n
     else:
-        count = objective.maskgit_count if kind == "maskgit" else timing.count
+        count = maskgit_count if kind == "maskgit" else timing.count
         n = count(TIMES[times](batch, clock), length)
     keys, hits = uniforms("mask", 2)
-    return objective.by_count(n, keys, hits, weight=weight, schedule=schedule, when=when)
+    return by_count(n, keys, hits, weight=weight, schedule=schedule, when=when)
 
 
 def for_validation(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
-from unmask.objective import Masking, weighted
+from unmask.masking import Masking
+from unmask.objective import weighted
 from unmask.protocol import block_of
 from unmask.schedule import Schedule
 from unmask.training.masking import Losses, for_validation

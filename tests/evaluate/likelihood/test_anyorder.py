@@ -12,6 +12,7 @@ from tests.helpers import generator
 from tests.models.test_ddit import LENGTH, V, canvas, network
 from unmask import objective
 from unmask.evaluate.likelihood.anyorder import along_orders, importance_weighted, random_orders
+from unmask.masking import all_tokens
 from unmask.models.anyorder import usual_order
 from unmask.models.ddit import DDiT
 
@@ -80,7 +81,7 @@ def test_equation_7_is_the_mean_over_orders() -> None:
     n = torch.randint(1, 4, (len(x0),), generator=generator(1))
     with torch.inference_mode():
         values = objective.nelbo_by_count(model, x0, n, generator=generator(2)).double()
-        fixed = objective.cross_entropy(model, x0[:1], objective.all_tokens(usual_order(3).double().expand(1, 3)))
+        fixed = objective.cross_entropy(model, x0[:1], all_tokens(usual_order(3).double().expand(1, 3)))
     assert abs(float(values.mean()) - float(nats[5].mean())) < 5 * float(values.std()) / len(x0) ** 0.5
     assert float(fixed) == pytest.approx(float(values[n == 3][0]), abs=1e-5)  # with nothing visible no order counts
 

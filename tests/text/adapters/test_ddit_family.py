@@ -11,7 +11,7 @@ import torch
 import unmask
 from tests.text.adapters import checkpoints as made
 from unmask.models.ddit import DDiT, preset
-from unmask.protocol import logits_at
+from unmask.network import logits_at
 from unmask.text.adapters import Found, Tensorlike, ddit_family, look, mdlm, radd, recognise, sedd
 from unmask.text.tokenizer import bytes_of_utf8
 

@@ -11,7 +11,7 @@ from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator
 from tests.text.adapters import llama_checkpoints as small
 from unmask import plan, sample
 from unmask.cli import main
-from unmask.protocol import logits_at
+from unmask.network import logits_at
 from unmask.samplers import decoding
 from unmask.text.adapters import llada as adapter
 from unmask.text.adapters import look, recognise

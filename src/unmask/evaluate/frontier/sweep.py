@@ -22,8 +22,9 @@ from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import Judge, judge
 from unmask.evaluate.judge.samples import Samples
 from unmask.evaluate.likelihood.partial import fingerprint
+from unmask.network import device_of, inference, logits_of
 from unmask.noise import word
-from unmask.protocol import device_of, inference, is_left_to_right, length_of, logits_of
+from unmask.protocol import is_left_to_right, length_of
 from unmask.samplers.names import DRAWS, PLANS, PRECISIONS, SamplerOptions
 from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens

@@ -20,8 +20,10 @@ from torch.nn import functional
 from unmask import objective, timing
 from unmask.bound import Bound
 from unmask.forward import masked_by_count
-from unmask.objective import Masking, per_sequence
-from unmask.protocol import Denoiser, device_of, follows_order, inference, logits_where, takes
+from unmask.masking import Masking, joined, of_subset
+from unmask.network import device_of, inference, logits_where, takes
+from unmask.objective import per_sequence
+from unmask.protocol import Denoiser, follows_order
 from unmask.schedule import Linear, Schedule
 
 
@@ -55,7 +57,7 @@ def conditional_nelbo(
         every = (m <= longest) & (2.0 ** m.double() - 1 <= passes)
         one_by_one = _passes(asked, beyond, every, passes, generators, schedule)
         while part := list(islice(one_by_one, batch)):
-            which, masking = torch.tensor([b for b, _ in part]), objective.joined([one for _, one in part])
+            which, masking = torch.tensor([b for b, _ in part]), joined([one for _, one in part])
             found = objective.cross_entropy(model, canvas[which], masking.to(device))
             estimate = masking.weight * found.double().cpu()
             nats.index_add_(0, which, estimate)
@@ -135,7 +137,7 @@ def _passes(
         masked[:, where] = chosen
         hits, when = torch.rand(2, *masked.shape, dtype=torch.float64, generator=generator)
         holes = where.expand_as(masked)
-        masking = objective.of_subset(masked, hits, schedule=schedule, where=holes, when=when, beyond=beyond[b])
+        masking = of_subset(masked, hits, schedule=schedule, where=holes, when=when, beyond=beyond[b])
         masking = replace(masking, weight=part * masking.weight)
         yield from ((b, masking.rows(slice(k, k + 1))) for k in range(len(part)))
 

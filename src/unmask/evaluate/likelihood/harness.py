@@ -22,8 +22,9 @@ from torch import Tensor
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
+from unmask.network import device_of
 from unmask.noise import generator, word
-from unmask.protocol import device_of, for_bound
+from unmask.protocol import for_bound
 from unmask.samplers import names
 from unmask.samplers.names import PLANS, PlanName, PredictorName
 from unmask.sampling import sample

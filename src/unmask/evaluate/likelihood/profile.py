@@ -15,8 +15,10 @@ from torch import Tensor
 
 from unmask import objective
 from unmask.likelihood import default_batch
+from unmask.masking import of_subset
+from unmask.network import device_of, inference
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, device_of, follows_order, inference, is_left_to_right
+from unmask.protocol import Denoiser, follows_order, is_left_to_right
 from unmask.schedule import Linear, Schedule
 
 
@@ -106,7 +108,7 @@ def by_count(
             n, i = visible[rows], sequence[rows]
             rank, hits = _uniforms(seed, i, order[rows], length).unbind(1)
             masked, when = rank.argsort(1).argsort(1) >= n.unsqueeze(1), rank if follows_order(model) else None
-            masking = objective.of_subset(masked, hits, schedule=schedule, when=when).to(device)
+            masking = of_subset(masked, hits, schedule=schedule, when=when).to(device)
             terms = objective.cross_entropy(model, tokens[i].to(device), masking)
             nats = terms.double().cpu() / (length - n)
             total.index_put_((i, n), nats, accumulate=True)

@@ -20,7 +20,8 @@ from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
 from unmask.likelihood import By, Passes, default_batch, per_position
 from unmask.models.ngram import kneser_ney
-from unmask.protocol import for_bound, inference, is_left_to_right
+from unmask.network import inference
+from unmask.protocol import for_bound, is_left_to_right
 from unmask.schedule import Schedule
 from unmask.text.model import Model
 

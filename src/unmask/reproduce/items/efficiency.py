@@ -12,8 +12,8 @@ import torch
 
 from unmask import draw
 from unmask.models.ddit import DDiT, preset
+from unmask.network import inference
 from unmask.noise import Streams, generator
-from unmask.protocol import inference
 from unmask.reproduce.item import ItemResult, Settings, Table, Tables
 from unmask.reproduce.verdict import Claim, Number, claim
 from unmask.samplers import published

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import unmask
 from unmask import draw, forward, objective, plan, theory
+from unmask.masking import Masking
 from unmask.models.oracles.enumerated import TimeDependent
 from unmask.noise import Streams
 from unmask.predict import log_mean
@@ -54,7 +55,7 @@ def cross_entropy(model: Any, x0: Tensor, mask: tuple[int, ...], t: float) -> fl
     masked = torch.zeros_like(x0, dtype=torch.bool)
     masked[:, list(mask)] = True
     one = torch.ones(1, dtype=torch.float64)
-    return float(objective.cross_entropy(model, x0, objective.Masking(masked, t * one, one)))
+    return float(objective.cross_entropy(model, x0, Masking(masked, t * one, one)))
 
 
 def by_count(model: Any, x0: Tensor) -> float:

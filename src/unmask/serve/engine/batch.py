@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.ahead import Ahead
+from unmask.network import answer, inference
 from unmask.plan import resized
-from unmask.protocol import Caches, bytes_of, inference
+from unmask.protocol import Caches, bytes_of
 from unmask.sampler import Ask, PlanState, Step, apply
-from unmask.sampling import answer
+from unmask.samplers.ahead import Ahead
 from unmask.serve.engine.job import Change, SequenceRun
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served

@@ -10,8 +10,8 @@ from functools import cached_property
 
 from torch.nn import functional
 
-from unmask.ahead import AheadState
 from unmask.sampler import PlanState
+from unmask.samplers.ahead import AheadState
 from unmask.samplers.scored import ScoredState
 from unmask.serve.engine.work import Served, Work
 

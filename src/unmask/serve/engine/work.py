@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from unmask import plan as plans
+from unmask.checks import check_canvas
 from unmask.draw import Pick
+from unmask.network import Allowed, device_of
 from unmask.noise import Streams
 from unmask.predict import first_order
-from unmask.protocol import Caches, device_of, follows_order, for_sampling, takes_lengths
+from unmask.protocol import Caches, follows_order, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
-from unmask.sampling import Allowed, check_canvas
 from unmask.text.blanks import Blanks, spaces
 from unmask.text.find import Known, describe, load, locate
 from unmask.text.model import Model

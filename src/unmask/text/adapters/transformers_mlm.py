@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.protocol import inference
+from unmask.network import inference
 from unmask.text import foreign
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.framed import Framed

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from unmask import ahead
-from unmask.ahead import Width, settled, shared_width
+from unmask.samplers import ahead
+from unmask.samplers.ahead import Width, settled, shared_width
 
 
 def simulated(width, cost, right, passes=400, sequences=1, seed=0):

@@ -8,11 +8,11 @@ from benchmarks import ahead_oracles
 from benchmarks.rejection import Rejection
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
-from unmask import ahead, draw, plan, predict, sample
-from unmask.ahead import Ahead
+from unmask import draw, plan, predict, sample
 from unmask.models.oracles.enumerated import HiddenMarkovOracle, MarkovOracle, TimeDependent
 from unmask.protocol import LooksAhead
-from unmask.samplers import decoding, remasking
+from unmask.samplers import ahead, decoding, remasking
+from unmask.samplers.ahead import Ahead
 from unmask.sampling import apply, stream
 
 WINDOWS = [1, 2, 5, 64, "auto"]

@@ -1,0 +1,207 @@
+"""One call of a network: the rows that are asked for, from any denoiser, and what they mean.
+
+A network is asked for what it can compute and no more: one that takes ``rows`` is given them, one that computes its
+head where it is told to is told where, and everything else is gathered from its whole answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.predict import log_mean
+from unmask.protocol import ComputesWhere, LooksAhead, SuppressesMask
+from unmask.sampler import Ask
+
+
+def takes(model: Any, argument: str) -> bool:
+    """Whether the model's call has this keyword."""
+    call = model.forward if isinstance(model, torch.nn.Module) else model
+    if not hasattr(call, "__func__") and not inspect.isroutine(call):
+        call = type(call).__call__  # an instance may not be hashable, and need not be kept alive
+    return argument in (keywords := _keywords(getattr(call, "__func__", call))) or "**" in keywords
+
+
+@lru_cache
+def _keywords(call: Any) -> frozenset[str]:
+    parameters = inspect.signature(call).parameters.values()
+    return frozenset("**" if p.kind is p.VAR_KEYWORD else p.name for p in parameters)
+
+
+def device_of(model: Any) -> torch.device:
+    """Where the model lives; models without parameters live on the CPU."""
+    if isinstance(model, torch.nn.Module):
+        for tensor in (*model.parameters(), *model.buffers()):
+            return tensor.device
+    return torch.device("cpu")
+
+
+@contextmanager
+def inference(model: Any) -> Iterator[None]:
+    """No gradients and no dropout inside; the model is handed back in the mode it came in."""
+    training = isinstance(model, torch.nn.Module) and model.training
+    if training:
+        model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        if training:
+            model.train()
+
+
+def logits_at(
+    model: Any,
+    tokens: Tensor,
+    time: Tensor | None,
+    rows: Tensor,
+    *,
+    seats: slice | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Raw logits [B, R, V] at the asked rows, from any denoiser.
+
+    seats: of a cache, which its rows are. lengths: of sequences that are padded, for a network that ``TakesLengths``.
+    """
+    arguments: dict[str, Any] = {"time": time} if takes(model, "time") else {}
+    arguments |= {name: given for name, given in (("seats", seats), ("lengths", lengths)) if given is not None}
+    if takes(model, "rows"):
+        logits: Tensor = model(tokens, rows=rows, **arguments)
+    else:
+        logits = model(tokens, **arguments)
+        _check_shape(model, logits, tokens.shape)
+        logits = logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+    _check_shape(model, logits, rows.shape)
+    return suppress_mask(model, logits)
+
+
+def logits_of(
+    model: Any,
+    tokens: Tensor,
+    time: Tensor | None,
+    rows: Tensor,
+    real: Tensor,
+    *,
+    seats: slice | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order; the others are pads."""
+    if bool(real.all()) or not isinstance(model, ComputesWhere):
+        return where(logits_at(model, tokens, time, rows, seats=seats, lengths=lengths), real)
+    real = real.to(rows.device)
+    batch, position = real.nonzero()[:, 0], rows[real]
+    wanted = torch.zeros_like(tokens, dtype=torch.bool)
+    wanted[batch, position] = True
+    number = (wanted.flatten().cumsum(0) - 1).view_as(wanted)  # of each wanted position in row-major order
+    return logits_where(model, tokens, time, wanted, lengths=lengths)[number[batch, position]]
+
+
+def where(logits: Tensor, real: Tensor) -> Tensor:
+    """Of logits [B, R, V] those where the boolean [B, R] holds, [M, V]; not a copy if it holds everywhere."""
+    return logits.flatten(0, 1) if bool(real.all()) else logits[real.to(logits.device)]
+
+
+def logits_where(
+    model: Any, tokens: Tensor, time: Tensor | None, where: Tensor, *, lengths: Tensor | None = None
+) -> Tensor:
+    """Raw logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
+
+    A network that ``ComputesWhere`` has its head computed for just these; that is what makes training on half-masked
+    batches cheap. Others are asked by rows, padded to the fullest sequence.
+    """
+    if isinstance(model, ComputesWhere):
+        padded = {} if lengths is None else {"lengths": lengths}
+        return suppress_mask(model, model.packed(tokens, time, where, **padded))
+    count = where.sum(1)
+    width = int(count.max()) if where.numel() else 0
+    # A stable sort of "not here" brings the wanted positions to the front, in order.
+    rows = torch.argsort((~where).to(torch.int8), dim=1, stable=True)[:, :width]
+    valid = torch.arange(width, device=where.device) < count.unsqueeze(1)
+    return logits_at(model, tokens, time, rows, lengths=lengths)[valid]
+
+
+def suppress_mask(model: Any, logits: Tensor) -> Tensor:
+    """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf."""
+    if model.mask_id >= logits.shape[-1] or (isinstance(model, SuppressesMask) and model.suppresses_mask):
+        return logits
+    index = torch.tensor([model.mask_id], device=logits.device)
+    return logits.index_fill(-1, index, -torch.inf)
+
+
+def _check_shape(model: Any, logits: Tensor, leading: tuple[int, ...]) -> None:
+    expected = (*leading, model.vocab_size)
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"{type(model).__name__} returned a {type(logits).__name__}; a torch tensor of logits {expected} (batch, "
+            "rows, vocab_size) was expected: wrap the network so that it returns its logits alone"
+        )
+    if tuple(logits.shape) != expected or not logits.is_floating_point():
+        raise ValueError(
+            f"{type(model).__name__} returned {logits.dtype} {tuple(logits.shape)}; floating-point logits of shape "
+            f"{expected} were expected (batch, rows, vocab_size)"
+        )
+
+
+Allowed = Mapping[int, Tensor]
+"""Position -> bool [V]: the only ids that may fill it."""
+
+
+def answer(
+    network: Any,
+    x: Tensor,
+    ask: Ask,
+    allowed: Sequence[Allowed | None],
+    seats: slice | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """One network call: log mu [M, V] of the asked rows that are no pads, row by row, in float64.
+
+    seats: which of its sequences these are, for a network that keeps a cache of more. lengths int64 [B]: of sequences
+    that are padded to the longest, for a network that takes them.
+    """
+    real = ask.rows >= 0
+    shown, rows = x if ask.canvas is None else ask.canvas, ask.rows.to(x.device)
+    if ask.known is None:
+        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats, lengths=lengths)
+    elif isinstance(network, LooksAhead):
+        logits = where(network.ahead(shown, rows, ask.known.to(x.device), seats=seats), real)
+    else:
+        logits = _chained(network, shown, ask, lengths)
+    if any(allowed[: len(x)]):
+        row, column = real.nonzero(as_tuple=True)
+        for m, (i, position) in enumerate(zip(row.tolist(), ask.rows[row, column].tolist(), strict=True)):
+            only = (allowed[i] or {}).get(position)
+            if only is not None:
+                logits[m] = logits[m].masked_fill(~only.to(logits.device), -torch.inf)
+    return log_mean(logits)
+
+
+def _chained(network: Any, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
+    """Logits [M, V] of a chain's rows from any denoiser: a canvas for each guess, and one for all rows behind them."""
+    assert ask.known is not None
+    real = ask.rows >= 0
+    last = torch.minimum(ask.known, (real.sum(1) - 1).clamp(min=0))
+    sequence = torch.repeat_interleave(torch.arange(len(tokens)), last + 1)
+    link = torch.arange(len(sequence)) - (last.cumsum(0) - last + torch.arange(len(last)))[sequence]
+    width = ask.rows.shape[1]
+    column = torch.arange(width)
+    # Canvas k shows the guesses before row k. It answers row k, and the one behind the last guess all that are left.
+    behind = real[sequence] & (column >= link.unsqueeze(1))
+    asked = behind & ((column == link.unsqueeze(1)) | (link == last[sequence]).unsqueeze(1))
+    rows = ask.rows[sequence]
+    canvas = tokens[sequence.to(tokens.device)]
+    row, at = behind.nonzero(as_tuple=True)
+    canvas[row, rows[row, at]] = network.mask_id
+    first, most = link.unsqueeze(1), int(asked.sum(1).max())
+    index = (first + torch.arange(most)).clamp(max=width - 1)
+    wanted = (first + torch.arange(most) < width) & asked.gather(1, index)
+    time = ask.time[sequence].gather(1, first).squeeze(1)
+    at_rows = rows.gather(1, index).clamp(min=0)
+    lengths = None if lengths is None else lengths[sequence.to(lengths.device)]
+    return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted, lengths=lengths)
