@@ -70,7 +70,8 @@ def test_training_draws_its_masks_by_the_public_objectives(
         return masking
 
     for make in (by_time, by_count):
-        monkeypatch.setattr(objective, make.__name__, partial(counting, make))
+        for user in ("unmask.training.masking", "unmask.likelihood"):
+            monkeypatch.setattr(f"{user}.{make.__name__}", partial(counting, make))
     train(settings(write_tokens(tmp_path / "data"), tmp_path / "run", objective=kind, steps=2, batch=6))
     assert made[:2] == [(maker, 6)] * 2 and {name for name, _ in made[2:]} == {"by_count"}
 
