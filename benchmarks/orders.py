@@ -1,4 +1,4 @@
-"""What each order costs in calls and in accuracy: python -m benchmarks.orders > docs/orders_table.md
+"""What each order costs in calls and in accuracy: python -m benchmarks.orders prints docs/orders.md's table
 
 Samples of a short Markov chain whose joint is known. Total variation over all its outcomes, and -log p under the truth,
 which is the joint's entropy for exact samples and less for an order that seeks the likely. No clock is involved.
@@ -6,12 +6,12 @@ which is the joint's entropy for exact samples and less for an order that seeks 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
 import unmask
+from benchmarks.bias import distance, shown
 from unmask import plan
 from unmask.samplers import decoding, remasking
 
@@ -46,23 +46,27 @@ def runs() -> list[Run]:
     return found + [(name, {"sampler": how, "steps": steps}) for name, how in again.items() for steps in (6, 24)]
 
 
-def table() -> None:
+def row(name: str, options: dict[str, Any]) -> str:
+    """A row of the table."""
     model = unmask.MarkovOracle(INITIAL, TRANSITION)
+    made = unmask.sample(model, num=ROWS, length=LENGTH, seed=1, **options)
+    nats = -model.log_likelihood(made.tokens)
+    calls, drawn = float(made.nfe.double().mean()), float(made.ncs.double().mean())
+    cells = [name, str(options.get("steps", "-")), f"{calls:.2f}", f"{drawn:.1f}"]
+    return f"| {' | '.join(cells)} | {distance(made.tokens, truth()):.3f} | {shown(nats, '.3f', '.3f')} |"
+
+
+def truth() -> torch.Tensor:
     every = torch.cartesian_prod(*[torch.arange(2)] * LENGTH)
-    truth = model.log_likelihood(every).exp()
-    print(f"The joint has {-float(torch.xlogy(truth, truth).sum()):.3f} nats.\n")
+    return unmask.MarkovOracle(INITIAL, TRANSITION).log_likelihood(every).exp()
+
+
+def main() -> None:
+    print(f"The joint has {-float(torch.xlogy(truth(), truth()).sum()):.3f} nats.\n")
     print("| order | steps | calls | rows drawn | total variation | -log p, nats |\n|---|---|---|---|---|---|")
-    place = 2 ** torch.arange(LENGTH - 1, -1, -1)
     for name, options in runs():
-        made = unmask.sample(model, num=ROWS, length=LENGTH, seed=1, **options)
-        counts = torch.bincount((made.tokens * place).sum(1), minlength=len(truth))
-        distance = float((counts / ROWS - truth).abs().sum() / 2)
-        nats = -model.log_likelihood(made.tokens)
-        error = float(nats.std()) / math.sqrt(ROWS)
-        calls, drawn = float(made.nfe.double().mean()), float(made.ncs.double().mean())
-        cells = [name, str(options.get("steps", "-")), f"{calls:.2f}", f"{drawn:.1f}", f"{distance:.3f}"]
-        print(f"| {' | '.join(cells)} | {float(nats.mean()):.3f} ± {error:.3f} |", flush=True)
+        print(row(name, options), flush=True)
 
 
 if __name__ == "__main__":
-    table()
+    main()

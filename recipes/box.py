@@ -1,10 +1,14 @@
 """From a finished run to a model in the box: half precision, measured as it is shipped, with its card.
 
-    python -m recipes.box kjv runs/kjv
-    python -m recipes.box kjv                   the card's samples anew, where a seed gives other tokens than before
+    python -m recipes.box kjv runs/kjv          store the run's model, measure it, write its card
+    python -m recipes.box kjv --measure         measure what is stored, write its card
+    python -m recipes.box kjv                   write the card: its samples anew, its numbers as they were measured
+    python -m recipes.box table                 the table of recipes/README.md
 
-The first writes src/unmask/box/kjv and tests/box/kjv.json, the held-out sequences and the bound that a test checks it
-by; the second changes the card alone.
+A model has src/unmask/box/NAME; its measured numbers are docs/results/box/NAME.json and ngram5-DATA.json, and its check
+is tests/box/NAME.json: held-out sequences and their bound, which a test computes again. Beside each bound stands what
+counting gives: a Kneser-Ney model fitted on the same training part. Its order is 5 for all of them, so that no
+held-out number has chosen it.
 """
 
 from __future__ import annotations
@@ -14,20 +18,22 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import unmask
 from unmask.data import corpora
 from unmask.data.tokens import TokenFile
+from unmask.evaluate.likelihood.tokenfiles import evaluate, evaluate_ngram
 from unmask.models import pretrained
 from unmask.models.files import sha256_of
 from unmask.text.model import Model
 from unmask.training.config import read_toml
 
 ROOT = Path(__file__).parents[1]
-BOX, CHECKS = ROOT / "src/unmask/box", ROOT / "tests/box"
-SEQUENCES, PASSES, SEED = 256, 8, 0
+BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs/results/box"
+ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
 SLICE, SLICE_PASSES = 24, 8
 
 
@@ -35,81 +41,120 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("--measure", action="store_true")
     parser.add_argument("--notes", help="what else its card should say, for example measured validity")
     chosen = parser.parse_args()
-    made = ship(chosen.name, chosen.run, chosen.notes) if chosen.run else resample(chosen.name)
-    print(f"{made.name}: {made.denoiser.card.bound:.4f} ± {made.denoiser.card.bound_error:.4f} bits per token")
+    if chosen.name == "table":
+        print(table())
+        return
+    if chosen.run:
+        store(chosen.name, chosen.run, chosen.notes)
+    if chosen.run or chosen.measure:
+        measure(chosen.name)
+    print(json.dumps(asdict(describe(chosen.name)), indent=2))
 
 
-def ship(name: str, run: Path, notes: str | None = None) -> Model:
-    """Store the run's model in half precision, measure what was stored, and write its card and its check."""
-    corpus = corpora.load(read_toml(ROOT / f"recipes/{name}.toml")["data"])
-    held_out = TokenFile.open(corpora.prepared(corpus.name) / "valid.tokens")
+def store(name: str, run: Path, notes: str | None = None) -> None:
+    """The run's model in half precision, and what its training says of it."""
     trained = unmask.load(run)
-    folder = BOX / name
     _, header = pretrained.read_config(run / "model")
-    pretrained.save(folder, trained.denoiser, half=True, extra=header["extra"])
-    trained.tokenizer.save(folder / "tokenizer.json")
+    card = replace(trained.denoiser.card, notes="; ".join(filter(None, [trained.denoiser.card.notes, notes])))
+    pretrained.save(BOX / name, trained.denoiser, card=card, half=True, extra=header["extra"])
+    trained.tokenizer.save(BOX / name / "tokenizer.json")
 
-    stored = unmask.load(folder)
-    tokens = spread(held_out, SEQUENCES)
-    bits, estimate = bits_per_token(stored, tokens, PASSES)
-    # Over the sequences: the error that includes which sequences happened to be held out.
-    error = float(bits.std()) / math.sqrt(len(bits))
-    card = replace(
-        trained.denoiser.card,
-        data=f"{corpus.name}: {corpus.note}",
-        license=corpus.licence,
-        bound=float(bits.mean()),
-        bound_error=error,
-        estimate_error=estimate,
-        held_out=f"{len(tokens)} held-out sequences of {held_out.length} tokens, {PASSES} passes each",
-        command=f"unmask train --config recipes/{name}.toml --out runs/{name}",
-        notes="; ".join(filter(None, [trained.denoiser.card.notes, notes])),
-        samples=stored.sample(3, seed=SEED).text,
-    )
-    pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])
 
-    few = tokens[:: len(tokens) // SLICE][:SLICE]
-    slice_bits, _ = bits_per_token(stored, few, SLICE_PASSES)
+def data_of(name: str) -> corpora.Corpus:
+    return corpora.load(read_toml(ROOT / f"recipes/{name}.toml")["data"])
+
+
+def measure(name: str) -> None:
+    """The held-out bound of what is stored and of counting, and the slice that a test checks."""
+    model, corpus = unmask.load(BOX / name), data_of(name)
+    folder = corpora.prepared(corpus.name)
+    train, held_out = (TokenFile.open(folder / f"{part}.tokens") for part in ("train", "valid"))
+    number = None if len(held_out) <= MOST else MOST
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for model_name, made in (
+        (name, evaluate(model, held_out, passes=PASSES, sequences=number, seed=SEED)),
+        (f"ngram:{ORDER}", evaluate_ngram(ORDER, train, held_out, sequences=number)),
+    ):
+        path = RESULTS / f"{name if model_name == name else f'ngram{ORDER}-{corpus.name}'}.json"
+        command = f"unmask evaluate {model_name} {corpus.name}" + (f" --number {number}" if number else "") + " --json"
+        found = made.to_dict(sequences=False) | {"model": model_name, "data": corpus.name}
+        found.pop("profile", None)
+        path.write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
+
+    few = held_out.sequences(torch.arange(SLICE) * len(held_out) // SLICE)
+    bits = bits_per_token(model, few)
     check = {
-        "sha256": sha256_of(folder / pretrained.WEIGHTS),
+        "sha256": sha256_of(BOX / name / pretrained.WEIGHTS),
         "passes": SLICE_PASSES,
-        "bits_per_token": float(slice_bits.mean()),
-        "error": float(slice_bits.std()) / math.sqrt(len(few)),
+        "bits_per_token": float(bits.mean()),
+        "error": float(bits.std()) / math.sqrt(len(few)),
         "tokens": few.tolist(),
     }
     CHECKS.mkdir(exist_ok=True)
     (CHECKS / f"{name}.json").write_text(json.dumps(check) + "\n")
-    print(json.dumps(asdict(card), indent=2))
-    return replace(unmask.load(folder), name=name)
 
 
-def resample(name: str) -> Model:
-    """Give the card of a model in the box the samples that the seed gives now; the weights stay as they are."""
-    folder = BOX / name
+def describe(name: str) -> pretrained.Card:
+    """Write the card from the stored numbers, with the samples that the seed gives; the weights stay as they are."""
+    folder, corpus = BOX / name, data_of(name)
     stored, before = unmask.load(folder), sha256_of(folder / pretrained.WEIGHTS)
     _, header = pretrained.read_config(folder)
-    card = replace(stored.denoiser.card, samples=stored.sample(3, seed=SEED).text)
+    found, counted = measured(name), measured(f"ngram{ORDER}-{corpus.name}")
+    bits, exact = found["bits_per_token"], found["exact"]
+    of = "all" if found["sequences"] == found["of_sequences"] else f"{found['of_sequences']:,} evenly spaced:"
+    held_out = f"{of} {found['sequences']:,} held-out sequences of {found['length']} tokens"
+    card = replace(
+        stored.denoiser.card,
+        data=f"{corpus.name}: {corpus.note}",
+        license=corpus.licence,
+        bound=bits["value"],
+        bound_error=bits["error_over_sequences"],
+        estimate_error=None if exact else bits["error_of_estimate"],
+        held_out=held_out if exact else f"{held_out}, {found['passes']} passes each",
+        measured_by=found["command"].removesuffix(" --json"),
+        ngram=f"{shown(counted)} bits per token, a Kneser-Ney {ORDER}-gram model (order {ORDER} on every card) fitted "
+        f"on the training part, on the same sequences; `{counted['command'].removesuffix(' --json')}`",
+        command=f"unmask train --config recipes/{name}.toml --out runs/{name}",
+        samples=stored.sample(3, seed=SEED).text,
+    )
     pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])
     assert sha256_of(folder / pretrained.WEIGHTS) == before, "float16 weights survive the way to float32 and back"
-    return replace(unmask.load(folder), name=name)
+    return card
 
 
-def spread(file: TokenFile, num: int) -> torch.Tensor:
-    """At most ``num`` sequences, evenly spaced."""
-    num = min(num, len(file))
-    return file.sequences(torch.arange(num) * len(file) // num)
+def measured(stem: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{stem}.json").read_text())
+    return found
 
 
-def bits_per_token(model: Model, tokens: torch.Tensor, passes: int) -> tuple[torch.Tensor, float | None]:
-    """The bound of each sequence in bits per token, and the estimate's error of their mean; None where it is exact."""
+def shown(found: dict[str, Any]) -> str:
+    return f"{found['bits_per_token']['value']:.3f} ± {found['bits_per_token']['error_over_sequences']:.2g}"
+
+
+def table() -> str:
+    """All models of the box: their bounds beside what counting gives, and their sizes."""
+    lines = ["| | held-out bits per token | counting, 5-gram | parameters | tokens seen |", "|---|---|---|---|---|"]
+    for name in sorted(path.name for path in BOX.iterdir() if path.is_dir()):
+        network, found = unmask.load(BOX / name).denoiser, measured(name)
+        parameters = sum(one.numel() for one in network.parameters())
+        bound = shown(found) + (" (exact)" if found["exact"] else "")
+        counted = shown(measured(f"ngram{ORDER}-{found['data']}"))
+        lines.append(
+            f"| `{name}` | {bound} | {counted} | {parameters / 1e6:.2f} M | {network.card.tokens_seen / 1e6:.1f} M |"
+        )
+    return "\n".join(lines)
+
+
+def bits_per_token(model: Model, tokens: torch.Tensor) -> torch.Tensor:
+    """The bound of each sequence in bits per token."""
     scale = 1 / tokens.shape[1] / math.log(2)
     if model.left_to_right:
         with torch.inference_mode():
-            return unmask.objective.left_to_right(model.denoiser, tokens).double() * scale, None
-    bound = unmask.nelbo(model.denoiser, tokens, passes=passes, schedule=model.schedule)
-    return bound.nats * scale, bound.error_of_estimate / math.log(2)
+            return unmask.objective.left_to_right(model.denoiser, tokens).double() * scale
+    return unmask.nelbo(model.denoiser, tokens, passes=SLICE_PASSES, schedule=model.schedule).nats * scale
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ def run(settings: Settings) -> ItemResult:
     pictures: dict[str, Drawing] = {}
     for subject in found:
         L = subject.long
-        num = settings.pick(full=64 if subject.exact else 16, fast=16, tiny=8)
+        num = settings.pick(full=160, fast=16, tiny=8)
+        parts = settings.pick(full=(8, 2, 1) if subject.exact else (8, 1), fast=(8, 1), tiny=(4, 1))
         curves: dict[str, list[cells.Cell]] = {}
         for second in (False, True):
-            for N in (L // k for k in settings.pick(full=(8, 2, 1), fast=(8, 1), tiny=(4, 1))):
+            for N in (L // k for k in parts):
                 both = [
                     cells.measure(subject, way(second, bits, N, L), N, num, L, settings, paired=True) for bits in BITS
                 ]

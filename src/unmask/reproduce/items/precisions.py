@@ -23,7 +23,13 @@ def run(settings: Settings) -> ItemResult:
     pictures: dict[str, Drawing] = {}
     for subject in found:
         num = settings.pick(full=64, fast=24, tiny=8)
-        by = {bits: cells.measure(subject, How("coupled", bits), N, num, subject.length, settings) for bits in PRINTED}
+        most = settings.pick(full=160, fast=24, tiny=8)  # that float64 is right takes more than that float32 is not
+        by = {
+            bits: cells.measure(
+                subject, How("coupled", bits), N, most if bits == "float64" else num, subject.length, settings
+            )
+            for bits in PRINTED
+        }
         base = cells.reference(subject, subject.length, settings)
         measured += [*by.values(), base]
         pictures[subject.name if pictures else ""] = drawing(by, base)

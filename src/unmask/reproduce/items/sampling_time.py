@@ -37,8 +37,8 @@ class Timed:
 
 def run(settings: Settings) -> ItemResult:
     vocabulary = settings.pick(full=50_257, fast=50_257, tiny=64)
-    length = settings.pick(full=64, fast=32, tiny=8)
-    steps = settings.pick(full=(16, 64, 256, 1024), fast=(8, 32, 128, 256), tiny=(4, 16))
+    length = settings.pick(full=32, fast=32, tiny=8)
+    steps = settings.pick(full=(8, 32, 128, 512), fast=(8, 32, 128, 256), tiny=(4, 16))
     torch.manual_seed(settings.seed)
     network = DDiT(preset(settings.pick(full="mini", fast="mini", tiny="tiny"), vocabulary, length)).eval()
     samplers: dict[str, dict[str, Any]] = {
