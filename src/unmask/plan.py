@@ -157,23 +157,34 @@ def parallel(
 
 
 def ancestral(
-    tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None, steps: int | None = None
+    tokens: Tensor,
+    *,
+    mask_id: int,
+    streams: Streams,
+    schedule: Schedule | None = None,
+    steps: int | None = None,
+    eps: float = 0.0,
 ) -> Plan:
     """N-step ancestral sampling (Eq. 10), exactly: hitting times put into the intervals of the grid t_k = t_start k/N.
 
     The network is called at t_k, where the interval (t_{k-1}, t_k] starts; one that nothing falls into costs nothing.
-    Under a schedule with alpha_0 < 1 what is still masked at time 0 is unmasked there, in one last step.
+    Under a schedule with alpha_0 < 1 what is still masked at time 0 is unmasked there, in one last step. eps: the grid
+    ends at t_start eps, and its last step unmasks the rest, as in Dream's ``alg="origin"``.
     """
     steps, schedule = _check_steps("ancestral", steps), schedule or Linear()
+    if not 0 <= eps < 1:
+        raise ValueError(f"eps, where the grid ends, must be in [0, 1), got {eps}")
     order, times, holes = hitting_times(tokens, mask_id=mask_id, streams=streams, schedule=schedule)
     start = start_time(holes, order.shape[1], schedule).unsqueeze(1)
-    interval = (times / start.clamp(min=2.0**-1000) * steps).ceil().long().clamp(0, steps)
-    if bool(schedule.alpha(0.0) == 1):
+    place = (times / start.clamp(min=2.0**-1000) - eps) / (1 - eps)
+    interval = (place * steps).ceil().long().clamp(0, steps)
+    if eps or bool(schedule.alpha(0.0) == 1):
         interval = interval.clamp(min=1)  # a hitting time of exactly 0, once in 2^53, belongs to the last interval
     interval = torch.where(order >= 0, interval, -1)
     step = torch.zeros_like(order)
     step[:, 1:] = (interval[:, 1:] != interval[:, :-1]).cumsum(1)
-    return _plan(order, times, torch.where(order >= 0, step, -1), start * interval.clamp(min=0) / steps)
+    called_at = start * (eps + (1 - eps) * interval.clamp(min=0).double() / steps)
+    return _plan(order, times, torch.where(order >= 0, step, -1), called_at)
 
 
 def left_to_right(

@@ -4,6 +4,7 @@ Fixed seeds; false-alarm rates of 1e-6.
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ PACED = {
     "margin": decoding.margin(),
     "noisy margin": decoding.margin(noise=0.3),
     "entropy": decoding.entropy(),
+    "random": decoding.random_order(),
     "left-to-right": Planned(plan.left_to_right),
     "blocks of confidence": decoding.blocks(2, decoding.confidence()),
     "dream": decoding.dream("maskgit_plus", alg_temp=0.2),
@@ -36,6 +38,8 @@ REMASKING = {
 }
 BOUNDED = {
     "bounded": decoding.entropy_bounded(0.7),
+    "threshold": decoding.threshold(0.6),
+    "blocks, threshold": decoding.blocks(2, decoding.threshold(0.6)),
     "blocks, bounded": decoding.blocks(2, decoding.entropy_bounded(0.7)),
 }
 EVERY = PACED | REMASKING | BOUNDED
@@ -123,6 +127,34 @@ def test_a_self_conditioned_network_remembers_the_right_rows(name):
 
 class TestLaws:
     rows = 4000
+
+    def test_random_remasking_unmasks_any_two_of_four(self):
+        """LLaDA's remasking="random" in two steps: each of the 6 pairs is as likely, and the law is parallel's."""
+        model = oracle(3, 4, seed=2)
+        made = run(decoding.random_order(), model, num=self.rows, steps=2, seed=3)
+        pairs = made.trace[0].positions @ torch.tensor([4, 1])
+        assert chi_square(torch.bincount(pairs)[[1, 2, 3, 6, 7, 11]], torch.full((6,), 1 / 6)) > FALSE_ALARM
+        parallel = sample(model, num=self.rows, steps=2, seed=4)
+        assert same_law(made.tokens, parallel.tokens, 3) > FALSE_ALARM
+
+    def test_dreams_origin_unmasks_each_by_chance(self):
+        """From t to s with probability 1 - s/t, the last step all: with eps = 0.4 and two steps a position is in the
+        first with 0.3 and in the second with 0.7, whatever the others do."""
+        made = sample(oracle(3, 4), num=self.rows, plan=partial(plan.ancestral, eps=0.4), steps=2, seed=3)
+        first = torch.zeros(self.rows, 4, dtype=torch.int64)
+        for step in made.trace:
+            assert step.positions.shape[1]
+        times = torch.stack([torch.zeros(self.rows)] * 4, 1)
+        for step in made.trace:
+            real = step.positions >= 0
+            row, column = real.nonzero(as_tuple=True)
+            times[step.sequences[row], step.positions[row, column]] = step.tau[row, column].float()
+        first = (times > 0.7).long()
+        pattern = torch.bincount(first @ torch.tensor([8, 4, 2, 1]), minlength=16)
+        law = torch.stack([torch.tensor(0.3**n * 0.7 ** (4 - n)) for n in (bin(i).count("1") for i in range(16))])
+        assert chi_square(pattern, law) > FALSE_ALARM
+        calls = torch.bincount(made.nfe, minlength=3)[1:]
+        assert chi_square(calls, torch.tensor([0.3**4 + 0.7**4, 1 - 0.3**4 - 0.7**4])) > FALSE_ALARM
 
     @pytest.mark.parametrize(
         "how",
@@ -270,6 +302,20 @@ class TestChoices:
         assert bool((run(decoding.entropy_bounded(0.0), model, num=2).nfe == 5).all())
         assert run(decoding.entropy_bounded(100.0), model, num=2).calls == 1
 
+    def test_a_threshold_keeps_what_is_likelier_and_one_at_least(self):
+        model, x, sizes = oracle(3, 5, seed=1), torch.full((1, 5), M), []
+        for step in stream(model, x.clone(), sampler=decoding.threshold(0.4), temperature=0.0, seed=3):
+            holes = (x[0] == M).nonzero().squeeze(1)
+            best, ids = model(x)[0, holes].exp().max(1)
+            kept = (best >= 0.4) | (best == best.max())
+            assert step.positions[0].tolist() == holes[kept].tolist()
+            assert step.tokens[0].tolist() == ids[kept].tolist()
+            sizes.append(int(kept.sum()))
+            apply(step, x, M)
+        assert max(sizes) > 1 and len(sizes) > 1
+        assert bool((run(decoding.threshold(1.0), model, num=2).nfe == 5).all())
+        assert run(decoding.threshold(0.0), model, num=2).calls == 1
+
     def test_blocks_are_of_holes_and_from_left_to_right(self):
         model = oracle(3, 7, seed=1)
         x = torch.tensor([[M, 0, M, M, M, 1, M]])
@@ -351,7 +397,7 @@ def test_a_text_model_takes_an_order_as_its_sampler():
         (lambda: remasking.remdm_cap(1.5), r"eta must be in \[0, 1\], got 1.5"),
         (lambda: remasking.remdm_rescale(math.inf), "eta must be in"),
         (lambda: run(remasking.remdm_cap(), oracle(), num=1), "remasking needs steps"),
-        (lambda: run(decoding.entropy_bounded(), oracle(), steps=3), "steps=3: entropy-bounded takes none"),
+        (lambda: run(decoding.entropy_bounded(), oracle(), steps=3), "steps=3: this order takes none"),
         (lambda: run(decoding.margin(), oracle(), steps=0), "steps must be a whole number of at least 1, got 0"),
         (lambda: run(decoding.margin(), oracle(), batch=0), "batch must be at least 1"),
         (lambda: run(decoding.margin(), oracle(), temperature=-1.0), "temperature must be"),

@@ -9,6 +9,8 @@ from tests.helpers import oracle
 from unmask.samplers import names
 from unmask.samplers.names import SamplerOptions
 
+NO_STEPS = ("entropy-bounded", "threshold")
+
 
 def test_every_name_stands_for_something():
     assert set(get_args(names.SamplerName)) == {*names.PLANS, *names.PUBLISHED}
@@ -25,9 +27,10 @@ def test_every_name_stands_for_something():
             for name in (*names.PLANS, *names.PUBLISHED)
         ),
         *(SamplerOptions(predictor=name, steps=3) for name in (*names.PREDICTORS, "auto")),
-        *(SamplerOptions(decoding=name, steps=3) for name in names.DECODING if name != "entropy-bounded"),
+        *(SamplerOptions(decoding=name, steps=3) for name in names.DECODING if name not in NO_STEPS),
         *(SamplerOptions(draw=name, steps=3) for name in names.DRAWS),
         SamplerOptions(decoding="entropy-bounded", gamma=0.5),
+        SamplerOptions(decoding="threshold", threshold=0.5),
         SamplerOptions(temperature=0.5, top_k=2, top_p=0.9),
     ],
     ids=lambda chosen: " ".join(f"{name} {value}" for name, value in vars(chosen).items() if value is not None),

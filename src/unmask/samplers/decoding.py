@@ -3,6 +3,8 @@
     Order                 unmasks first
     confidence            the likeliest of the tokens drawn everywhere, with annealed Gumbel noise (MaskGIT)
     low_confidence, llada the same without noise, in blocks (LLaDA's low-confidence remasking)
+    random_order          any, at LLaDA's pace (its random remasking)
+    threshold             whatever is likelier than a threshold, and the likeliest in any case (Fast-dLLM)
     margin, entropy       where the likeliest token leads by most; where the entropy is lowest
     dream                 one of the three, with Dream's pace and its temperature of the choice
     entropy_bounded       as many of the lowest entropies as keep their joint entropy bound below gamma
@@ -72,6 +74,11 @@ def negative_entropy(look: Look) -> Tensor:
     return -entropies
 
 
+def nothing(look: Look) -> Tensor:
+    """0: no position is better than another."""
+    return torch.zeros_like(look.log_mu[:, 0])
+
+
 def even(n: int, steps: int) -> list[int]:
     """Steps that differ by at most one, the larger ones first: LLaDA's."""
     base, rest = divmod(n, steps)
@@ -121,6 +128,7 @@ class Ranked:
     noise: float = 0.0  # of the Gumbels added to the scores
     annealed: bool = False  # the noise falls to 0 with the last step
     gamma: float | None = None  # entropy-bounded: as many as keep the bound, whatever the pace
+    least: float | None = None  # as many as score so much, and one at least, whatever the pace
     block: int | None = None  # holes of a block; None is one block
     by_position: bool = False  # blocks of so many positions, whatever of them is masked
     as_drawn: bool = False  # rank by the distribution that tokens are drawn from, not by the network's own
@@ -134,13 +142,13 @@ class Ranked:
         holes, size = masked.sum(1), self.block or max(length, 1)
         block = (torch.arange(length).expand_as(masked) if self.by_position else masked.cumsum(1) - 1) // size
         turns: list[list[tuple[int, float]] | None] = [None] * len(canvas)
-        if self.gamma is None:
+        if self.gamma is None and self.least is None:
             sizes = [torch.bincount(of[at]) for of, at in zip(block, masked, strict=True)]
             each = [tuple(int(n) for n in one if n) for one in sizes]
             turns = [_turns(one, task.steps, self.pace, self.annealed) for one in each]
             calls = torch.tensor([len(turn or ()) for turn in turns], dtype=torch.int64)
         elif task.steps is not None:
-            raise ValueError(f"steps={task.steps}: entropy-bounded takes none, its bound gamma says how many calls")
+            raise ValueError(f"steps={task.steps}: this order takes none, its gamma or threshold says how many calls")
         else:
             calls = holes.clone()
         return RankState(
@@ -196,6 +204,8 @@ class Ranked:
 
     def _turn(self, state: RankState, score: Tensor) -> tuple[Tensor, Tensor]:
         """How many positions each sequence unmasks now, int64 [B], and how much of the noise is left, [B]."""
+        if self.least is not None:
+            return (score >= self.least).sum(1).clamp(min=1), torch.ones(len(score), dtype=torch.float64)
         if self.gamma is not None:
             return within(self.gamma, -score), torch.ones(len(score), dtype=torch.float64)
         now = [(turn or ())[made] for turn, made in zip(state.turns, state.made.tolist(), strict=True)]
@@ -229,6 +239,18 @@ def confidence(*, noise: float = 4.5, pace: Pace = cosine) -> Ranked:
 def low_confidence(*, pace: Pace = even) -> Ranked:
     """LLaDA's low-confidence remasking: draw everywhere, keep the likeliest of the tokens drawn."""
     return Ranked(log_probability, pace, "token")
+
+
+def random_order() -> Ranked:
+    """LLaDA's random remasking: draw everywhere, keep tokens at places that are drawn uniformly."""
+    return Ranked(nothing, sees="token", noise=1.0)  # equal scores and Gumbels: every ranking is as likely
+
+
+def threshold(threshold: float = 0.9) -> Ranked:
+    """Fast-dLLM's: draw everywhere, keep the tokens of probability ``threshold`` and more, and the likeliest."""
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"threshold must be a probability, got {threshold}")
+    return Ranked(probability, sees="token", least=float(threshold))
 
 
 def margin(*, noise: float = 0.0, pace: Pace = even) -> Ranked:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -39,11 +40,15 @@ PREDICTORS: dict[str, Predictor] = {
     "correct": predictors.correct,
 }
 
-LEFT_TO_RIGHT = "left-to-right"
+LEFT_TO_RIGHT, DREAM_ORIGIN = "left-to-right", "dream-origin"
+DREAM_EPS = 1e-3  # where its times end
 DecodingName = Literal[
     "confidence",
     "llada",
+    "llada-random",
+    "threshold",
     "dream",
+    "dream-origin",
     "margin",
     "entropy",
     "entropy-bounded",
@@ -70,13 +75,16 @@ def published(name: str) -> Sampler:
 
 
 def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[str, Any]:
-    """A decoding order by its name, as ``sampler`` or ``plan``; numbers: its noise, gamma or eta."""
+    """A decoding order by its name, as ``sampler`` or ``plan``; numbers: its noise, gamma, eta or threshold."""
     from unmask.samplers import decoding, remasking
 
     orders: dict[str, Callable[..., Any]] = {
         "confidence": decoding.confidence,
         "llada": decoding.low_confidence,
+        "llada-random": decoding.random_order,
+        "threshold": decoding.threshold,
         "dream": decoding.dream,
+        DREAM_ORIGIN: lambda: None,
         "margin": decoding.margin,
         "entropy": decoding.entropy,
         "entropy-bounded": decoding.entropy_bounded,
@@ -94,7 +102,9 @@ def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[s
         if not isinstance(order, decoding.Ranked):
             raise ValueError(f"decoding {name} takes no block")
         order = decoding.blocks(block, order)
-    return {"plan": plans.left_to_right} if name == LEFT_TO_RIGHT else {"sampler": order}
+    if name in (LEFT_TO_RIGHT, DREAM_ORIGIN):
+        return {"plan": plans.left_to_right if name == LEFT_TO_RIGHT else partial(plans.ancestral, eps=DREAM_EPS)}
+    return {"sampler": order}
 
 
 def truncated(logits: Tensor, noise: Noise) -> Tensor:
@@ -137,15 +147,18 @@ class SamplerOptions:
     4), which cost no network call; auto is its rule: extrapolate up to 128 steps, correct beyond."""
     decoding: DecodingName | None = None
     """A decoding order in place of --sampler, with another law (docs/orders.md): the most confident first (confidence:
-    MaskGIT's; llada and dream: as those do), the largest margin, the lowest entropy, as many as an entropy bound
-    allows, left to right; or unmask at random and mask again (remdm, which needs --steps). Without --steps one token is
-    unmasked per call."""
+    MaskGIT's; llada and dream: as those do), whatever is likelier than a threshold (Fast-dLLM's), the largest margin,
+    the lowest entropy, as many as an entropy bound allows, left to right; at random as llada-random and dream-origin;
+    or unmask at random and mask again (remdm). remdm and dream-origin need --steps, entropy-bounded and threshold take
+    none; without --steps the others unmask one token per call."""
     block: int | None = None
     """With --decoding: fill blocks of so many blanks from left to right, each in that order."""
     noise: float | None = None
     """Of the Gumbels added to the scores of confidence (4.5, falling to 0), margin and entropy (0)."""
     gamma: float | None = None
     """The bound of entropy-bounded, in nats (0.1): sum of the entropies unmasked together, less the largest."""
+    threshold: float | None = None
+    """Of the decoding order threshold: the least probability of a token that is kept (0.9)."""
     eta: float | None = None
     """How much remdm masks again, from 0 to 1: the cap (0.02), or a factor of the most there can be (0.05; 1 by
     confidence)."""
@@ -168,7 +181,7 @@ class SamplerOptions:
         how = {name: getattr(self, name) for name in self._given("steps", "ahead", "temperature", "top_k", "top_p")}
         if self._given("draw"):
             how["draw"] = _named("draw", self.draw, DRAWS)
-        numbers = {name: getattr(self, name) for name in self._given("block", "noise", "gamma", "eta")}
+        numbers = {name: getattr(self, name) for name in self._given("block", "noise", "gamma", "threshold", "eta")}
         if self.decoding is not None:
             for name in self._given("sampler", "predictor"):
                 raise ValueError(f"decoding {self.decoding} says itself what is unmasked when: it takes no {name}")

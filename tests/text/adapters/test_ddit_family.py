@@ -296,6 +296,13 @@ def test_what_has_mdlms_tensors_and_is_another_model_is_refused_by_name(tmp_path
                 read(found, time=False)
 
 
+def test_smdm_is_refused_by_its_name(tmp_path):
+    names = ("lm_head.weight", "transformer.wte.weight", "transformer.h.0.attn.attn.weight", "transformer.ln_f.weight")
+    torch.save({"model": {name: torch.ones(4, 4) for name in names}}, tmp_path / "mdm-1028M.pth")
+    with pytest.raises(ValueError, match="is an SMDM checkpoint"):
+        unmask.load(tmp_path / "mdm-1028M.pth")
+
+
 @pytest.mark.parametrize("adaln", [True, False])
 def test_bd3lm_sees_its_block_and_the_blocks_before(tmp_path, adaln):
     """Without adaLN it has the left-to-right baseline's tensors. A run keeps its settings under algo."""

@@ -85,6 +85,7 @@ class SamplingRequest(Strict):
     block: int | None = Field(None, ge=1)
     noise: Finite | None = Field(None, ge=0)
     gamma: Finite | None = Field(None, ge=0)
+    threshold: Finite | None = Field(None, ge=0, le=1)
     eta: Finite | None = Field(None, ge=0, le=1)
     ahead: Annotated[Annotated[int, Field(ge=1)] | Literal["auto"] | None, AHEAD] = Field(
         None, description="Look so many tokens ahead in every call: the same tokens in fewer calls."

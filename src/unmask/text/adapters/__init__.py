@@ -18,11 +18,20 @@ __all__ = ["ADAPTERS", "Found", "Loaded", "Tensorlike", "look", "recognise"]
 ADAPTERS: tuple[ModuleType, ...] = (own, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)
 
 
+# Known networks that are not read, by a tensor that tells them.
+NOT_READ = {
+    "transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported",
+}
+
+
 def recognise(found: Found) -> ModuleType:
     """The adapter for what was found; if there is none, ValueError with what was found and what would be needed."""
     for adapter in ADAPTERS:
         if adapter.recognises(found):
             return adapter
+    for name, what in NOT_READ.items():
+        if name in found.tensors:
+            raise ValueError(f"{found.path} is {what}")
     if "auto_map" in found.config:
         named = ", ".join(sorted(map(str, dict(found.config["auto_map"]).values())))
         raise ValueError(
