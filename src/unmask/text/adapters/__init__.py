@@ -19,9 +19,7 @@ ADAPTERS: tuple[ModuleType, ...] = (own, mdlm, sedd, radd, llada, dream, sapiens
 
 
 # Known networks that are not read, by a tensor that tells them.
-NOT_READ = {
-    "transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported",
-}
+NOT_READ = {"transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported"}
 
 
 def recognise(found: Found) -> ModuleType:
