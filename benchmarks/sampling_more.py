@@ -43,7 +43,7 @@ from benchmarks.sampling import (
 from benchmarks.train import megabytes
 from unmask import plan
 from unmask.models.fast import rows as fast_path
-from unmask.models.fast.fold import sharing
+from unmask.models.fast.rows import sharing
 from unmask.models.layers import take
 from unmask.samplers import published
 

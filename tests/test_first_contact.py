@@ -110,28 +110,51 @@ class TestCommandLine:
 
 
 WALK = """
-import contextlib, inspect, io, os, sys
+import contextlib, inspect, io, os, sys, threading
 import unmask
-from unmask.cli import main
+{imports}
 
-base, files = os.path.dirname(unmask.__file__), set()
+base, files, inside = os.path.dirname(unmask.__file__), set(), {inside}
 
 def profile(frame, event, argument):
-    name = frame.f_code.co_filename
-    function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # not the body of a module or a class
-    if event == "call" and name.startswith(base) and function:
-        files.add(os.path.relpath(name, base))
+    global inside
+    code = frame.f_code
+    if code.co_qualname == {first!r} and event == "call":
+        inside = True
+    # A function, and not the body of a module or a class.
+    if inside and event == "call" and code.co_filename.startswith(base) and code.co_flags & inspect.CO_OPTIMIZED:
+        files.add(os.path.relpath(code.co_filename, base))
+    if code.co_qualname == {last!r} and event == "return":
+        inside = False
 
+threading.setprofile(profile)
 sys.setprofile(profile)
 with contextlib.redirect_stdout(io.StringIO()):
-    main(["sample", "kjv", "--steps", "2", "--length", "16", "--json"])
+    {command}
 sys.setprofile(None)
 print(*sorted(files))
 """
 
 
-def test_a_short_sample_runs_functions_of_at_most_28_files(tmp_path):
-    done = run("-c", WALK, cwd=tmp_path)
+def files_of(tmp_path, imports, command, first=None, last=None):
+    """The files of the package whose functions are entered, all of them or between a first and a last call."""
+    code = WALK.format(imports=imports, command=command, inside=first is None, first=first, last=last)
+    done = run("-c", code, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(ROOT), *sys.path]))
     assert done.returncode == 0, done.stderr
-    files = done.stdout.split()
-    assert "sampling.py" in files and len(files) <= 28, files
+    return done.stdout.split()
+
+
+def test_a_short_sample_runs_functions_of_at_most_25_files(tmp_path):
+    command = 'main(["sample", "kjv", "--steps", "2", "--length", "16", "--json"])'
+    files = files_of(tmp_path, "from unmask.cli import main", command)
+    assert "sampling.py" in files and len(files) <= 25, files
+
+
+def test_a_training_batch_up_to_its_gradient_runs_functions_of_at_most_30_files(tmp_path):
+    imports = (
+        "from pathlib import Path; from tests.training.runs import settings, write_tokens; "
+        "from unmask.training.loop import train"
+    )
+    command = 'train(settings(write_tokens(Path("data")), Path("run"), steps=1))'
+    files = files_of(tmp_path, imports, command, "Learner.update", "Learner._accumulate")
+    assert {"masking.py", "models/ddit.py", "data/batches.py"} <= {*files} and len(files) <= 30, files

@@ -6,7 +6,7 @@ import torch
 import unmask
 from tests.small_models import TOKENIZERS, network
 from unmask import Model
-from unmask.cli import trace
+from unmask.cli import texts, trace
 
 MODEL = Model(network(TOKENIZERS["characters"]), TOKENIZERS["characters"], name="small")
 ENTRY = '{"positions": [%d], "tokens": %s, "probabilities": [1], "tau": [1]}'
@@ -28,7 +28,7 @@ def test_a_record_holds_the_whole_story(options):
     """Replayed on the canvas that it implies, a saved trace gives the saved tokens."""
     made = MODEL.infill("the ____ and the ______", 3, seed=4, batch=2, **options)
     mask_id = MODEL.denoiser.mask_id
-    for i, saved in enumerate(trace.records(made, model="small", seed=4)):
+    for i, saved in enumerate(texts.records(made, model="small", seed=4)):
         record = trace.parse(json.dumps(saved))
         assert record == saved
         assert (record["index"], record["seed"], record["model"]) == (i, 4, "small")
@@ -53,7 +53,7 @@ def test_a_record_holds_the_whole_story(options):
 
 
 def test_the_same_seed_is_the_same_json():
-    first, second = (list(trace.records(MODEL.sample(2, seed=3), model="m", seed=3)) for _ in range(2))
+    first, second = (list(texts.records(MODEL.sample(2, seed=3), model="m", seed=3)) for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
 
 

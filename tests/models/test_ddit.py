@@ -14,7 +14,7 @@ from torch.nn import functional
 import unmask
 from tests.small_models import small
 from unmask.models.ddit import PRESETS, DDiT, preset
-from unmask.models.fast.fold import folded
+from unmask.models.fast.rows import folded
 from unmask.models.self_conditioned import SelfConditioned
 from unmask.network import logits_at, logits_where
 from unmask.protocol import check

@@ -59,16 +59,18 @@ def main(arguments: Sequence[str]) -> int:
     def run() -> None:
         if chosen.watch is not None:
             return _watch(chosen, chosen.watch)
-        with processes.joined(ray=chosen.ray):
+        if not chosen.ray:
             return _sample(chosen)
+        with processes.joined(ray=True):
+            return _sample(chosen, processes.device(chosen.device))
 
     return guarded("sample", run)
 
 
-def _sample(chosen: SampleOptions) -> None:
+def _sample(chosen: SampleOptions, device: str | None = None) -> None:
     if chosen.length is not None and chosen.length < 1:
         raise ValueError(f"--length must be at least 1, got {chosen.length}")
-    model = texts.model_for(chosen, chosen.model or default())
+    model = texts.model_for(chosen, chosen.model or default(), device)
     ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or model.length or 0)
     if chosen.prompt:
         ids = model.prompted(chosen.prompt, chosen.length).ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unmask.cli import trace
-from unmask.cli.options import OnMachine, check_files, check_number, use_threads
-from unmask.evaluate import processes
+from unmask.cli.options import OnMachine, check_files, check_number, device_named, use_threads
 from unmask.models.files import write_whole
 from unmask.sampler import Step
 from unmask.samplers.names import SamplerOptions, moved
@@ -62,12 +60,12 @@ def read(verb: str, arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def model_for(chosen: TextOptions, name: str) -> Model:
-    """The model as it was asked for: on its device, compiled or as it is."""
+def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Model:
+    """The model as it was asked for: on its device, or on another that is named; compiled or as it is."""
     check_number(chosen.number)
     check_files(chosen, "output")
     use_threads(chosen.threads)
-    model = load(name, device=processes.device(chosen.device))
+    model = load(name, device=device or device_named(chosen.device))
     if not chosen.compile:
         return model
     from unmask.models.compiled import Compiled
@@ -102,12 +100,54 @@ def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[i
     """What is written of each sequence; index: which sequences of the seed they are."""
     if chosen.json:
         how = chosen.record(left_to_right=model.left_to_right)
-        records = trace.records(made, model=model.name, seed=chosen.seed, index=index, **how)
-        return [json.dumps(record) for record in records]
+        found = records(made, model=model.name, seed=chosen.seed, index=index, **how)
+        return [json.dumps(record) for record in found]
     if chosen.output is not None:
         return made.text
     rows = made.tokens.tolist()
     return [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
+
+
+def records(
+    made: TextSample, *, model: str, seed: int, index: Sequence[int] | None = None, **how: Any
+) -> Iterator[dict[str, Any]]:
+    """One object per sequence; its trace has one entry per network call that it took part in.
+
+    how: sampler, steps, draw and so on, which go into every object. index: which sequences of the seed they are.
+
+    An entry has the number of the call among the sequence's own, the positions it filled, with which tokens, their
+    probabilities and their hitting times (tau); where Algorithm 4 masked positions again first (hidden) or kept what
+    stood there (not drawn), that too; and with --ahead the positions and tokens that are guesses for now (guessed).
+    """
+    traces: list[list[dict[str, Any]]] = [[] for _ in made.text]
+    for step in made.trace:
+        for row, sequence in enumerate(step.sequences.tolist()):
+            traces[sequence].append({"call": len(traces[sequence]) + 1, **_entry(step, row)})
+    tokens, nfe, ncs = made.tokens.tolist(), made.nfe.tolist(), made.ncs.tolist()
+    for i, text in enumerate(made.text):
+        yield {
+            "text": text,
+            "seed": seed,
+            "index": i if index is None else index[i],
+            "nfe": nfe[i],
+            "ncs": ncs[i],
+            "model": model,
+            **how,
+            "tokens": tokens[i],
+            "trace": traces[i],
+        }
+
+
+def _entry(step: Step, row: int) -> dict[str, Any]:
+    real = step.positions[row] >= 0
+    columns = {"positions": step.positions, "tokens": step.tokens, "probabilities": step.probabilities, "tau": step.tau}
+    entry = {name: values[row].cpu()[real].tolist() for name, values in columns.items()}
+    if step.hidden is not None and bool((step.hidden[row] >= 0).any()):
+        entry["hidden"] = step.hidden[row][step.hidden[row] >= 0].tolist()
+    if step.guessed is not None and bool((step.guessed[row] >= 0).any()):
+        entry["guessed"] = step.guessed[row][step.guessed[row, :, 0] >= 0].tolist()
+    drawn = step.drawn[row][real].tolist()
+    return entry if all(drawn) else entry | {"drawn": drawn}
 
 
 def put(chosen: TextOptions, model: Model, lines: Iterable[str]) -> None:

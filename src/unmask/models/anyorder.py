@@ -80,8 +80,7 @@ def everywhere(
     every = torch.arange(tokens.shape[1], device=tokens.device)
     real = None if lengths is None else inside(lengths, tokens.shape[1])
     if rule == "bidirectional":
-        if real is None:
-            return Entries(tokens, every)
+        assert real is not None, "of sequences of one length the layers know the entries"
         mask = real[:, None, None].expand(-1, -1, tokens.shape[1], -1)
         return Entries(tokens, every, mask, real=real.unsqueeze(-1))
     every = every.expand_as(tokens)

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from unmask.models.anyorder import Entries
 from unmask.models.config import DDiTConfig
-from unmask.models.fast.fold import own
 from unmask.models.fast.in_turn import LeftToRightCached
 from unmask.models.fast.packing import packed
+from unmask.models.fast.rows import own
 from unmask.models.layers import Transformer, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
 

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from unmask.models import anyorder
 from unmask.models.config import PRESETS, DDiTConfig, preset
 from unmask.models.fast.cached import AnyOrderCached
-from unmask.models.fast.fold import constants_folded, own
 from unmask.models.fast.in_turn import BlockCached
 from unmask.models.fast.packing import packed
-from unmask.models.fast.rows import AskedRows
-from unmask.models.layers import Transformer, by_rows, check_tokens
+from unmask.models.fast.rows import AskedRows, constants_folded, own
+from unmask.models.layers import Transformer, all_positions, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
 
@@ -117,7 +116,9 @@ class DDiT(Transformer, Pretrained):
     ) -> Tensor:
         check_tokens(tokens)
         rule, taps, block = self.config.attention, self.config.convolution, self.config.block
-        if clean is None:
+        if clean is None and lengths is None and rule == "bidirectional":
+            entries = all_positions(tokens)
+        elif clean is None:
             entries = anyorder.everywhere(tokens, self.mask_id, rule, taps, when, lengths, block)
         elif not block or lengths is not None:
             raise ValueError(f"clean is for attention='block' and sequences of one length, got {rule!r}")

@@ -22,6 +22,11 @@ Vectors = tuple[Tensor, ...]  # an adaLN's shifts, scales and gates, each [B, 1,
 FREQUENCIES = 256  # the width of the embedding of the noise level, in every published checkpoint
 
 
+def all_positions(tokens: Tensor) -> Entries:
+    """The entries of bidirectional attention: every position, and everybody sees everybody."""
+    return Entries(tokens, torch.arange(tokens.shape[1], device=tokens.device))
+
+
 class Embedding(nn.Module):
     """Token id to vector, with the checkpoints' name for the matrix."""
 

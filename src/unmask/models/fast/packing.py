@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from unmask.models.fast.fold import sharing
+from unmask.models.fast.rows import sharing
 from unmask.models.layers import Transformer
 
 LEAST = 1 << 20  # numbers of weights in all from which a step waits for the memory; smaller networks stay in the cache
