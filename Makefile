@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 # Threads that spin while they wait collapse beside another process (docs/speed.md).
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help demo browser test test-all test-wheel lint bench clean
+.PHONY: help demo browser test test-all test-wheel lint docs bench clean
 
 help:
 	@echo "make demo      see a model unmask text, and the float32 fault shown and gone"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-all  the long tests too"
 	@echo "make test-wheel  build wheel and sdist, and try each in a venv of its own"
 	@echo "make lint      ruff, mypy --strict on src, and the direction of imports"
+	@echo "make docs      build the documentation in site/, strictly, and check its links"
 	@echo "make browser   as root on Debian: install the Chromium that the tests of the page drive"
 	@echo "make bench     benchmarks: ratios measured in one run"
 	@echo "make clean     remove the .venv and caches"
@@ -61,6 +62,10 @@ test-all: lint
 
 test-wheel: $(STAMP)
 	$(BIN)/pytest -m slow tests/test_install.py
+
+docs: $(STAMP)
+	$(BIN)/zensical build --strict
+	$(BIN)/pytest tests/test_site.py tests/test_docs.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.sampling --output sampling.json --picture sampling.png
