@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from unmask import __version__
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BASE = {re.split(r"[>=\[ ]", one)[0].replace("_", "-") for one in PROJECT["dependencies"]}
@@ -119,7 +121,7 @@ def test_it_works_in_a_clean_venv(kind, tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert unmask("--version").strip() == PROJECT["version"]
+    assert unmask("--version").strip() == __version__
     assert unmask("sample", "kjv", "--steps", "2", "--length", "8").strip()
     assert unmask("infill", "kjv", "In the ____ God").startswith("In the ")
     assert len(unmask("sample", "molecules", "--number", "3", "--steps", "4").splitlines()) == 3
