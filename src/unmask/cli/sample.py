@@ -14,8 +14,9 @@ import torch
 
 from unmask.cli import texts, trace
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, OnCluster, guarded, short_warnings
+from unmask.cli.options import MODEL_HELP, OnCluster, check_files, guarded, short_warnings
 from unmask.evaluate import processes
+from unmask.models.files import write_whole
 from unmask.sampling import divided
 from unmask.text.find import DEFAULT, default, tokenizer_of
 
@@ -39,6 +40,8 @@ class SampleOptions(texts.TextOptions, OnCluster):
     """Tokens per sequence. By default that of the training sequences."""
     watch: str | None = None
     """Replay what --json saved in this file, or on stdin (-), instead of sampling."""
+    svg: str | None = None
+    """With --watch, write the first sequence as an animated picture to this file instead of showing it."""
 
 
 COMMAND = Command(
@@ -59,6 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     def run() -> None:
         if chosen.watch is not None:
             return _watch(chosen, chosen.watch)
+        if chosen.svg is not None:
+            raise ValueError("--svg needs a saved run: --watch FILE, where FILE is the output of --json")
         if not chosen.ray:
             return _sample(chosen)
         with processes.joined(ray=True):
@@ -112,12 +117,17 @@ def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list
 
 def _watch(chosen: SampleOptions, file: str) -> None:
     """Show each saved sequence as it was filled, at a pace that eyes follow, and then its text."""
+    from unmask.cli.film import svg
+
+    check_files(chosen, "svg")
     saved = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     known = functools.cache(tokenizer_of)
     for number, line in enumerate(saved.splitlines(), 1):
         try:
             record = trace.parse(line)
             tokenizer = known(chosen.model or record["model"])
+            if chosen.svg is not None:
+                return write_whole(Path(chosen.svg), svg(record, tokenizer).encode())
             _replay(record, tokenizer)
         except ValueError as error:
             raise ValueError(f"{file}, line {number}: {error}") from error

@@ -106,7 +106,7 @@ class CanvasView:
             return bar
         note = self._note()
         room = max(height - 4, 1)
-        lines, cut = _lines(self.spans(), width - 1, room)
+        lines, cut = lines_of(self.spans(), width - 1, room)
         notes = [*([f"the first {room} lines of {self.tokens.shape[1]:,} tokens"] if cut else []), *note]
         shown = [Text.assemble(*line, no_wrap=True, overflow="crop") for line in lines]
         last = [Text("; ".join(notes), style="dim", no_wrap=True, overflow="ellipsis")] if notes else []
@@ -121,7 +121,7 @@ class CanvasView:
         side = square(len(ids)) if self.tokenizer.kind == "levels" else None
         if side is not None:
             return _picture(ids, styles, side, self.tokenizer.vocab_size)
-        return _text(ids, styles, self.tokenizer, self.fog, self.mask_id)
+        return text_spans(ids, styles, self.tokenizer, self.fog, self.mask_id)
 
     def _style(self, position: int, i: int) -> str:
         if i == self.mask_id:
@@ -194,7 +194,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _text(
+def text_spans(
     ids: Sequence[int], styles: Iterable[str], tokenizer: Tokenizer | Foreign, fog: str, mask_id: int
 ) -> Iterator[Span]:
     """Characters appear when the last of their bytes is there, in the style of the token that brought it."""
@@ -219,7 +219,7 @@ def _picture(ids: Sequence[int], styles: Iterable[str], side: int, levels: int) 
         yield ("··" if i >= levels else shade(i, levels)), style
 
 
-def _lines(spans: Iterable[Span], width: int, room: int) -> tuple[list[list[Span]], bool]:
+def lines_of(spans: Iterable[Span], width: int, room: int) -> tuple[list[list[Span]], bool]:
     """Spans cut into lines of at most ``width`` cells, at most ``room`` of them, and whether there are more."""
     from rich.cells import cell_len
 
