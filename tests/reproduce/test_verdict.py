@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,16 @@ def test_every_verdict_can_say_no_and_can_say_yes(name):
     assert verdicts
     assert [says for says, outcomes in verdicts.items() if "fails" not in outcomes] == []
     assert [says for says in verdicts if "holds" not in good[says]] == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "steps", "expected"), [(10**7, 2.0, "not decided"), (10**9, 2.0, "fails"), (10**7, 0.5, "fails")]
+)
+def test_too_few_uniforms_do_not_show_that_the_largest_is_out_of_reach(numbers, steps, expected):
+    (tables,) = invented.largest_gumbel(True)
+    drawn = tables["largest drawn"]
+    found = module("largest_gumbel").claims({**tables, "largest drawn": replace(drawn, rows=((numbers, 1.0, steps),))})
+    assert found[1].outcome == expected
 
 
 @pytest.mark.parametrize("about", files.stored(STORED), ids=lambda about: about["item"])

@@ -25,7 +25,7 @@ class ReproduceOptions:
 
     names: tuple[str, ...] = ("list",)
     fast: bool = False
-    """Small versions: all of them together in under 15 minutes on two cores, where in full they take hours."""
+    """Small versions, for minutes instead of hours."""
     out: str = "results"
     """The folder for NAME.md, NAME.json and NAME.png of each item, and CLAIMS.md, the sum of all claims."""
     seed: int = 0

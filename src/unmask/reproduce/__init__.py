@@ -5,7 +5,7 @@ items/        one file per item, named by what it shows
 subjects.py   what is sampled from: the oracle here; trained.py: the models of the box and the user's checkpoint
 appendix.py   the appendices' equalities, for the item "propositions"
 cells.py      a subject, a sampler and a number of steps: samples, their perplexity and their entropy
-coupled.py    cells of the published samplers; pictures.py: curves and levels that several items draw
+verdict.py    holds, fails or not decided: the one rule; pictures.py: curves and levels that several items draw
 files.py      an item as NAME.md, NAME.json and PNGs, and the sum of all claims
 """
 
