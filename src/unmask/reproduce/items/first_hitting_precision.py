@@ -20,7 +20,7 @@ def run(settings: Settings) -> ItemResult:
     pictures: dict[str, Drawing] = {}
     for subject in found:
         L = subject.long
-        num = settings.pick(full=160, fast=16, tiny=8)
+        num = settings.pick(full=64, fast=16, tiny=8)
         parts = settings.pick(full=(8, 2, 1) if subject.exact else (8, 1), fast=(8, 1), tiny=(4, 1))
         curves: dict[str, list[cells.Cell]] = {}
         for second in (False, True):
