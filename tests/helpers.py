@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -17,6 +18,13 @@ FALSE_ALARM = 1e-6
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def accelerate_launch(*arguments: str) -> list[str]:
+    """The command line that runs ``python -m`` with these arguments on two processes."""
+    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    launch += " --dynamo_backend no --num_cpu_threads_per_process 1 -m"
+    return [sys.executable, *launch.split(), *arguments]
 
 
 def noise(seed: int, rows: int) -> Noise:

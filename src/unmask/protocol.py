@@ -199,11 +199,6 @@ def takes_lengths(model: Any) -> bool:
     return isinstance(model, TakesLengths) and model.takes_lengths
 
 
-def remembers(model: Any) -> bool:
-    """Whether what ``for_sampling`` gave depends on earlier calls, so that each run needs one of its own."""
-    return for_sampling(model) is not model
-
-
 def length_of(model: Any) -> int | None:
     """The length of its training sequences, if it has one."""
     return model.length if isinstance(model, HasLength) else None

@@ -11,6 +11,7 @@ import torch
 
 from tests.evaluate.files import LENGTH, TOKENIZER, in_two_processes, oracle_model, read, write
 from tests.evaluate.likelihood.test_tokenfiles import Killed, killed_after
+from tests.helpers import accelerate_launch
 from tests.small_models import network
 from unmask.cli.evaluate import main
 from unmask.evaluate import processes
@@ -98,27 +99,7 @@ def test_accelerate_launch_runs_the_command(model: Path, tmp_path: Path) -> None
     data = str(write(tmp_path / "some.tokens").path)
     arguments = [str(model), data, "--passes", "4", "--batch", "8", "--device", "cpu", "--output"]
     assert main([*arguments, str(tmp_path / "one.json")]) == 0
-    command = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "--num_cpu_threads_per_process",
-        "1",
-        "-m",
-        "unmask",
-        "evaluate",
-        *arguments,
-        str(tmp_path / "two.json"),
-    ]
+    command = accelerate_launch("unmask", "evaluate", *arguments, str(tmp_path / "two.json"))
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert read(tmp_path / "one.json") == read(tmp_path / "two.json")

@@ -29,15 +29,15 @@ def canvases(seed: int) -> tuple[list[Tensor], Tensor]:
     return [padded[i : i + 1, :length] for i, length in enumerate(LENGTHS)], padded
 
 
-@pytest.mark.parametrize("fast", [False, True], ids=["plain", "fast"])
+# By order there is no conditioning, and what is fast has a cache: see below.
+KINDS = [(a, c, f) for a in ("bidirectional", "visible") for c in ("none", "ratio", "time") for f in (False, True)]
+
+
 @pytest.mark.parametrize("convolution", [0, 3])
-@pytest.mark.parametrize("attention", ["bidirectional", "visible", "order"])
-@pytest.mark.parametrize("conditioning", ["none", "ratio", "time"])
+@pytest.mark.parametrize(("attention", "conditioning", "fast"), [*KINDS, ("order", "none", False)])
 def test_the_networks_answer_as_if_each_were_alone(
     fast: bool, convolution: int, attention: str, conditioning: str
 ) -> None:
-    if attention == "order" and (fast or conditioning != "none"):
-        pytest.skip("with a cache, and without conditioning: see below")
     made = test_ddit.network(attention=attention, convolution=convolution, conditioning=conditioning)
     run: Any = AskedRows(made) if fast else made
     assert takes_lengths(run)

@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.small_models import small
+from unmask.models.card import card_text
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig
-from unmask.models.pretrained import Card, card_text, read_config, save
+from unmask.models.pretrained import Card, read_config, save
 from unmask.text.folder import load_network as load
 
 CONFIG = DDiTConfig(vocab_size=9, mask_id=4, length=6, width=16, layers=2, heads=2, cond_dim=8)

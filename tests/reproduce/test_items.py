@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.reproduce.invented import WITH_CELLS
 from unmask import theory
 from unmask.reproduce import ITEMS, Settings, cells, files, run, verdict
 from unmask.reproduce.cells import How
@@ -98,18 +99,7 @@ def test_sampling_time_counts_calls():
         assert seconds == pytest.approx(network + elsewhere) and network > 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "published_steps",
-        "precisions",
-        "after_the_fix",
-        "temperature",
-        "high_order",
-        "first_hitting_precision",
-        "generated_text",
-    ],
-)
+@pytest.mark.parametrize("name", WITH_CELLS)
 def test_cells_are_whole(name):
     table = result(name).tables["cells"]
     assert set(table.column("subject")) == {"characters" if name == "high_order" else "oracle"}

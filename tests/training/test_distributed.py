@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers import accelerate_launch
 from tests.training.runs import metrics, run, settings, write_tokens
 from unmask.text.folder import load_network as load
 from unmask.training.checkpoint import newest
@@ -85,22 +85,7 @@ def test_shards_have_the_losses_of_one_process_and_resume_on_it(letters: Path, t
 
 @pytest.mark.slow
 def test_accelerate_launch_runs_the_command(letters: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "--num_cpu_threads_per_process",
-        "1",
-        "-m",
+    command = accelerate_launch(
         "unmask.cli.train",
         str(letters),
         "--out",
@@ -112,7 +97,7 @@ def test_accelerate_launch_runs_the_command(letters: Path, tmp_path: Path) -> No
         "--batch",
         "4",
         "--no-tensorboard",
-    ]
+    )
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("finished after 4 steps") == 1

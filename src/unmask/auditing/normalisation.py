@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.network import inference
-from unmask.protocol import length_of
+from unmask.protocol import Denoiser, length_of
 
 TOLERANCE = 1e-4  # of the sum; float32 gives 1e-6 over 50,000 classes, float16 and bfloat16 more than 1e-3
 RAW = 0.5  # an output whose sums are this far from 1 was never normalised
@@ -46,7 +46,7 @@ def audit_normalisation(
     lost = math.nan
     if isinstance(subject, Tensor):
         values = subject
-    elif hasattr(subject, "mask_id") and hasattr(subject, "vocab_size"):
+    elif isinstance(subject, Denoiser):
         values = _output(subject, rows)
     elif callable(subject):
         logits = _logits(vocab, rows, seed)

@@ -29,7 +29,8 @@ from unmask.data.runs import RunData, data_of
 from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.data import found, own_text, train_and
-from unmask.evaluate.likelihood.tokenfiles import Evaluation, Progress, evaluate, evaluate_ngram, evaluate_truth
+from unmask.evaluate.likelihood.evaluation import Evaluation
+from unmask.evaluate.likelihood.tokenfiles import Progress, evaluate, evaluate_ngram, evaluate_truth
 from unmask.models.files import write_whole
 from unmask.text.find import load, locate
 from unmask.text.model import Model

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
+from filelock import FileLock, Timeout
 
 
 def sync(path: Path) -> None:
@@ -47,7 +46,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusive(path.with_name(f".{path.name}.lock")):
+    with exclusive(path.with_name(f".{path.name}.lock"), remove=True):
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise FileExistsError(f"{path} already exists; nothing was written")
         partial = path.with_name(f".{path.name}.partial")
@@ -66,24 +65,22 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _exclusive(lock: Path) -> Iterator[None]:
-    # The kernel drops the lock of a killed process, so there is no stale lock. The file itself is removed in the end,
-    # hence the second look at which file was locked.
-    while True:
-        with lock.open("a") as handle:
-            if sys.platform != "win32":
-                fcntl.flock(handle, fcntl.LOCK_EX)
-                try:
-                    if os.stat(lock).st_ino != os.fstat(handle.fileno()).st_ino:
-                        continue
-                except FileNotFoundError:
-                    continue
-            try:
-                yield
-            finally:
-                if sys.platform != "win32":
-                    lock.unlink()
-            return
+def exclusive(path: Path, taken: str | None = None, *, remove: bool = False) -> Iterator[None]:
+    """Whoever holds this file is alone; the lock of a killed process is gone with it, and no file is truncated.
+
+    taken: refuse with this ValueError where somebody else holds it, instead of waiting. remove: in the end.
+    """
+    lock = FileLock(path, timeout=-1 if taken is None else 0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(taken) from None
+    try:
+        yield
+    finally:
+        if remove:
+            path.unlink(missing_ok=True)  # who waits for it sees that it is gone, and takes a new one
+        lock.release()
 
 
 def sha256_of(path: Path) -> str:

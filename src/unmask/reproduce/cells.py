@@ -282,8 +282,3 @@ def reference(subject: Subject, length: int, settings: Settings) -> Cell:
         return measure(subject, How("parallel"), length, settings.pick(full=64, fast=8, tiny=8), length, settings)
     num = settings.pick(full=2000, fast=1000, tiny=200)
     return measure(subject, How("truth"), None, num, length, settings)
-
-
-def law_of(how: How) -> How:
-    """The same by its law."""
-    return How({"coupled": "law", "sedd": "sedd law"}[how.kind], how.precision)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class Foreign:
     pad_id: int | None = None
     encoder: Callable[[str], Sequence[int]] | None = field(default=None, repr=False, compare=False)
     written: str | None = field(default=None, repr=False, compare=False)  # the tokenizer.json of its encoder
+    hash: ClassVar[None] = None  # no token file was made with it
 
     @property
     def vocab_size(self) -> int:

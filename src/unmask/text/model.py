@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import torch
 from torch import Tensor
 
+from unmask.checks import ids
 from unmask.protocol import check, for_bound, is_left_to_right, length_of
 from unmask.sampler import Step
 from unmask.sampling import Sample, SamplingOptions
@@ -293,8 +294,9 @@ class Model:
 
     def _sampled(self, blanks: Blanks | None, **options: Any) -> TextSample:
         given = {name: value for name, value in options.items() if value is not None}
-        canvas, length = given.get("canvas"), given.get("length")
-        asked = length if canvas is None or not hasattr(canvas, "shape") else canvas.shape[-1]
+        if "canvas" in given:
+            given["canvas"] = ids(given["canvas"], "canvas")
+        asked = given["canvas"].shape[1] if "canvas" in given else given.get("length")
         if self.length is not None and isinstance(asked, int) and asked > self.length:
             message = f"{asked} tokens: {self.name} was trained on {self.length} at a time, and may do badly beyond"
             warnings.warn(message, stacklevel=3)

@@ -8,7 +8,7 @@ import json
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from unmask.models.causal import twin
 from unmask.models.config import Attention, DDiTConfig, preset
@@ -17,6 +17,12 @@ from unmask.training.ema import default_decay
 Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream"]
 Times = Literal["independent", "vdm", "stratified", "adaptive"]
 ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
+
+
+AT_LEAST_ONE = (
+    *("steps", "layers", "width", "heads", "batch", "micro_batch", "length", "threads", "save_every"),
+    *("keep", "validate_every", "validate_sequences", "log_every", "vocab", "block"),
+)
 
 
 @dataclass(frozen=True)
@@ -139,27 +145,11 @@ class TrainConfig:
     wandb: bool = False
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, allowed = getattr(self, field.name), _CHOICES.get(field.name)
+        for name, hint in get_type_hints(TrainConfig).items():
+            allowed, value = _allowed(hint), getattr(self, name)
             if allowed and value not in allowed:
-                raise ValueError(f"{field.name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-        for name in (
-            "steps",
-            "layers",
-            "width",
-            "heads",
-            "batch",
-            "micro_batch",
-            "length",
-            "threads",
-            "save_every",
-            "keep",
-            "validate_every",
-            "validate_sequences",
-            "log_every",
-            "vocab",
-            "block",
-        ):
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        for name in AT_LEAST_ONE:
             _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
         for name in ("warmup", "seed", "patience"):
             _check(name, getattr(self, name), lambda value: value >= 0, "at least 0")
@@ -200,53 +190,15 @@ class TrainConfig:
         return twin(config) if self.objective == "left-to-right" else config
 
 
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "attention": get_args(Attention),
-    "conditioning": ("none", "time", "ratio"),
-    "objective": get_args(Objective),
-    "times": get_args(Times),
-    "schedule": get_args(ScheduleName),
-    "optimizer": (None, "adamw", "muon"),
-    "decay": (None, "constant", "cosine"),
-    "device": ("auto", "cpu"),
-    "precision": (None, "float32", "bf16"),
-    "layout": (None, "wrapped", "rows"),
-    "long": (None, "drop", "cut"),
-    "held_out": (None, "end", "random"),
-}
-
 # What may change when a run is resumed: it decides how and how long, not what is computed. The data are compared by
 # content, so they may have moved.
 FREE = frozenset(
-    {
-        "data",
-        "valid",
-        "out",
-        "resume",
-        "resume_from",
-        "micro_batch",
-        "device",
-        "precision",
-        "compile",
-        "threads",
-        "save_every",
-        "keep",
-        "minutes",
-        "patience",
-        "validate_every",
-        "validate_sequences",
-        "log_every",
-        "preview",
-        "tensorboard",
-        "wandb",
-        "tokenizer",
-        "vocab",
-        "length",
-        "layout",
-        "column",
-        "long",
-        "held_out",
-    }
+    (
+        *("data", "valid", "out", "resume", "resume_from", "micro_batch", "device", "precision", "compile"),
+        *("threads", "save_every", "keep", "minutes", "patience", "validate_every"),
+        *("validate_sequences", "log_every", "preview", "tensorboard", "wandb", "tokenizer", "vocab"),
+        *("length", "layout", "column", "long", "held_out"),
+    )
 )
 
 
@@ -373,6 +325,14 @@ def to_toml(config: TrainConfig) -> str:
     values = dataclasses.asdict(replace(config, resume=False, resume_from=None))
     del values["resume"]
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
+
+
+def _allowed(hint: Any) -> tuple[Any, ...]:
+    """The values of a Literal, and None before them where it is optional; () for every other type."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    found = tuple(value for part in get_args(hint) if get_origin(part) is Literal for value in get_args(part))
+    return (None, *found) if found and type(None) in get_args(hint) else found
 
 
 def _check(name: str, value: Any, good: Any, allowed: str) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -22,12 +21,9 @@ from typing import Any
 
 from unmask.data.runs import IDENTITY, OVERFIT, SOURCE, named
 from unmask.models.ddit import DDiTConfig
-from unmask.models.files import sync, write_whole
+from unmask.models.files import exclusive, sync, write_whole
 from unmask.training.config import TrainConfig, differences, read_toml, to_toml
 from unmask.training.data import Data
-
-if sys.platform != "win32":
-    import fcntl
 
 CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
 BEFORE_A_RUN = {
@@ -129,12 +125,7 @@ class Run:
     def locked(self) -> Iterator[None]:
         """One process trains in a folder at a time; the lock of a killed one is gone with it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK).open("a") as handle:
-            if sys.platform != "win32":
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise ValueError(f"out={str(self.folder)!r}: another process is training there") from None
+        with exclusive(self.folder / LOCK, f"out={str(self.folder)!r}: another process is training there"):
             yield
 
 

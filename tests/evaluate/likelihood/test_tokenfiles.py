@@ -15,7 +15,8 @@ from tests.evaluate.files import LENGTH, TOKENIZER, chain, entropy, oracle_model
 from tests.small_models import TOKENIZERS, network
 from tests.training.runs import PROCESSES, settings
 from unmask.data.tokens import TokenFile
-from unmask.evaluate.likelihood.tokenfiles import Evaluation, evaluate
+from unmask.evaluate.likelihood.evaluation import Evaluation
+from unmask.evaluate.likelihood.tokenfiles import evaluate
 from unmask.text.model import Model
 from unmask.training.loop import train
 

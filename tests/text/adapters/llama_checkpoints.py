@@ -222,3 +222,10 @@ def _saved(folder: Path, weights: dict[str, Tensor], config: dict[str, object]) 
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     return weights
+
+
+def canvases(batch: int, prompt: int, masked: int, vocab: int, mask: int, seed: int = 3) -> Tensor:
+    """Random prompts of data tokens, with masks behind them."""
+    tokens = torch.randint(0, vocab - 2, (batch, prompt + masked), generator=torch.Generator().manual_seed(seed))
+    tokens[:, prompt:] = mask
+    return tokens

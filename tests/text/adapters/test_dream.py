@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator
+from tests.helpers import FALSE_ALARM, chi_square, frequencies
 from tests.text.adapters import llama_checkpoints as small
 from unmask import sample
 from unmask.samplers import decoding
@@ -24,9 +24,7 @@ def checkpoint(tmp_path_factory):
 
 
 def canvases(prompt, masked, seed=3):
-    tokens = torch.randint(0, VOCAB - 2, (2, prompt + masked), generator=generator(seed))
-    tokens[:, prompt:] = MASK
-    return tokens
+    return small.canvases(2, prompt, masked, VOCAB, MASK, seed)
 
 
 def test_it_is_recognised_by_config_and_tensors_and_described(checkpoint, tmp_path):

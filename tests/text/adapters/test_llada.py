@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unmask
-from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator
+from tests.helpers import FALSE_ALARM, chi_square, frequencies
 from tests.text.adapters import llama_checkpoints as small
 from unmask import plan, sample
 from unmask.cli import main
@@ -28,9 +28,7 @@ def checkpoint(tmp_path_factory):
 
 
 def canvases(prompt, masked, seed=3):
-    tokens = torch.randint(0, VOCAB - 2, (3, prompt + masked), generator=generator(seed))
-    tokens[:, prompt:] = MASK
-    return tokens
+    return small.canvases(3, prompt, masked, VOCAB, MASK, seed)
 
 
 def test_it_is_recognised_by_its_tensors_and_described(checkpoint):

@@ -176,62 +176,24 @@ def measure(subject: SampledModel, setting: Setting, judged_by: Judge, condition
 
 def asked_for(subject: SampledModel, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
     """The Point without its result: its key says whether it has been measured already."""
+    about = (subject.name, subject.kind, subject.fingerprint, setting.sampler, setting.steps, setting.temperature)
+    size = (conditions.num, conditions.length_of(subject))
+    return _without_result(*about, setting.draw, setting.dtype, *size, judged_by=judged_by, conditions=conditions)
+
+
+def _without_result(*asked: Any, judged_by: Judge, conditions: Conditions) -> Point:
+    """The Point of a model, a sampler, the number of sequences and their length, the first ten of its fields."""
+    judging = (judged_by.name, judged_by.conventions, conditions.own_tokens, conditions.level)
     nothing = Interval(0.0, 0.0, 0.0, conditions.level)
-    return Point(
-        subject.name,
-        subject.kind,
-        subject.fingerprint,
-        setting.sampler,
-        setting.steps,
-        setting.temperature,
-        setting.draw,
-        setting.dtype,
-        conditions.num,
-        conditions.length_of(subject),
-        conditions.seed,
-        conditions.batch,
-        judged_by.name,
-        judged_by.conventions,
-        conditions.own_tokens,
-        conditions.level,
-        nothing,
-        nothing,
-        nothing,
-        calls=0.0,
-        seconds=0.0,
-        cpu_seconds=0.0,
-    )
+    return Point(*asked, conditions.seed, conditions.batch, *judging, nothing, nothing, nothing, 0.0, 0.0, 0.0)
 
 
 def reference(
     name: str, identity: str, tokens: Tensor, texts: list[str], judged_by: Judge, conditions: Conditions, kept: Kept
 ) -> Point:
     """Real sequences as a Point: their perplexity and entropy under the same judge. identity: of the data."""
-    nothing = Interval(0.0, 0.0, 0.0, conditions.level)
-    asked = Point(
-        name,
-        DATA,
-        identity,
-        DATA,
-        None,
-        1.0,
-        "none, real data",
-        "none",
-        len(tokens),
-        tokens.shape[1],
-        conditions.seed,
-        conditions.batch,
-        judged_by.name,
-        judged_by.conventions,
-        conditions.own_tokens,
-        conditions.level,
-        nothing,
-        nothing,
-        nothing,
-        calls=0.0,
-        seconds=0.0,
-        cpu_seconds=0.0,
-    )
+    about = (name, DATA, identity, DATA, None, 1.0, "none, real data", "none")
+    asked = _without_result(*about, *tokens.shape, judged_by=judged_by, conditions=conditions)
     return kept.once(asked, lambda: _judged(asked, tokens, texts, judged_by, conditions))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +17,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from unmask.models.files import sync
-
-if sys.platform != "win32":
-    import fcntl
+from unmask.models.files import exclusive, sync
 
 Key = tuple[int, int]  # round, batch
 Result = dict[str, list[float]]  # "nats" of each row, and more
@@ -56,12 +52,7 @@ def opened(path: Path | None, identity: dict[str, Any]) -> Iterator[Partial]:
         yield Partial(None, {})
         return
     new = not path.exists()
-    with path.open("a+b") as file:
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"{path}: another evaluation is writing there") from None
+    with exclusive(path, f"{path}: another evaluation is writing there"), path.open("a+b") as file:
         file.seek(0)
         done, sound = _read(path, file, identity)
         file.truncate(sound)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from unmask.evaluate import picture
-from unmask.evaluate.likelihood.tokenfiles import Evaluation
+from unmask.evaluate.likelihood.evaluation import Evaluation
 
 
 def draw(made: Evaluation, path: Path) -> None:

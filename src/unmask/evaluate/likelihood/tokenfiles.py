@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood import partial as partials
+from unmask.evaluate.likelihood.evaluation import BINS, Evaluation, Profile, by_position, in_parts, means
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
 from unmask.likelihood import By, Passes, default_batch, per_position
 from unmask.models.ngram import kneser_ney
@@ -25,70 +25,10 @@ from unmask.protocol import for_bound, is_left_to_right
 from unmask.schedule import Schedule
 from unmask.text.model import Model
 
-BINS = 32  # of the profile, at most, of
 ROWS_OF_A_BIN = 32  # at least
 
 # Called as progress(done, total, nats per token so far): done and total are rows, that is, sequences times passes.
 Progress = Callable[[int, int, float], object]
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Where in the sequence or in the process the nats are: the mean over equal parts of 0..1 is the nats per token."""
-
-    over: str  # what 0..1 stands for
-    nats: list[float]  # per token
-    errors: list[float]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What was found for a model and a token file, and how."""
-
-    bound: Bound
-    how: str  # "bound by count (Eq. 7)", ..., "exact, left to right"
-    passes: int  # over each sequence, in all
-    indices: Tensor  # int64 [B], which sequences of the file
-    profile: Profile | None
-    about: dict[str, Any]  # model, data, seed, ...
-    truth: Tensor | None = None  # float64 [B]: -log p by the law that the data were drawn from, where it is known
-
-    @property
-    def entropy(self) -> tuple[float, float] | None:
-        """Nats per token of the truth on these sequences, and its error over them: the entropy of the data."""
-        return None if self.truth is None else _mean_and_error(self.truth / self.bound.tokens)
-
-    @property
-    def distance(self) -> tuple[float, float] | None:
-        """The Kullback-Leibler distance from the truth in nats per token, or a bound on it; the error is paired."""
-        return None if self.truth is None else _mean_and_error((self.bound.nats - self.truth) / self.bound.tokens)
-
-    def to_dict(self, *, sequences: bool = True) -> dict[str, Any]:
-        """For JSON; what is infinite or unknown is None."""
-        names = ("value", "error_of_estimate", "error_over_sequences")
-        units = {
-            unit.replace(" ", "_"): dict(zip(names, map(_finite, values), strict=True))
-            for unit, values in self.bound.units().items()
-        }
-        made = {
-            **self.about,
-            "how": self.how,
-            "exact": self.bound.exact,
-            "passes": self.passes,
-            "sequences": self.bound.sequences,
-            "tokens": int(self.bound.tokens.sum()),
-            **units,
-        }
-        for name, pair in (("truth", self.entropy), ("distance_from_truth", self.distance)):
-            if pair is not None:
-                made[f"{name}_nats_per_token"] = {"value": _finite(pair[0]), "error_over_sequences": _finite(pair[1])}
-        if self.profile is not None:
-            values = [[_finite(value) for value in part] for part in (self.profile.nats, self.profile.errors)]
-            made["profile"] = {"over": self.profile.over, "nats_per_token": values[0], "errors": values[1]}
-        if sequences:
-            nats, errors = (list(map(_finite, values.tolist())) for values in (self.bound.nats, self.bound.errors))
-            made["per_sequence"] = {"index": self.indices.tolist(), "nats": nats, "errors": errors}
-        return made
 
 
 def evaluate(
@@ -136,7 +76,7 @@ def evaluate_ngram(order: int, train: TokenFile, tokens: TokenFile, *, sequences
     model = kneser_ney(train.sequences(range(len(train))).numpy(), order, train.vocab_size)
     nats = -torch.from_numpy(model.log_prob(tokens.sequences(indices).numpy()))
     how = f"exact, modified Kneser-Ney {order}-gram fitted on {model.tokens:,} tokens"
-    profile = _by_position(_in_parts(nats), tokens.length)
+    profile = by_position(in_parts(nats), tokens.length)
     about, truth = _about(f"ngram:{order}", tokens), tokens.truth(indices)
     return Evaluation(tokens.bound(nats.sum(1)), how, 1, indices, profile, about, truth)
 
@@ -149,10 +89,6 @@ def evaluate_truth(tokens: TokenFile, *, sequences: int | None = None) -> Evalua
         raise ValueError(f"{tokens.path} has no truth: only data that were drawn from a known law do, such as stories")
     how = "exact, the law that the data were drawn from"
     return Evaluation(tokens.bound(truth), how, 1, indices, None, _about("truth", tokens), truth)
-
-
-def _mean_and_error(values: Tensor) -> tuple[float, float]:
-    return float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.inf
 
 
 _Piece = tuple[Tensor, Tensor, Tensor]  # a batch: x0 [b, L], the sequences' indices [b], and which passes [b]
@@ -188,7 +124,7 @@ class _Estimate:
         with inference(self.network):
             if self.exact:
                 nats = per_position(self.network, x0, index)
-                return {"nats": nats.sum(1).tolist(), "parts": _in_parts(nats).flatten().tolist()}
+                return {"nats": nats.sum(1).tolist(), "parts": in_parts(nats).flatten().tolist()}
             nats, at = self.how.estimates(self.network, x0, index, k, schedule=self.schedule)
             return {"nats": nats.tolist(), "at": at.tolist()}
 
@@ -199,7 +135,7 @@ class _Work:
     def __init__(self, model: Model, tokens: TokenFile, how: Passes, sequences: int | None, batch: int | None) -> None:
         if batch is not None and batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
-        if tokens.tokenizer.hash != getattr(model.tokenizer, "hash", None):
+        if tokens.tokenizer.hash != model.tokenizer.hash:
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
         self.model, self.tokens, self.how = model, tokens, how
         self.network = for_bound(model.denoiser)
@@ -262,14 +198,14 @@ class _Work:
     def _profile(self, done: Done, rounds: int, nats: Tensor) -> Profile | None:
         if self.exact:
             flat = [value for b in range(len(done)) for value in done[0, b]["parts"]]
-            return _by_position(torch.tensor(flat, dtype=torch.float64).view(len(nats), -1), self.tokens.length)
+            return by_position(torch.tensor(flat, dtype=torch.float64).view(len(nats), -1), self.tokens.length)
         if self.how.by == "order":
             return None
         at, values = self._together(done, rounds, "at").flatten(), nats.flatten() / self.tokens.length
         bins = max(1, min(self.bins, len(values) // ROWS_OF_A_BIN))
         part = (at * bins).long().clamp(max=bins - 1)
         over = "part of the tokens that is masked" if self.how.by == "count" else "time"
-        return Profile(over, *_means([values[part == i] for i in range(bins)]))
+        return Profile(over, *means([values[part == i] for i in range(bins)]))
 
     def _together(self, done: Done, rounds: int, name: str) -> Tensor:
         """[sequences, passes] from the batches of all rounds."""
@@ -310,28 +246,3 @@ def _about(model: str, tokens: TokenFile) -> dict[str, Any]:
         "length": tokens.length,
         "of_sequences": len(tokens),
     }
-
-
-def _parts(length: int) -> Tensor:
-    """Which of at most BINS equal parts each position is in."""
-    return torch.arange(length) * min(length, BINS) // length
-
-
-def _in_parts(nats: Tensor) -> Tensor:
-    """The sums over each part of the positions, from [B, L]."""
-    sums = torch.zeros(len(nats), min(nats.shape[1], BINS), dtype=torch.float64)
-    return sums.index_add(1, _parts(nats.shape[1]), nats)
-
-
-def _by_position(sums: Tensor, length: int) -> Profile:
-    return Profile("position in the sequence", *_means(list((sums / torch.bincount(_parts(length))).T)))
-
-
-def _means(groups: list[Tensor]) -> tuple[list[float], list[float]]:
-    """Each group's mean, and its standard error."""
-    means = [float(some.mean()) if len(some) else math.nan for some in groups]
-    return means, [float(some.std()) / math.sqrt(len(some)) if len(some) > 1 else math.nan for some in groups]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

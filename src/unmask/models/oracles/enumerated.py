@@ -20,6 +20,7 @@ from unmask.models.oracles.tables import (
     allowed_ids,
     cdf,
     check_complete,
+    check_num,
     check_rows,
     check_tokens,
     distribution,
@@ -82,8 +83,7 @@ class EnumeratedOracle:
 
     def sample(self, num: int, *, generator: torch.Generator, length: int | None = None) -> Tensor:
         """`num` exact draws, int64 [num, L]."""
-        if length not in (None, self.length) or num < 0:
-            raise ValueError(f"num must be >= 0 and length {self.length} or None, got num={num}, length={length}")
+        check_num(num, length, self.length)
         flat = inverse_cdf(cdf(self.joint.view(1, -1)), torch.zeros(num, dtype=torch.int64), generator)
         return torch.stack(torch.unravel_index(flat, self.joint.shape), -1)
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 from unmask.models.oracles.tables import (
     cdf,
     check_complete,
+    check_num,
     check_rows,
     check_tokens,
     distribution,
@@ -63,8 +64,7 @@ class ListedOracle:
 
     def sample(self, num: int, *, generator: torch.Generator, length: int | None = None) -> Tensor:
         """`num` exact draws, int64 [num, L]."""
-        if length not in (None, self.length) or num < 0:
-            raise ValueError(f"num must be >= 0 and length {self.length} or None, got num={num}, length={length}")
+        check_num(num, length, self.length)
         drawn = inverse_cdf(cdf(self.probabilities.view(1, -1)), torch.zeros(num, dtype=torch.int64), generator)
         return self.sequences[drawn]
 

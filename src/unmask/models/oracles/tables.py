@@ -106,3 +106,9 @@ def inverse_cdf(cumulative: Tensor, which: Tensor, generator: torch.Generator) -
         if len(places):
             drawn[places] = torch.searchsorted(row, u[places], right=True)
     return drawn
+
+
+def check_num(num: int, length: int | None, own: int) -> None:
+    """Refuse to draw a negative number of sequences, or sequences of another length than a joint's own."""
+    if length not in (None, own) or num < 0:
+        raise ValueError(f"num must be >= 0 and length {own} or None, got num={num}, length={length}")
