@@ -45,6 +45,14 @@ def test_rows_have_the_law_of_the_teacher_begun_anew_after_each_end() -> None:
     assert stats.chisquare(counts, expected * num / expected.sum()).pvalue > 1e-6
 
 
+def test_the_law_of_any_row_is_that_of_the_plain_network() -> None:
+    law = log_law(5)
+    rows = torch.tensor([[2, *row] for row in law])
+    found = teacher().nats(rows)
+    torch.testing.assert_close(-found.sum(1), torch.tensor(list(law.values()), dtype=torch.float64), rtol=0, atol=1e-5)
+    assert teacher().nats(torch.tensor([[0, 1]]))[0, 0] == torch.inf, "no row begins so"
+
+
 def test_a_row_does_not_depend_on_its_company_nor_on_the_length() -> None:
     whole, _ = teacher().rows(3, "test", 0, 12, 9)
     parts = [teacher().rows(3, "test", first, 4, 9)[0] for first in (0, 4, 8)]

@@ -30,6 +30,8 @@ SHAPES = [
     {"layers": 1},
     {"attention": "visible", "convolution": 3},
     {"conditioning": "ratio", "convolution": 3},
+    {"norm": "rms", "mlp": "swiglu", "hidden": 24},
+    {"norm": "rms", "mlp": "swiglu", "adaln": False, "shifted": True, "convolution": 3},
 ]
 
 

@@ -20,7 +20,7 @@ from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
-from unmask.evaluate.judge.judge import Judgement, Samples, judge, load_judge
+from unmask.evaluate.judge.judge import TRUTH, Judge, Judgement, Samples, judge, load_judge
 from unmask.models.files import write_whole
 from unmask.text.tokenizer import Tokenizer
 
@@ -38,7 +38,8 @@ class JudgeOptions(OnDevice, OnCluster):
 
     samples: str
     judge: str = "smollm2"
-    """smollm2 or stories15m, fetched once; a left-to-right model of unmask by name or folder; a causal model of
+    """smollm2 or stories15m, fetched once; truth, the law of the corpus stories, for samples with its tokens; a
+    left-to-right model of unmask by name or folder; a causal model of
     transformers by folder, .gguf file or name on the hub (gpt2-large is the paper's); a llama2.c .bin file."""
     first: Literal["given", "judged"] | None = None
     """For a model of transformers: whether the first token is only given, as in the paper's code and by default, or
@@ -106,9 +107,15 @@ def _judged(chosen: JudgeOptions) -> Judgement:
     counted = chosen.molecules is not None and processes.main()
     measured = _molecules(samples, str(chosen.molecules)) if counted else {}
     known = load_judge(chosen.judge, device=device, batch=chosen.batch, window=chosen.window, first=chosen.first)
-    sent = replace(known, device=processes.worker_device(chosen.device))
+    sent: Judge = known
+    if isinstance(known, CausalJudge):
+        sent = replace(known, device=processes.worker_device(chosen.device))
     made = judge(samples, sent, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
+    if chosen.judge == TRUTH and chosen.data is not None:
+        measured |= _above(made, chosen.data)
     if references is not None:
+        if not isinstance(known, CausalJudge):
+            raise ValueError("--mauve needs a judge with features: not --judge truth")
         measured |= _mauve(samples, references, known, chosen)
     return replace(made, diversity=made.diversity | measured)
 
@@ -143,6 +150,20 @@ def _counts(data: str, samples: Samples) -> Tensor:
     for part in torch.split(torch.arange(len(file)), max(1, (1 << 22) // file.length)):
         counts += torch.bincount(file.sequences(part).flatten(), minlength=file.vocab_size)
     return counts
+
+
+def _above(made: Judgement, data: str) -> dict[str, float]:
+    """How surprised the law is by the samples, beside its own rows: 0 where these have its law."""
+    file = TokenFile.open(Path(data) / "valid.tokens" if Path(data).is_dir() else data)
+    truth = file.truth(torch.arange(len(file)))
+    if truth is None:
+        raise ValueError(f"--data {data}: it has no truth; data that were drawn from a known law have one")
+    own = truth / file.length
+    error = float(own.std()) / len(own) ** 0.5
+    return {
+        "nats per token above the data's own": float((made.nats / made.tokens).mean() - own.mean()),
+        f"the data's own, ± {error:.2g}": float(own.mean()),
+    }
 
 
 def _molecules(samples: Samples, training: str) -> dict[str, float]:

@@ -78,6 +78,25 @@ class Teacher:
                 seen(log_p, i)
         return tokens, nats
 
+    @property
+    def vocab_size(self) -> int:
+        return len(self.ids)
+
+    def nats(self, tokens: Tensor) -> Tensor:
+        """-log p of each token of rows [B, L], float64; infinite for a first token that does not begin a story."""
+        nats = torch.zeros(tokens.shape, dtype=torch.float64)
+        nats[:, :1] = torch.where(tokens[:, :1] == self.eos, 0.0, torch.inf)
+        network = CachedLlama(self.network, len(tokens), max(1, tokens.shape[1] - 1), start=llama2c.BOS, ids=self.ids)
+        for i in range(1, tokens.shape[1]):
+            log_p = network(self.ids[tokens[:, i - 1]]).double().log_softmax(-1)
+            nats[:, i] = -log_p.gather(1, tokens[:, i : i + 1]).squeeze(1)
+        return nats
+
+
+def law(cache: str | os.PathLike[str] | None = None) -> Teacher:
+    """The law that the corpus is drawn from."""
+    return Teacher(llama2c.stories15m(cache)[0], kept_ids())
+
 
 def kept_ids() -> Tensor:
     """The teacher's ids that the corpus is written with; ``recipes/stories_vocabulary.py`` chose them."""

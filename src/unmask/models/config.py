@@ -9,12 +9,23 @@ from typing import Any, Literal, get_args
 SIGMA_MAX = -math.log(1e-3)  # of the published log-linear noise
 Attention = Literal["bidirectional", "visible", "order", "block"]
 
-PRESETS: dict[str, dict[str, int]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "heads": 2, "width": 64},
     "mini": {"layers": 5, "heads": 6, "width": 192},
     "compact": {"layers": 8, "heads": 6, "width": 384},
     "small": {"layers": 12, "heads": 12, "width": 768},  # the paper's
     "medium": {"layers": 24, "heads": 16, "width": 1024},
+    # The blocks of the Llama that writes the corpus stories, to begin with its weights (recipes/stories_start.py).
+    "stories15m": {
+        "layers": 6,
+        "heads": 6,
+        "width": 288,
+        "hidden": 768,
+        "mlp": "swiglu",
+        "norm": "rms",
+        "adaln": False,
+        "shifted": True,
+    },
 }
 
 
@@ -30,6 +41,8 @@ class DDiTConfig:
     heads: int
     cond_dim: int = 128
     mlp_ratio: int = 4
+    hidden: int = 0  # the width inside an MLP; 0 for mlp_ratio * width
+    mlp: Literal["gelu", "swiglu"] = "gelu"
     dropout: float = 0.1
     conditioning: Literal["none", "time", "ratio"] = "none"  # "none" feeds sigma = 0
     time_embedding: Literal["sigma", "log-linear", "t"] = "sigma"  # which function of t is embedded: see sigma()
@@ -38,9 +51,11 @@ class DDiTConfig:
     convolution: int = 0  # taps of a depthwise convolution before each attention; 0 for none
     tie_embeddings: bool = False
     adaln: bool = True  # without it there is no conditioning and there are no gates
+    norm: Literal["layer", "rms"] = "layer"
     norm_bias: bool = False
     attention: Attention = "bidirectional"  # who sees whom: see anyorder.py
     block: int = 0  # positions of a block, for attention="block"
+    shifted: bool = False  # position i is predicted by output i - 1, as left to right, and position 0 by output 0
 
     def __post_init__(self) -> None:
         allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}
@@ -51,6 +66,8 @@ class DDiTConfig:
         for name in ("vocab_size", "length", "width", "layers", "heads", "cond_dim", "mlp_ratio"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.hidden < 0:
+            raise ValueError(f"hidden must be at least 1, or 0 for mlp_ratio * width, got {self.hidden}")
         if not 0 <= self.mask_id <= self.vocab_size:
             raise ValueError(f"mask_id must be in 0..vocab_size={self.vocab_size}, got {self.mask_id}")
         if self.width % (2 * self.heads):
@@ -59,6 +76,10 @@ class DDiTConfig:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.conditioning not in ("none", "time", "ratio"):
             raise ValueError(f"conditioning must be 'none', 'time' or 'ratio', got {self.conditioning!r}")
+        if self.mlp not in ("gelu", "swiglu"):
+            raise ValueError(f"mlp must be 'gelu' or 'swiglu', got {self.mlp!r}")
+        if self.norm not in ("layer", "rms"):
+            raise ValueError(f"norm must be 'layer' or 'rms', got {self.norm!r}")
         if self.time_embedding not in ("sigma", "log-linear", "t"):
             raise ValueError(f"time_embedding must be 'sigma', 'log-linear' or 't', got {self.time_embedding!r}")
         if not 0 < self.sigma_max < math.inf:
@@ -81,6 +102,11 @@ class DDiTConfig:
             )
         if self.block and self.length % self.block:
             raise ValueError(f"length must be a multiple of block={self.block}, got {self.length}")
+        if self.shifted and (self.attention not in ("bidirectional", "block") or self.self_conditioning):
+            raise ValueError(
+                f"shifted=True needs attention='bidirectional' or 'block' and no self_conditioning, got "
+                f"attention={self.attention!r}, self_conditioning={self.self_conditioning}"
+            )
         if self.attention != "bidirectional" and self.self_conditioning:
             raise ValueError(f"self_conditioning feeds back every position: attention={self.attention!r} has not all")
 

@@ -18,7 +18,7 @@ from unmask.models.fast.cached import AnyOrderCached
 from unmask.models.fast.in_turn import BlockCached
 from unmask.models.fast.packing import packed
 from unmask.models.fast.rows import AskedRows, constants_folded, own
-from unmask.models.layers import Transformer, all_positions, by_rows, check_tokens
+from unmask.models.layers import Transformer, all_positions, before, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
 
@@ -125,7 +125,19 @@ class DDiT(Transformer, Pretrained):
         else:
             entries = anyorder.noised_blocks(tokens, clean, taps, block)
         c = self.conditioning(tokens, time, lengths)
+        if self.config.shifted:
+            at = self._outputs(tokens, at, clean is not None)
         return self.through(self.embedded(entries.tokens, time, previous), entries, c, at)
+
+    def _outputs(self, tokens: Tensor, at: tuple[Tensor, ...] | None, noised: bool) -> tuple[Tensor, Tensor]:
+        """The entries that answer for the positions of a network whose outputs are shifted."""
+        every = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        batch, rows = by_rows(every) if at is None else at
+        if not noised:
+            return batch, before(rows)
+        # Before a block is the last entry of the clean block before it; the clean ones come behind all noised ones.
+        begins = (rows % self.config.block == 0) & (rows > 0)
+        return batch, torch.where(begins, tokens.shape[1] + rows - 1, before(rows))
 
     def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """The final states [B, R, width] of the rows, each as if masked and given the tokens before it in the order.

@@ -74,17 +74,37 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
     return torch.addcmul(x * angles[0], torch.cat((second, first), -1), angles[1])
 
 
-class LayerNorm(nn.Module):
-    """LayerNorm in float32, its weight and perhaps a bias, then adaLN's x (1 + scale) + shift."""
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm in float32, its weight and perhaps a bias, then adaLN's x (1 + scale) + shift."""
 
-    def __init__(self, width: int, bias: bool) -> None:
+    def __init__(self, config: DDiTConfig) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+        self.weight, self.kind = nn.Parameter(torch.ones(config.width)), config.norm
+        self.bias = nn.Parameter(torch.zeros(config.width)) if config.norm_bias else None
 
     def forward(self, x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-        x = functional.layer_norm(x.float(), self.weight.shape, self.weight, self.bias)
+        if self.kind == "layer":
+            x = functional.layer_norm(x.float(), self.weight.shape, self.weight, self.bias)
+        else:
+            x = functional.rms_norm(x.float(), self.weight.shape, self.weight, eps=1e-5)
+            x = x if self.bias is None else x + self.bias
         return x if shift is None or scale is None else torch.addcmul(shift, x, 1 + scale)
+
+
+class SwiGLU(nn.Module):
+    """silu(gate) * up, for the two halves of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        return functional.silu(gate) * up
+
+
+def mlp(config: DDiTConfig) -> nn.Sequential:
+    """The map up, the activation, and the map down."""
+    width, hidden = config.width, config.hidden or config.mlp_ratio * config.width
+    if config.mlp == "swiglu":
+        return nn.Sequential(nn.Linear(width, 2 * hidden), SwiGLU(), nn.Linear(hidden, width))
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width))
 
 
 class Convolution(nn.Module):
@@ -118,13 +138,13 @@ class Block(nn.Module):
 
     def __init__(self, config: DDiTConfig, cond_dim: int | None, causal: bool) -> None:
         super().__init__()
-        width, hidden = config.width, config.mlp_ratio * config.width
+        width = config.width
         self.heads, self.causal = config.heads, causal
-        self.norm1 = LayerNorm(width, config.norm_bias)
+        self.norm1 = Norm(config)
         self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
         self.attn_out = nn.Linear(width, width, bias=False)
-        self.norm2 = LayerNorm(width, config.norm_bias)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width))
+        self.norm2 = Norm(config)
+        self.mlp = mlp(config)
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
         self.convolution = Convolution(width, config.convolution, causal) if config.convolution else None
         self.dropout = nn.Dropout(config.dropout)
@@ -177,7 +197,7 @@ class OutputLayer(nn.Module):
 
     def __init__(self, config: DDiTConfig, cond_dim: int | None) -> None:
         super().__init__()
-        self.norm_final = LayerNorm(config.width, config.norm_bias)
+        self.norm_final = Norm(config)
         self.linear = zeros(nn.Linear(config.width, config.vocab_size))
         if config.tie_embeddings:
             self.linear.register_parameter("weight", None)
@@ -274,6 +294,11 @@ def of_sequences(vectors: Vectors | None, batch: Tensor) -> Vectors | None:
 def by_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows [B, R] of each sequence, as for indexing."""
     return torch.arange(len(rows), device=rows.device).unsqueeze(1), rows
+
+
+def before(rows: Tensor) -> Tensor:
+    """The outputs that answer for these rows in a network that is shifted."""
+    return (rows - 1).clamp(min=0)
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.data import stories
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
@@ -32,6 +33,7 @@ from unmask.evaluate.judge.samples import Samples
 __all__ = ["CausalJudge", "Judge", "Judgement", "OracleJudge", "Samples", "judge", "load_judge"]
 
 NAMES = ("smollm2", "stories15m")
+TRUTH = "truth"
 
 CORPUS = "corpus: exp(nats of all tokens / number of all tokens)"
 MEAN = "mean of the sequences' own perplexities"
@@ -196,10 +198,11 @@ def load_judge(
     batch: int = 1,
     window: int | None = None,
     first: Literal["given", "judged"] | None = None,
-) -> CausalJudge:
+) -> CausalJudge | OracleJudge:
     """A judge by name or path.
 
-    ``smollm2`` and ``stories15m``; a left-to-right model of this package by its name or folder; a causal model of
+    ``truth``, the law of the corpus stories, for samples with its tokens; ``smollm2`` and ``stories15m``; a
+    left-to-right model of this package by its name or folder; a causal model of
     transformers by its folder, its .gguf file or its name on the hub (gpt2-large is the paper's); a llama2.c .bin file.
     window: tokens read at a time. first: whether a model of transformers judges a text's first token, after its bos, or
     is only given it, which is the default and the paper's way; all others judge it, after their start token.
@@ -208,6 +211,12 @@ def load_judge(
     from unmask.text import find
 
     path, text = Path(name).expanduser(), str(name)
+    if not path.exists() and text == TRUTH:
+        if device != "cpu" or window is not None or first is not None:
+            raise ValueError(f"judge={TRUTH!r} reads whole sequences on the CPU: leave device, window and first out")
+        return OracleJudge(
+            stories.law(), TRUTH, "the law that the corpus stories is drawn from judges the samples' own tokens"
+        )
     if not path.exists() and text in NAMES:
         make: Callable[..., CausalJudge] = huggingface.smollm2 if text == "smollm2" else llama2c.stories15m
     elif path.is_file():

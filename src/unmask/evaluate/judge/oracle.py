@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.data.stories import Teacher
 from unmask.evaluate.judge.samples import Samples
 from unmask.models.oracles import baum_welch
 from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
@@ -15,7 +16,10 @@ from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
 
 @dataclass(frozen=True)
 class OracleJudge:
-    """An oracle's own -log p of token sequences: any with ``log_likelihood``, ``vocab_size`` and ``mask_id``."""
+    """An oracle's own -log p of token sequences: any with ``log_likelihood``, ``vocab_size`` and ``mask_id``.
+
+    Or the law that the corpus stories is drawn from.
+    """
 
     oracle: Any
     name: str = "oracle"
@@ -40,6 +44,8 @@ class OracleJudge:
             return [torch.zeros(0, dtype=torch.float64) for _ in tokens]
         if bool((tokens >= self.oracle.vocab_size).any()):
             raise ValueError(f"tokens must be below the oracle's V={self.oracle.vocab_size}, got {int(tokens.max())}")
+        if isinstance(self.oracle, Teacher):
+            return list(self.oracle.nats(tokens))
         if isinstance(self.oracle, HiddenMarkovOracle):
             return list(-_forward(self.oracle, tokens).log())
         return list(_chain_rule(self.oracle, tokens))

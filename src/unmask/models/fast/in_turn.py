@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.models.anyorder import neighbours
 from unmask.models.fast.cached import Cached, Feed
 from unmask.models.fast.packing import Ready
-from unmask.models.layers import Transformer, take
+from unmask.models.layers import Transformer, before, take
 
 if TYPE_CHECKING:
     from unmask.models.causal import Causal
@@ -95,6 +95,8 @@ class BlockCached(InTurn):
         if not tokens.numel() or not rows.numel():
             return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
         first = torch.where(tokens == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
+        if self.network.config.shifted:  # the first of a block is answered by the block before it, which is read again
+            rows, first = before(rows), before(first)
         return self.answer(self.ready, tokens, rows, first, self.here(tokens, seats))
 
 

@@ -72,10 +72,11 @@ def packed(network: Transformer) -> Ready:
     if sum(weight.numel() for weight in weights) < LEAST or not all(map(available, weights)):
         return Ready(network, network.logits)
     for parent, name, one in linears:
-        widens = isinstance(parent, nn.Sequential) and name == "0"  # an MLP's first map, which its GELU follows
-        setattr(parent, name, Packed(one.weight, one.bias, gelu=widens))
+        first = isinstance(parent, nn.Sequential) and name == "0"  # of an MLP's maps
+        setattr(parent, name, Packed(one.weight, one.bias, gelu=first and isinstance(parent[1], nn.GELU)))
     for block in made.blocks:
-        block.mlp[1] = nn.Identity()
+        if isinstance(block.mlp[1], nn.GELU):
+            block.mlp[1] = nn.Identity()
     head = Packed(*made.head())
     del made.output_layer.linear
     return Ready(made, head)

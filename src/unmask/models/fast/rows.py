@@ -20,10 +20,11 @@ from unmask.models.anyorder import Entries
 from unmask.models.layers import (
     Angles,
     Block,
-    LayerNorm,
+    Norm,
     Transformer,
     Vectors,
     all_positions,
+    before,
     check_tokens,
     modulation,
     of_sequences,
@@ -89,6 +90,7 @@ class AskedRows(nn.Module):
             entries = all_positions(tokens)
         else:
             entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, lengths=lengths)
+        rows = before(rows) if config.shifted else rows
         x, c = network.embedded(entries.tokens), network.conditioning(tokens, time, lengths)
         angles = network.rotary_emb(entries.positions)
         blocks = network.blocks[:-1]
@@ -134,9 +136,10 @@ def last_block(block: Block, x: Tensor, angles: Angles, c: Tensor | None, entrie
 class InPieces(nn.Module):
     """A block's MLP, some rows at a time, on a CPU in float32; inference alone."""
 
-    def __init__(self, up: nn.Module, _: nn.Module, down: nn.Module) -> None:
+    def __init__(self, up: nn.Module, activation: nn.Module, down: nn.Module) -> None:
         super().__init__()
         self.up, self.down = up, down
+        self.activation = gelu if isinstance(activation, nn.GELU) else activation
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling():
@@ -145,7 +148,7 @@ class InPieces(nn.Module):
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view_as(x)
 
     def _piece(self, x: Tensor) -> Tensor:
-        down: Tensor = self.down(gelu(self.up(x)))
+        down: Tensor = self.down(self.activation(self.up(x)))
         return down
 
 
@@ -231,7 +234,7 @@ def folded(network: T) -> T:
     return made
 
 
-def _fold(norm: LayerNorm, shift: Tensor, scale: Tensor) -> None:
+def _fold(norm: Norm, shift: Tensor, scale: Tensor) -> None:
     bias = torch.zeros_like(shift) if norm.bias is None else norm.bias
     norm.bias = nn.Parameter(torch.addcmul(shift, bias, 1 + scale), requires_grad=False)
     norm.weight.mul_(1 + scale)

@@ -92,6 +92,10 @@ def _expressible(config: DDiTConfig, found: Found) -> None:
         "self_conditioning": False,
         "convolution": 0,
         "mlp_ratio": 4,
+        "hidden": 0,
+        "mlp": "gelu",
+        "norm": "layer",
+        "shifted": False,
         "attention": "bidirectional",
     }
     odd = [f"{name}={getattr(config, name)}" for name, value in wanted.items() if getattr(config, name) != value]

@@ -1,0 +1,71 @@
+"""stories15m as the start of a masked network: its weights, in the blocks of a DDiT.
+
+    python -m recipes.stories_start runs/stories-start
+    unmask train --config recipes/stories.toml --init runs/stories-start --out runs/stories
+
+The network is the teacher's with the vocabulary of the corpus, a mask whose embedding is the mean of the others, and
+no causal mask. Its outputs stay shifted: output i - 1 says what is at i, which the teacher knows already.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unmask.data.stories import LENGTH, kept_ids
+from unmask.models import pretrained
+from unmask.models.config import DDiTConfig, preset
+from unmask.models.ddit import DDiT
+from unmask.models.layers import Rotary
+from unmask.models.llama import Llama
+from unmask.text import llama2c
+from unmask.text.folder import TOKENIZER
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    out = parser.parse_args().out
+    teacher, pieces = llama2c.stories15m()
+    ids = kept_ids()
+    network = DDiT.built(config := shape(len(ids)), weights(teacher, ids, config))
+    pretrained.save(out, network, card=pretrained.Card(data="TinyStories, by stories15m", license="MIT"))
+    llama2c.tokenizer(pieces, ids.tolist()).save(out / TOKENIZER)
+    print(f"{out}: {sum(parameter.numel() for parameter in network.parameters()) / 1e6:.2f} M parameters")
+
+
+def shape(vocab_size: int) -> DDiTConfig:
+    return preset("stories15m", vocab_size, LENGTH, tie_embeddings=True, dropout=0.0)
+
+
+def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor]:
+    """The teacher's tensors under the DDiT's names; what the teacher does not have does nothing yet."""
+    theirs, width = teacher.state_dict(), config.width
+    embedding = theirs["embed.weight"][ids]
+    made = {
+        "vocab_embed.embedding": torch.cat((embedding, embedding.mean(0, keepdim=True))),
+        "rotary_emb.inv_freq": Rotary(width // config.heads).inv_freq,
+        "output_layer.norm_final.weight": theirs["norm.weight"],
+        "output_layer.linear.bias": torch.zeros(len(ids)),
+    }
+    for i in range(config.layers):
+        block = {name.removeprefix(f"blocks.{i}."): w for name, w in theirs.items() if name.startswith(f"blocks.{i}.")}
+        ours = {
+            "norm1.weight": block["norm1.weight"],
+            "attn_qkv.weight": torch.cat([block[f"{name}.weight"] for name in "qkv"]),
+            "attn_out.weight": block["out.weight"],
+            "norm2.weight": block["norm2.weight"],
+            "mlp.0.weight": torch.cat((block["gate.weight"], block["up.weight"])),
+            "mlp.0.bias": torch.zeros(2 * config.hidden),
+            "mlp.2.weight": block["down.weight"],
+            "mlp.2.bias": torch.zeros(width),
+        }
+        made |= {f"blocks.{i}.{name}": tensor for name, tensor in ours.items()}
+    return made
+
+
+if __name__ == "__main__":
+    main()
