@@ -347,6 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--requests", type=int, default=3, help="of each client")
     options.add_argument("--soak", type=int, default=3600, help="requests of the soak")
     options.add_argument("--json", action="store_true", help="every number, in place of the tables")
+    options.add_argument("--models", nargs="+", default=BOX, help="of the box, for the part of lengths")
     options.add_argument("--only", choices=PARTS, action="append", help="a part of it; several if you like")
     chosen = options.parse_args(arguments)
     parts = chosen.only or PARTS
@@ -354,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, Any] = {"width": width, "layers": layers, "length": length, "threads": torch.get_num_threads()}
     said = []
     if "lengths" in parts:
-        names, tokens = (BOX[:1], 24) if chosen.quick else (BOX, 96)
+        names, tokens = (BOX[:1], 24) if chosen.quick else (chosen.models, 96)
         repeat = 1 if chosen.quick else 2
         print(f"lengths: {', '.join(names)}", file=sys.stderr)
         found["lengths"] = {name: lengths(name, tokens, repeat) for name in names}

@@ -20,9 +20,10 @@ from unmask.serve.engine.job import Change, Done
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 from unmask.serve.http.app import create_app
-from unmask.serve.http.openai import Completion, first_stop, held_back
+from unmask.serve.http.openai import Completion
 from unmask.serve.http.request import completion_works
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest
+from unmask.serve.http.settled import first_stop, held_back
 from unmask.serve.http.transcript import Transcript
 
 
@@ -109,6 +110,47 @@ class TestUnmask:
             whole = b"".join(b"\n" if t == tokenizer.eos_id else tokenizer.pieces([t])[0] for t in ids)
             assert "".join(pieces) == whole.decode(errors="replace")
             assert mine[-2][1]["entropy"] == pytest.approx(done["entropy"])
+
+
+STOPPED = {
+    "left-to-right": {"model": "twin", "prompt": "In the ", "length": 20},
+    "any order": {"length": 20, "number": 2},
+    "blanks": {"text": "In the ________________ God. And ____________ the earth."},
+    "a canvas": {"canvas": [5, 9, None, None, 31, None, None, None]},
+    "bytes": {"model": "bytes", "prompt": "é", "length": 16},
+    "tokens that are taken back": {"length": 12, "steps": 4, "predictor": "correct"},
+}
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_what_was_made_ends_before_the_first_stop_sequence(client, name):
+    """Whatever two characters follow each other in the text that was made are a stop sequence in turn."""
+    body = {**STOPPED[name], "seed": 3}
+    truth, tokenizer = library(body), MODELS[body.get("model", "tiny")].tokenizer
+    blanks = body.get("text", body.get("prompt", "")).split("_")
+    given = len(blanks[0]) if "canvas" not in body else len(tokenizer.decode([5, 9]))
+    whole = truth.text[0]
+    made = whole[given : len(whole) - len(blanks[-1] if "text" in body else "")]
+    for at in range(0, len(made) - 1, 5):
+        stop = made[at : at + 2]
+        end = given + made.index(stop)
+        plain = client.post("/v1/unmask", json={**body, "stop": ["never there", stop]}).json()["choices"][0]
+        assert (plain["text"], plain["finish_reason"]) == (whole[:end], "stop")
+        shown = truth.tokens[0].tolist()
+        assert plain["tokens"] == shown[: len(plain["tokens"])] and plain["nfe"] <= int(truth.nfe[0])
+        told = events(client.post("/v1/unmask", json={**body, "stop": stop, "stream": True}).text)
+        mine = [(name, data) for name, data in told if data.get("index") == 0]
+        assert mine[-1][0] == "done" and mine[-1][1]["text"] == whole[:end] and told[-1] == ("end", {})
+        assert [name for name, _ in mine].count("step") == plain["nfe"] == mine[-1][1]["nfe"]
+    unstopped = client.post("/v1/unmask", json={**body, "stop": "never there"}).json()["choices"]
+    assert [(one["text"], one["finish_reason"]) for one in unstopped] == [(text, "length") for text in truth.text]
+
+
+def test_a_stop_sequence_saves_the_calls_that_are_left(client):
+    body = {"model": "twin", "prompt": "In ", "length": 20, "seed": 3}
+    text = library(body).text[0]
+    stopped = client.post("/v1/unmask", json={**body, "stop": text[3:5]}).json()["choices"][0]
+    assert stopped["nfe"] < int(library(body).nfe[0]) and len(stopped["tokens"]) < 20
 
 
 def pieces_of(data):
@@ -200,7 +242,7 @@ class TestCompletions:
         body = CompletionRequest(model="m", max_tokens=4, seed=0)
         (prompted,) = completion_works({"m": Served(molecules)}, body, LIMITS)
         one, eos = Completion(prompted, 0), molecules.tokenizer.eos_id
-        one.done(Done(0, [1, 2, eos, eos], 4, 4, 4, 0.0))
+        one.done(Done(index=0, nfe=4, ncs=4, calls=4, seconds=0.0, tokens=[1, 2, eos, eos]))
         assert one.finish_reason == "stop" and one.text == molecules.tokenizer.decode([1, 2])
 
     def test_the_package_raises_its_own_errors(self, gpt):

@@ -36,7 +36,14 @@ class Blanks:
     @property
     def begins(self) -> bool:
         """Whether the text begins with a hole."""
-        return not self.visible[0] and self.holes[0][0] not in self.spaced
+        return not self.visible[0] and bool(self.holes) and self.holes[0][0] not in self.spaced
+
+    def up_to(self, end: int) -> Blanks:
+        """The beginning of it with so many ids, and the text that lies between these."""
+        holes = tuple((start, min(stop, end)) for start, stop in self.holes if start < end)
+        after = self.holes[len(holes)][0] if len(holes) < len(self.holes) else len(self.ids)
+        visible = (*self.visible[: len(holes)], self.visible[len(holes)] if after <= end else "")
+        return Blanks(self.ids[:end], visible, holes, tuple(i for i in self.spaced if i < end))
 
     def filled(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str], *, apart: bool = False) -> str:
         """The text with the holes as in ids, and the rest letter for letter; ``apart`` keeps numbers apart."""

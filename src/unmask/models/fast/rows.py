@@ -54,9 +54,13 @@ class AskedRows(nn.Module):
         self.first: FirstProjections | None = FirstProjections() if keeps else None
         for block in self.network.blocks:
             block.add_module("mlp", InPieces(*block.mlp))
+        self.eval()  # it is for sampling alone, and its network is a copy
 
     def for_sampling(self) -> AskedRows:
-        return self
+        """The same network with projections of its own: runs that take turns would undo each other's."""
+        made = copy.copy(self)
+        made.first = None if self.first is None else FirstProjections()
+        return made
 
     def forward(
         self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, lengths: Tensor | None = None

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from unmask.network import answer, inference
 from unmask.plan import resized
-from unmask.protocol import Caches, bytes_of
+from unmask.protocol import Caches, bytes_of, for_sampling
 from unmask.sampler import Ask, PlanState, Step, apply
 from unmask.samplers.ahead import Ahead
 from unmask.serve.engine.job import Change, SequenceRun
@@ -90,7 +90,7 @@ class Batch:
     """Sequences that join and leave between any two passes. Row i of a pass has seat i of a network's cache."""
 
     def __init__(self, served: Served, limits: Limits) -> None:
-        self.network, self.limits = served.network_of_a_batch(), limits
+        self.network, self.limits = for_sampling(served.network), limits
         self.cache: Caches | None = self.network if isinstance(self.network, Caches) else None
         self.seats: list[SequenceRun] = []
         self.states: list[SharedState] = []

@@ -279,23 +279,23 @@ class Engine:
         one.first = one.first or now
         if outcome.change is not None and one.job.watched and one.wanted:
             planned = max(one.calls, one.made)
-            self._tell(one.job, Filled(one.index, one.made, planned, outcome.change, now - one.started))
+            self._tell(one.job, Filled(**one.progress(now), planned=planned, change=outcome.change))
         if outcome.tokens is not None:
             self._finish(one, outcome.tokens)
 
     def _finish(self, one: SequenceRun, tokens: list[int]) -> None:
-        seconds = clock.perf_counter() - one.started
+        now = clock.perf_counter()
         if one.job.counted:
             self.counts.sequences += 1
             self.counts.tokens += one.ncs
-            self.finished(one, seconds)
+            self.finished(one, now - one.started)
         with self._changed:  # a request is cancelled or done, never counted as both
             wanted = one.wanted
             one.job.unfinished.discard(one.index)
             if not one.job.unfinished:
                 self._jobs.discard(one.job)
         if wanted:
-            self._tell(one.job, Done(one.index, tokens, one.made, one.ncs, one.job.calls, seconds))
+            self._tell(one.job, Done(**one.progress(now), tokens=tokens))
 
     def _fail(self, job: Job, error: Exception) -> None:
         with self._changed:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch.nn import functional
 
@@ -56,27 +57,30 @@ class Change:
     likeliest: list[list[tuple[int, float]]] | None = None  # ids and log-probabilities of each position, if asked for
 
 
-@dataclass(frozen=True)
-class Filled:
-    """One network call for one sequence."""
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a sequence is."""
 
     index: int
-    call: int
-    planned: int
-    change: Change
-    seconds: float  # since it got its place
-
-
-@dataclass(frozen=True)
-class Done:
-    """A finished sequence."""
-
-    index: int
-    tokens: list[int]
     nfe: int
     ncs: int
     calls: int  # network calls of its request so far
-    seconds: float
+    seconds: float  # since it got its place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled(Progress):
+    """One network call for one sequence."""
+
+    planned: int
+    change: Change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done(Progress):
+    """A finished sequence."""
+
+    tokens: list[int]
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,11 @@ class SequenceRun:
     ncs: int = 0
     started: float = 0.0  # the clock when it got its place
     first: float = 0.0  # and after its first call
+
+    def progress(self, now: float) -> dict[str, Any]:
+        """The fields of Progress."""
+        seconds = now - self.started
+        return {"index": self.index, "nfe": self.made, "ncs": self.ncs, "calls": self.job.calls, "seconds": seconds}
 
     @property
     def length(self) -> int:

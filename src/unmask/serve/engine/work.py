@@ -40,11 +40,8 @@ class Served:
 
     @cached_property
     def network(self) -> Any:
-        """What is called for it; one that keeps a cache makes a new one for each batch."""
+        """What is called for it; each batch has its own, made of this, with nothing remembered."""
         return for_sampling(self.model.denoiser)
-
-    def network_of_a_batch(self) -> Any:
-        return for_sampling(self.network) if isinstance(self.network, Caches) else self.network
 
     def class_of(self, length: int) -> int:
         """Sequences whose lengths are of one class may share calls."""

@@ -30,6 +30,7 @@ from unmask.serve.http.openai import Choices, Shape
 from unmask.serve.http.page import add_page
 from unmask.serve.http.request import ApiError, completion_works, find, recorded, unmask_work
 from unmask.serve.http.schemas import RESPONSES, ChatRequest, CompletionRequest, UnmaskRequest, error_body
+from unmask.serve.http.settled import stops_of
 
 T = TypeVar("T")
 GONE = 499  # nobody reads it
@@ -121,15 +122,16 @@ class Service:
     async def unmask(self, body: UnmaskRequest, request: Request) -> Response:
         """Fill a canvas: a plain answer or a stream."""
         started = clock.perf_counter()
-        watched = body.stream or body.trace
+        stops = stops_of(body.stop)
+        watched = bool(body.stream or body.trace or stops)
         exchange = await self.begin(
             lambda: [unmask_work(self.models, body, self.limits)], watched=watched, client=request.scope[CLIENT]
         )
         (work,) = exchange.works
         about = {"id": f"unmask-{uuid.uuid4().hex}", "model": work.model.name}
         if body.stream:
-            return self.stream(exchange, transcript.streamed(exchange, about))
-        made = await self.answer(exchange, request, transcript.collected(exchange, body.trace))
+            return self.stream(exchange, transcript.streamed(exchange, stops, about))
+        made = await self.answer(exchange, request, transcript.collected(exchange, stops, body.trace))
         if made is None:
             return Response(status_code=GONE)
         cost = {"calls": max(one.pop("calls") for one in made), "seconds": clock.perf_counter() - started}
@@ -157,7 +159,7 @@ class Service:
     async def _chosen(
         self, body: CompletionRequest, request: Request, name: str, kind: str, shapes: tuple[Shape, Shape]
     ) -> Response:
-        stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+        stops = stops_of(body.stop)
         found: list[Choices] = []
 
         def make() -> list[Work]:

@@ -16,27 +16,10 @@ from unmask.serve.engine.job import Change, Done, Filled, Refused
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, error_of, sse
 from unmask.serve.http.request import ApiError, Prompted
-from unmask.text.blanks import Blanks
+from unmask.serve.http.settled import Settled, first_stop, held_back
 from unmask.text.model import Model
 
 LEAST = -9999.0  # the logarithm of a probability of zero: JSON has no infinity
-
-
-def first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the stop sequence begins that is complete first."""
-    found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
-    return min(found)[1] if found else None
-
-
-def held_back(text: str, stops: Sequence[str]) -> int:
-    """How many characters at the end may be the beginning of a stop sequence."""
-    longest = 0
-    for stop in stops:
-        for size in range(min(len(stop) - 1, len(text)), longest, -1):
-            if text.endswith(stop[:size]):
-                longest = size
-                break
-    return longest
 
 
 Scores = tuple[int, float, tuple[tuple[int, float], ...]]
@@ -48,17 +31,12 @@ class Completion:
 
     def __init__(self, prompted: Prompted, index: int, stops: Sequence[str] = (), logprobs: int | None = None) -> None:
         self.prompted, self.index, self.logprobs = prompted, index, logprobs
-        self.stops = [stop for stop in stops if stop]
-        self.work, self.model = prompted.work, prompted.served.model
-        self.prompt, self.suffix = prompted.prompt, prompted.suffix
+        self.work, self.model, self.prompt = prompted.work, prompted.served.model, prompted.prompt
         self.text, self.finish_reason, self.completion_tokens = "", "", 0
         self.ended: Filled | Done | None = None  # the event that finished it
-        canvas = self.work.canvas if self.work is not None else ()
-        mask_id = self.model.denoiser.mask_id
-        self._ids: list[int | None] = [None if i == mask_id else i for i in canvas]
-        holes = [i for i, token in enumerate(self._ids) if token is None]
-        self._first, self._end = (holes[0], holes[-1] + 1) if holes else (len(self._ids), len(self._ids))
-        self._settled, self._sent, self._told = self._first, 0, self._first
+        self._sequence = None if self.work is None else Settled(self.work, stops)
+        self._first = 0 if self._sequence is None else self._sequence.first
+        self._sent, self._told = 0, self._first
         self._scores: dict[int, Scores] = {}  # by position
         self._given: dict[int, Scores] = {}  # of the prompt
         if self.work is None:
@@ -67,7 +45,7 @@ class Completion:
     @property
     def prompt_tokens(self) -> int:
         if self.work is not None:
-            return len(self._ids) - self.work.holes
+            return len(self.work.canvas) - self.work.holes
         return len(self.prompted.score.canvas) if self.prompted.score is not None else 0
 
     @property
@@ -83,7 +61,8 @@ class Completion:
         """OpenAI's logprobs of the tokens that have been settled since the last time, with ``echo`` of the prompt's."""
         if self.logprobs is None:
             return None
-        end = self._first + self.completion_tokens if self.finished else self._settled
+        settled = 0 if self._sequence is None else self._sequence.settled
+        end = self._first + self.completion_tokens if self.finished else settled
         positions, self._told = range(self._told, end), max(end, self._told)
         found = [self._given[i] for i in sorted(self._given)] if echo else []
         found += [self._scores[i] for i in positions if i in self._scores]
@@ -97,83 +76,51 @@ class Completion:
     def finished(self) -> bool:
         return bool(self.finish_reason)
 
-    def fill(self, change: Change) -> None:
-        """A step of the sequence; it may complete a stop sequence, which ends the choice."""
-        for position in change.hidden or ():
-            self._ids[position] = None
-        for position, token in zip(change.positions, change.tokens, strict=True):
-            self._ids[position] = token
+    def fill(self, change: Change) -> str:
+        """A step, and what it has settled of the text; it may complete a stop sequence, which ends the choice."""
         if self.logprobs is not None:
             self._scores |= scores(change)
-
-    def news(self) -> str:
-        """What has been settled since the last time."""
-        if self.work is None or not self.work.settles:
+        sequence = self._sequence
+        assert sequence is not None
+        sequence.fill(change)
+        if self.finished or not sequence.grown():
             return ""
-        settled = self._settled
-        while settled < self._end and self._ids[settled] is not None:
-            settled += 1
-        if self.finished or settled == self._settled:
-            return ""
-        self._settled = settled
-        text = self._up_to(settled)
-        stop = first_stop(text, self.stops)
+        text, stop = sequence.text_to(sequence.settled)[sequence.given :], sequence.stop(sequence.settled)
         if stop is not None:
-            return self._finish(text[:stop], "stop", self._tokens_to_stop(settled))
+            return self._stopped(text[: stop - sequence.given], sequence.settled)
         text = text.rstrip("\ufffd \t\n\r\x0b\x0c")
-        text = text[: len(text) - held_back(text, self.stops)]
+        text = text[: len(text) - held_back(text, sequence.stops)]
         new, self._sent = text[self._sent :], max(self._sent, len(text))
         return new
 
     def done(self, done: Done) -> str:
         """The sequence is complete: the rest of the text."""
-        if self.finished:
+        sequence = self._sequence
+        if self.finished or sequence is None:
             return ""
-        self._ids = list(done.tokens)
-        text = self._whole(done.tokens)
-        stop = first_stop(text, self.stops)
+        sequence.ids = list(done.tokens)
+        text, ids = self._whole(done.tokens), done.tokens[sequence.first : sequence.end]
+        stop = first_stop(text, sequence.stops)
         if stop is not None:
-            return self._finish(text[:stop], "stop", self._tokens_to_stop(self._end))
-        eos, ids = self.model.tokenizer.eos_id, done.tokens[self._first : self._end]
+            return self._stopped(text[:stop], sequence.end)
+        eos = self.model.tokenizer.eos_id
         ended = self.model.layout == "rows" and eos is not None and eos in ids
         return self._finish(text, "stop" if ended else "length", len(ids))
+
+    def _stopped(self, text: str, end: int) -> str:
+        assert self._sequence is not None
+        return self._finish(text, "stop", self._sequence.tokens_to_stop(end) - self._first)
 
     def _finish(self, text: str, reason: str, tokens: int) -> str:
         self.text, self.finish_reason, self.completion_tokens = text, reason, tokens
         return text[self._sent :]
 
     def _whole(self, tokens: Sequence[int]) -> str:
-        if isinstance(self.prompt, list):
-            return self.model.written(tokens[self._first : self._end])
-        text = self.model.texts([tokens], self._blanks)[0]
-        return text[len(self.prompt) : len(text) - len(self.suffix)]
-
-    @property
-    def _blanks(self) -> Blanks | None:
-        return None if self.work is None else self.work.blanks
-
-    def _up_to(self, end: int) -> str:
-        """The text of the first tokens of the completion: a beginning of the whole, but for its last character."""
-        model, blanks = self.model, self._blanks
-        if model.tokenizer.kind in ("selfies", "levels"):
-            return ""  # molecules are translated, and images laid out, as a whole
-        written = model.written([token for token in self._ids[self._first : end] if token is not None])
-        if isinstance(self.prompt, list):
-            return written
-        if model.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
-            written = written.removeprefix(" ")
-        return ((blanks.visible[0] if blanks else "") + written)[len(self.prompt) :]
-
-    def _tokens_to_stop(self, end: int) -> int:
-        """The fewest tokens whose text has the stop sequence."""
-        low, high = self._first, end
-        while low < high:
-            middle = (low + high) // 2
-            if first_stop(self._up_to(middle), self.stops) is None:
-                low = middle + 1
-            else:
-                high = middle
-        return low - self._first
+        assert self._sequence is not None
+        if isinstance(self.prompt, list) and self.prompt:
+            return self.model.written(tokens[self._first : self._sequence.end])
+        text = self.model.texts([tokens], self._sequence.blanks)[0]
+        return text[len(self.prompt) : len(text) - len(self.prompted.suffix)]
 
 
 class Choices:
@@ -209,8 +156,7 @@ class Choices:
         if isinstance(event, Done):
             text = one.done(event)
         else:
-            one.fill(event.change)
-            text = one.news()
+            text = one.fill(event.change)
             if one.finished:
                 exchange.end(number, event.index)
         if one.finished:

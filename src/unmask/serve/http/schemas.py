@@ -124,6 +124,7 @@ class UnmaskRequest(SamplingRequest):
     canvas: list[TokenId | None] | None = Field(None, min_length=1, description="Token ids, null in the holes.")
     number: int = Field(1, ge=1, description="How many sequences.")
     seed: int | None = Field(None, ge=0, le=MOST_SEED, description="Sequence i of a seed is always the same.")
+    stop: Stop = Field(None, description="What was made ends before the first of these texts.")
     stream: bool = Field(False, description="Server-sent events: plan, step, done, error, end.")
     trace: bool = Field(False, description="In a plain answer, every network call of each sequence.")
 

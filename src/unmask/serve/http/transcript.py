@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
@@ -15,44 +15,56 @@ from unmask.serve.engine.job import Change, Done, Filled, Forecast, Refused
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, error_of, sse
 from unmask.serve.http.request import ApiError
+from unmask.serve.http.settled import Settled
 from unmask.serve.http.structure import structure
 
 
-async def collected(exchange: Exchange, trace: bool) -> list[dict[str, Any]]:
+async def collected(exchange: Exchange, stops: Sequence[str], trace: bool) -> list[dict[str, Any]]:
     """The choices of a plain answer, each with its calls."""
-    transcripts = [Transcript(work) for work in exchange.works for _ in range(work.number)]
-    traces: list[list[dict[str, Any]]] = [[] for _ in transcripts]
+    traces: dict[int, list[dict[str, Any]]] = defaultdict(list)
     made: dict[int, dict[str, Any]] = {}
-    async for _, event in exchange.events():
-        if isinstance(event, Filled):
-            traces[event.index].append(transcripts[event.index].step_event(event))
+    async for name, event in told(exchange, stops):
+        if name == "step":
+            traces[event["index"]].append(event)
         else:
-            made[event.index] = transcripts[event.index].done_event(event)
-            del made[event.index]["seconds"]
-    return [made[i] | ({"trace": traces[i]} if trace else {}) for i in range(len(transcripts))]
+            made[event["index"]] = event
+            del event["seconds"]
+    return [made[i] | ({"trace": traces[i]} if trace else {}) for i in sorted(made)]
 
 
-async def streamed(exchange: Exchange, about: dict[str, Any]) -> AsyncIterator[str]:
+async def streamed(exchange: Exchange, stops: Sequence[str], about: dict[str, Any]) -> AsyncIterator[str]:
     """The events of a stream."""
-    transcripts = [Transcript(work) for work in exchange.works for _ in range(work.number)]
     for forecast in exchange.forecasts:
-        yield sse(transcripts[forecast.index].plan_event(forecast, **about), "plan")
+        yield sse(Transcript(exchange.works[0]).plan_event(forecast, **about), "plan")
     try:
-        async for _, event in exchange.events():
-            transcript = transcripts[event.index]
-            if isinstance(event, Filled):
-                yield sse(transcript.step_event(event), "step")
-            else:
-                yield sse(transcript.done_event(event), "done")
+        async for name, event in told(exchange, stops):
+            yield sse(event, name)
     except (ApiError, Refused) as error:
         yield sse(error_of(error), "error")
     yield sse({}, "end")
 
 
+async def told(exchange: Exchange, stops: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Each step of each sequence, and its end; one that stops gives its place away."""
+    (work,) = exchange.works
+    transcripts = [Transcript(work, stops) for _ in range(work.number)]
+    async for number, event in exchange.events():
+        transcript = transcripts[event.index]
+        if transcript.stop is not None:  # what was under way when it stopped
+            continue
+        if isinstance(event, Done):
+            yield "done", transcript.done_event(event)
+            continue
+        yield "step", transcript.step_event(event)
+        if transcript.stop is not None:
+            exchange.end(number, event.index)
+            yield "done", transcript.stopped_event(event)
+
+
 class Transcript:
     """One sequence as it is filled. ``ids`` and ``pieces`` have None in the holes."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, stops: Sequence[str] = ()) -> None:
         self.model, self.blanks, self.display = work.model, work.blanks, work.served.display
         self.mask_id = work.model.denoiser.mask_id
         self.ids: list[int | None] = [None if i == self.mask_id else i for i in work.canvas]
@@ -60,6 +72,8 @@ class Transcript:
         self.pieces: list[str | None] = [None] * len(self.ids)
         self._show(range(len(self.ids)))
         self._count = Counter(i for i in self.ids if i is not None)
+        self._sequence = Settled(work, stops, begin=0) if stops else None
+        self.stop: int | None = None  # where in the text a stop sequence begins
 
     def apply(self, change: Change) -> list[tuple[int, str | None]]:
         """Write a change into the sequence; the positions whose pieces it changed, though it did not fill them."""
@@ -97,6 +111,9 @@ class Transcript:
 
     def step_event(self, filled: Filled) -> dict[str, Any]:
         change, revised = filled.change, self.apply(filled.change)
+        if self._sequence is not None:
+            self._sequence.fill(change)
+            self.stop = self._sequence.stop(self._sequence.settled) if self._sequence.grown() else None
         ahead: dict[str, Any] = {}
         if change.guessed is not None:
             guessed = [(p, token, self._piece(token)[0].decode(errors="ignore")) for p, token in change.guessed]
@@ -104,7 +121,7 @@ class Transcript:
         drawn = {"molecule": self._structure()} if self.display == "molecule" else {}
         return {
             "index": filled.index,
-            "call": filled.call,
+            "call": filled.nfe,
             "planned": filled.planned,
             "positions": change.positions,
             "tokens": change.tokens,
@@ -120,16 +137,35 @@ class Transcript:
         }
 
     def done_event(self, done: Done) -> dict[str, Any]:
-        self._count = Counter(done.tokens)
+        """The whole sequence; with a stop sequence in it, what comes before that."""
+        text, tokens = self.model.texts([done.tokens], self.blanks)[0], done.tokens
+        if self._sequence is not None:
+            self._sequence.ids = list(tokens)
+            self.stop = self._sequence.stop_of(text)
+            if self.stop is not None:
+                tokens = tokens[: self._sequence.tokens_to_stop(self._sequence.end)]
+        return self._ended(done, text[: self.stop], tokens)
+
+    def stopped_event(self, filled: Filled) -> dict[str, Any]:
+        """What is settled, up to the stop sequence; the tokens end with the one that completed it."""
+        sequence = self._sequence
+        assert sequence is not None
+        end = sequence.tokens_to_stop(sequence.settled)
+        tokens = [token for token in sequence.ids[:end] if token is not None]
+        return self._ended(filled, sequence.text_to(sequence.settled)[: self.stop], tokens)
+
+    def _ended(self, event: Filled | Done, text: str, tokens: list[int]) -> dict[str, Any]:
+        self._count = Counter(tokens)
         return {
-            "index": done.index,
-            "text": self.model.texts([done.tokens], self.blanks)[0],
-            "tokens": done.tokens,
-            "nfe": done.nfe,
-            "ncs": done.ncs,
+            "index": event.index,
+            "text": text,
+            "finish_reason": "length" if self.stop is None else "stop",
+            "tokens": tokens,
+            "nfe": event.nfe,
+            "ncs": event.ncs,
             "entropy": self.entropy,
-            "seconds": done.seconds,
-            "calls": done.calls,
+            "seconds": event.seconds,
+            "calls": event.calls,
         }
 
     def _structure(self) -> dict[str, Any]:
