@@ -70,6 +70,7 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.sampling --output sampling.json --picture sampling.png
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.traffic --output traffic.json
 	$(BIN)/python -m benchmarks.train
 
 clean:

@@ -1,19 +1,17 @@
 """How a server does under load, as ratios within one run.
 
     python -m benchmarks.serving                   the paper's small network: minutes
-    python -m benchmarks.serving --only lengths    one part of it
+    python -m benchmarks.serving --only rest       one part of it
     python -m benchmarks.serving --quick           a tiny one: does it run, not how fast
 
     batching   tokens/s of 16 clients against one request at a time, of each kind of model, beside the machine's own
                limit: what one network call for 16 sequences brings against 16 calls for one
     latency    p50 and p99 of the time to the first token and of whole requests, with 16 clients
-    lengths    the same over HTTP, of the models in the box: 16 requests of one length, and 16 of as many lengths, each
-               against one request at a time; and a small request alone and behind the heaviest that is allowed
     overload   ten times as many requests as the queue holds, at once: nothing that was accepted is lost
     soak       an hour of one request a second, compressed, one in five cancelled: memory after a third and at the end
 
-The weights are random, which changes no cost. But for ``lengths`` the engine is asked directly, so HTTP is not in the
-numbers. One request at a time is measured before and after the 16 clients, so that whatever else the machine does falls
+The weights are random, which changes no cost. The engine is asked directly: `benchmarks.traffic` is over HTTP.
+One request at a time is measured before and after the 16 clients, so that whatever else the machine does falls
 on both. Markdown on stdout, or JSON with --json; progress on stderr.
 """
 
@@ -21,22 +19,14 @@ from __future__ import annotations
 
 import argparse
 import gc
-import http.client
 import json
-import os
 import queue
 import random
-import re
 import resource
-import statistics
-import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +48,7 @@ from unmask.text import tokenizer as tokenizers
 CLIENTS = 16
 ANY_ORDER = "any-order, cached"
 TARGET = 3.0  # times the tokens/s of one request at a time, of that one
-KEPT, SLOWER = 0.8, 10.0  # of the gain at mixed lengths; times a small request's time alone
-BOX = ("kjv", "kjv-anyorder", "kjv-ar")
-PARTS = ("lengths", "batching", "rest")
+PARTS = ("batching", "rest")
 
 
 def models(width: int, layers: int, length: int) -> dict[str, Served]:
@@ -158,75 +146,6 @@ def limit(served: Served, length: int, repeat: int) -> float:
     return CLIENTS * seconds(1) / seconds(CLIENTS)
 
 
-@contextmanager
-def over_http(names: Sequence[str]) -> Iterator[str]:
-    """``unmask serve`` in a process of its own, with as many threads as this one has."""
-    command = [sys.executable, "-m", "unmask", "serve", *names, "--port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        try:
-            found = (re.search(r"at (http://\S+)", line) for line in process.stderr)
-            yield next(one[1] for one in found if one)
-        finally:
-            process.terminate()
-
-
-def together(address: str, bodies: Sequence[dict[str, Any]], clients: int) -> float:
-    """Seconds for these requests, so many at a time."""
-
-    def ask(body: dict[str, Any]) -> None:
-        answer = urllib.request.Request(
-            f"{address}/v1/unmask", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(answer) as said:
-            said.read()
-
-    started = time.perf_counter()
-    with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(ask, bodies))
-    return time.perf_counter() - started
-
-
-def lengths(name: str, length: int, repeat: int) -> dict[str, float]:
-    """What 16 at a time bring at one length, and at 16 lengths from about a third less to a third more.
-
-    The sixteen have as many tokens in all either way. One at a time is asked before and after, in halves.
-    """
-    apart = [length - length // 3 + round(i * 2 * (length // 3) / (CLIENTS - 1)) for i in range(CLIENTS)]
-    found: dict[str, float] = {}
-    with over_http([name]) as address:
-        for way, each in (("equal", [length] * CLIENTS), ("mixed", apart)):
-            bodies = [{"model": name, "length": n, "seed": i} for i, n in enumerate(each)]
-            alone = crowd = 0.0
-            together(address, bodies, CLIENTS)  # memory is made, and threads are there
-            for _ in range(repeat):
-                alone += together(address, bodies[::2], 1)
-                crowd += together(address, bodies, CLIENTS)
-                alone += together(address, bodies[1::2], 1)
-            found[way] = alone / crowd
-    return found | {"kept": found["mixed"] / found["equal"]}
-
-
-def behind(name: str, repeat: int) -> dict[str, float]:
-    """Seconds of a small request alone, and while the heaviest that is allowed runs for somebody else."""
-    small: dict[str, Any] = {"model": name, "length": 24, "seed": 1}
-    heavy = {"model": name, "length": 512, "number": 16, "seed": 0, "stream": True}
-    with over_http([name]) as address:
-        host, port = address.removeprefix("http://").split(":")
-        together(address, [small], 1)
-        alone = min(together(address, [small], 1) for _ in range(repeat))
-        # From another address of the loopback: another client.
-        other = http.client.HTTPConnection(host, int(port), source_address=("127.0.0.2", 0))
-        other.request("POST", "/v1/unmask", json.dumps(heavy), {"Content-Type": "application/json"})
-        answer = other.getresponse()
-        while b"event: step" not in answer.readline():
-            pass
-        took = [together(address, [small], 1) for _ in range(repeat)]
-        other.close()
-    return {"alone": alone, "behind": statistics.median(took), "worst": max(took), "ratio": max(took) / alone}
-
-
 def overload(served: dict[str, Served], body: dict[str, Any], places: int) -> dict[str, int]:
     """Ten times the queue, at once."""
     engine = Engine(Limits(max_batch=places, max_queue=places)).start()
@@ -315,18 +234,6 @@ def markdown(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def markdown_of_lengths(found: dict[str, Any]) -> str:
-    lines = [
-        "| model | one length | 16 lengths | part that is kept | small request alone | behind the heaviest | ratio |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, one in found["lengths"].items():
-        far = found["behind"][name]
-        times = f"{far['alone']:.3f} s | {far['behind']:.3f} s, at worst {far['worst']:.3f} s | {far['ratio']:.1f}"
-        lines.append(f"| {name} | {one['equal']:.2f} | {one['mixed']:.2f} | {one['kept']:.2f} | {times} |")
-    return "\n".join(lines)
-
-
 def markdown_of_the_rest(found: dict[str, Any]) -> str:
     over, soaked = found["overload"], found["soak"]
     lines = [
@@ -347,20 +254,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--requests", type=int, default=3, help="of each client")
     options.add_argument("--soak", type=int, default=3600, help="requests of the soak")
     options.add_argument("--json", action="store_true", help="every number, in place of the tables")
-    options.add_argument("--models", nargs="+", default=BOX, help="of the box, for the part of lengths")
     options.add_argument("--only", choices=PARTS, action="append", help="a part of it; several if you like")
     chosen = options.parse_args(arguments)
     parts = chosen.only or PARTS
     width, layers, length = (64, 2, 16) if chosen.quick else (chosen.width, chosen.layers, chosen.length)
     found: dict[str, Any] = {"width": width, "layers": layers, "length": length, "threads": torch.get_num_threads()}
     said = []
-    if "lengths" in parts:
-        names, tokens = (BOX[:1], 24) if chosen.quick else (chosen.models, 96)
-        repeat = 1 if chosen.quick else 2
-        print(f"lengths: {', '.join(names)}", file=sys.stderr)
-        found["lengths"] = {name: lengths(name, tokens, repeat) for name in names}
-        found["behind"] = {name: behind(name, 3 * repeat) for name in names}
-        said.append(markdown_of_lengths(found))
     if "batching" in parts:
         found["batching"] = batching_of_all(
             models(width, layers, length), length, 1 if chosen.quick else chosen.requests
@@ -392,11 +291,6 @@ def _failed(found: dict[str, Any]) -> int:
     short = []
     if "batching" in found and (ratio := found["batching"][ANY_ORDER]["ratio"]) < TARGET:
         short.append(f"{ANY_ORDER}: {ratio:.1f} times is less than {TARGET}")
-    for name, one in found.get("lengths", {}).items():
-        if one["kept"] < KEPT:
-            short.append(f"{name}: at mixed lengths {one['kept']:.2f} of the gain is kept, less than {KEPT}")
-        if (ratio := found["behind"][name]["ratio"]) > SLOWER:
-            short.append(f"{name}: a small request takes {ratio:.1f} times its time alone, more than {SLOWER}")
     for line in short:
         print(line, file=sys.stderr)
     return 1 if short else 0

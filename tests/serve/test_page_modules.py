@@ -228,10 +228,11 @@ def test_a_verdict_says_more_only_if_it_is_more_than_chance() -> None:
       const track = (entropy, bits) => ({ done: { entropy }, steps: [1, 2], surprises: () => bits });
       const far = [[track(3.5, [5, 6, 7]), track(3.6, [6, 7, 5])], [track(3.1, [1, 2, 1]), track(3.2, [2, 1, 2])]];
       const near = [[track(3.5, [5, 6, 7])], [track(3.1, [5, 7, 8])]];
-      return [far, near].map(verdict);
+      return [verdict(far, true), verdict(near, true), verdict(far, false)];
     """
-    far, near = node("presets.js", "verdict", script)
+    far, near, two_models = node("presets.js", "verdict", script)
     assert "likelier, by 4.50" in far["sentence"] and "less varied, by 0.40" in far["sentence"]
+    assert "temperature" in far["sentence"] and "temperature" not in two_models["sentence"]
     assert "no more than chance" in near["sentence"]
     assert far["numbers"][0] == {"name": "surprise, bits/token", "a": "6.00", "b": "1.50"}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 from benchmarks.serving import main as serving_benchmark
+from benchmarks.traffic import main as traffic_benchmark
 
 from tests.serve.served import MODELS, SERVED, library, listening, until
 from tests.serve.test_engine import Gated
@@ -307,3 +308,9 @@ def test_the_benchmark_runs(capsys):
     assert serving_benchmark(["--quick"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("| any-order, cached |") == 2 and "40 requests at once" in printed and "Soak: 90" in printed
+
+
+def test_the_benchmark_of_traffic_runs(capsys, tmp_path):
+    stored = tmp_path / "traffic.json"
+    assert traffic_benchmark(["--quick", "--models", "digits", "--only", "lengths", "--output", str(stored)]) == 0
+    assert "| digits |" in capsys.readouterr().out and json.loads(stored.read_text())["lengths"]["digits"]["kept"] > 0

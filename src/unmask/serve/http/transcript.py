@@ -50,13 +50,13 @@ async def told(exchange: Exchange, stops: Sequence[str]) -> AsyncIterator[tuple[
     transcripts = [Transcript(work, stops) for _ in range(work.number)]
     async for number, event in exchange.events():
         transcript = transcripts[event.index]
-        if transcript.stop is not None:  # what was under way when it stopped
+        if transcript.stopped:  # what was under way when it stopped
             continue
         if isinstance(event, Done):
             yield "done", transcript.done_event(event)
             continue
         yield "step", transcript.step_event(event)
-        if transcript.stop is not None:
+        if transcript.stopped:
             exchange.end(number, event.index)
             yield "done", transcript.stopped_event(event)
 
@@ -135,6 +135,10 @@ class Transcript:
             **ahead,
             **drawn,
         }
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop is not None
 
     def done_event(self, done: Done) -> dict[str, Any]:
         """The whole sequence; with a stop sequence in it, what comes before that."""

@@ -252,7 +252,8 @@ function finish() {
   if (finished.length < panes.length) {
     return say("The run did not finish.");
   }
-  const compared = panes.length > 1 ? verdict(panes.map((pane) => pane.tracks)) : null;
+  const oneModel = new Set(panes.map((pane) => pane.model.id)).size === 1;
+  const compared = panes.length > 1 ? verdict(panes.map((pane) => pane.tracks), oneModel) : null;
   if (compared) {
     element("verdict").replaceChildren(...concluded(compared));
   }

@@ -57,8 +57,8 @@ function has(model, sampler) {
   return model.samplers?.includes(sampler);
 }
 
-/** What came of a comparison: {numbers: [{name, a, b}], sentence}; tracks are [of A, of B], all done. */
-export function verdict(tracks) {
+/** What came of a comparison: {numbers: [{name, a, b}], sentence}; tracks are [of A, of B], all done, of one model or two. */
+export function verdict(tracks, oneModel) {
   const entropies = tracks.map((own) => summary(own.map((track) => track.done.entropy)));
   const bits = tracks.map((own) => summary(own.flatMap((track) => track.surprises())));
   const calls = tracks.map((own) => Math.max(...own.map((track) => track.steps.length)));
@@ -68,11 +68,11 @@ export function verdict(tracks) {
     numbers: [
       row("surprise, bits/token", means(bits), 2), row("entropy, nats", means(entropies), 2), row("network calls", calls, 0),
     ],
-    sentence: sentence(bits, entropies, tracks[0].length),
+    sentence: sentence(bits, entropies, tracks[0].length, oneModel),
   };
 }
 
-function sentence(bits, entropies, count) {
+function sentence(bits, entropies, count, oneModel) {
   const [surprise, variety] = [bits, entropies].map(gap);
   const over = count > 1 ? `, over ${count} sequences each` : "";
   if (!surprise.sure && !variety.sure) {
@@ -80,7 +80,7 @@ function sentence(bits, entropies, count) {
   }
   const likelier = `B's tokens are ${surprise.less ? "likelier" : "less likely"}, by ${surprise.size} bits a token`;
   const varied = count > 1 ? `, and ${variety.less ? "less" : "more"} varied, by ${variety.size} nats` : "";
-  const colder = surprise.less && variety.less ? ": as if somebody had turned the temperature down" : "";
+  const colder = oneModel && count > 1 && surprise.less && variety.less ? ": as if somebody had turned the temperature down" : "";
   return `${likelier}${varied}${over}${colder}.`;
 }
 
