@@ -9,7 +9,7 @@
     giants     requests that are refused for their size: seconds, and the server's memory
 
 One request at a time is measured before and after the 16, so that whatever else the machine does falls on both. The
-server is a process of its own with as many threads as this one. Markdown on stdout; --output takes every number as JSON.
+server is a process of its own with as many threads as this one. Markdown on stdout; --output takes the numbers as JSON.
 """
 
 from __future__ import annotations

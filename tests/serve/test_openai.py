@@ -208,3 +208,28 @@ def test_histograms_by_model(client):
     text = client.get(f"{str(client.base_url).removesuffix('/v1/')}/metrics").text
     for name in ("queue_seconds", "first_token_seconds", "token_seconds"):
         assert f'unmask_{name}_bucket{{le="+Inf",model="twin"}}' in text and f"# TYPE unmask_{name} histogram" in text
+
+
+class TestTokens:
+    """What lm-eval asks with tokenizer_backend=remote."""
+
+    def test_ids_and_back(self, client):
+        root = str(client.base_url).removesuffix("/v1/")
+        text, tokenizer = "In the beginning", MODELS["tiny"].tokenizer
+        told = client.post(f"{root}/tokenize", json={"prompt": text, "add_special_tokens": False}).json()
+        assert told["tokens"] == list(tokenizer.encode(text)) and told["count"] == len(told["tokens"])
+        for name in ("tiny", "bytes"):
+            ids = client.post(f"{root}/tokenize", json={"prompt": text, "model": name}).json()["tokens"]
+            assert ids == list(MODELS[name].tokenizer.encode(text))
+            back = client.post(f"{root}/detokenize", json={"tokens": ids, "model": name})
+            assert back.json() == {"prompt": text}
+        assert client.get(f"{root}/tokenizer_info").json()["eos_token"] is None
+
+    @pytest.mark.parametrize(
+        ("path", "body", "param"),
+        [("tokenize", {"prompt": "x" * 980_000}, "prompt"), ("detokenize", {"tokens": [10**9]}, "tokens")],
+        ids=["long", "id"],
+    )
+    def test_what_has_no_ids(self, client, path, body, param):
+        answer = client.post(f"{str(client.base_url).removesuffix('/v1/')}/{path}", json=body)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == param

@@ -47,6 +47,8 @@ class ServeOptions(OnMachine):
     """The address to listen on. By default this machine alone can reach it; 0.0.0.0 is everybody."""
     port: int = 8000
     """0 takes a free one, and says which."""
+    hosts: tuple[str, ...] = ()
+    """Names that it answers to, where a proxy is in front; a server on the loopback answers to those of this machine."""
     token_file: str | None = None
     """A file of tokens, one a line, one of which clients must send. With several, each is a client with its share."""
     limits: Limits = field(default_factory=Limits)
@@ -115,7 +117,8 @@ def _serve(options: ServeOptions) -> int:
         names = options.models or _boxed()
         called = zip(names, short_names(names), strict=True)
         models = [served(name, options.device, short) for name, short in called]
-        app = create_app(models, options.limits, token=tokens, hosts=(*LOOPBACK, options.host) if loopback else ())
+        own = (*LOOPBACK, options.host) if loopback or options.hosts else ()
+        app = create_app(models, options.limits, token=tokens, hosts=(*own, *options.hosts))
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -24,7 +24,8 @@ from unmask.plan import resized
 from unmask.protocol import Caches, bytes_of, for_sampling
 from unmask.sampler import Ask, PlanState, Step, apply
 from unmask.samplers.ahead import Ahead
-from unmask.serve.engine.job import Change, SequenceRun
+from unmask.serve.engine.change import Change, changes, likeliest
+from unmask.serve.engine.job import SequenceRun
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 
@@ -292,30 +293,3 @@ def _joined(pieces: Sequence[SharedState]) -> SharedState:
         return pieces[0]
     state = PlanState.join([piece.state for piece in pieces])
     return SharedState.of(pieces[0].sampler, state, [one for piece in pieces for one in piece.members])
-
-
-def changes(step: Step) -> list[Change]:
-    """A Step as what it did to each of its sequences, without the pads."""
-    columns = (step.positions, step.tokens, step.probabilities, step.tau)
-    found = []
-    for i, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        cells = [cell for cell in zip(*row, strict=True) if cell[0] >= 0]
-        # A list for each column, also where there is no cell.
-        positions, tokens, probabilities, tau = map(list, zip(*cells, strict=True)) if cells else ([],) * 4
-        hidden = None if step.hidden is None else [p for p in step.hidden[i].tolist() if p >= 0]
-        guessed = None if step.guessed is None else [(p, token) for p, token in step.guessed[i].tolist() if p >= 0]
-        corrected = None if step.corrected is None else int(step.corrected[i])
-        found.append(Change(positions, tokens, probabilities, tau, hidden or None, guessed, corrected))
-    return found
-
-
-def likeliest(change: Change, top: int, rows: Tensor, log_weights: Tensor) -> Change:
-    """A change with the likeliest ids of each of its positions, from what its tokens were drawn from: [rows, V]."""
-    place = {position: i for i, position in enumerate(rows[rows >= 0].tolist())}
-    at = torch.tensor([place[position] for position in change.positions], dtype=torch.int64)
-    log_p, ids = log_weights[at.to(log_weights.device)].log_softmax(-1).topk(min(top, log_weights.shape[-1]))
-    found = [
-        [(i, p) for i, p in zip(*pair, strict=True) if p > -torch.inf]
-        for pair in zip(ids.tolist(), log_p.tolist(), strict=True)
-    ]
-    return replace(change, likeliest=found)

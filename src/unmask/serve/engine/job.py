@@ -14,6 +14,7 @@ from torch.nn import functional
 from unmask.sampler import PlanState
 from unmask.samplers.ahead import AheadState
 from unmask.samplers.scored import ScoredState
+from unmask.serve.engine.change import Change
 from unmask.serve.engine.work import Served, Work
 
 Key = tuple[Served, int, int]
@@ -41,20 +42,6 @@ class Forecast:
     tau: list[float] | None
     queue_seconds: float
     seconds_left: float
-
-
-@dataclass(frozen=True)
-class Change:
-    """What one call did to one sequence."""
-
-    positions: list[int]
-    tokens: list[int]
-    probabilities: list[float]
-    tau: list[float]
-    hidden: list[int] | None
-    guessed: list[tuple[int, int]] | None = None  # positions and tokens that may still change, where a run looks ahead
-    corrected: int | None = None  # how many guesses of the call before came out otherwise
-    likeliest: list[list[tuple[int, float]]] | None = None  # ids and log-probabilities of each position, if asked for
 
 
 @dataclass(frozen=True, kw_only=True)

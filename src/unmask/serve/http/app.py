@@ -11,9 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.exceptions import HTTPException
 
 import unmask
 from unmask.samplers import names
@@ -23,14 +21,16 @@ from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served, Work
 from unmask.serve.http import metrics, openai, transcript
 from unmask.serve.http.chat import chat_completion
-from unmask.serve.http.exchange import EventStream, Exchange, error_of, unless_gone
+from unmask.serve.http.errors import add_errors
+from unmask.serve.http.exchange import EventStream, Exchange, unless_gone
 from unmask.serve.http.metrics import Metrics
 from unmask.serve.http.middleware import CLIENT, AccessMiddleware
 from unmask.serve.http.openai import Choices, Shape
 from unmask.serve.http.page import add_page
 from unmask.serve.http.request import ApiError, completion_works, find, recorded, unmask_work
-from unmask.serve.http.schemas import RESPONSES, ChatRequest, CompletionRequest, UnmaskRequest, error_body
+from unmask.serve.http.schemas import RESPONSES, ChatRequest, CompletionRequest, UnmaskRequest
 from unmask.serve.http.settled import stops_of
+from unmask.serve.http.tokens import add_tokens
 
 T = TypeVar("T")
 GONE = 499  # nobody reads it
@@ -223,46 +223,11 @@ def create_app(
     app.state.server, app.state.metrics = server, Metrics(server.engine)
     tokens = [token] if isinstance(token, str) else token or ()
     app.add_middleware(AccessMiddleware, limits=limits, tokens=tokens, hosts=hosts, metrics=app.state.metrics)
-    _handle_errors(app)
+    add_errors(app)
     _add_api(app, server)
+    add_tokens(app, server.models, limits, server.threads)
     add_page(app)
     return app
-
-
-def _handle_errors(app: FastAPI) -> None:
-    async def api_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError)
-        return JSONResponse(error.body, error.status)
-
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        retry = {"Retry-After": str(error.retry_after)}
-        return JSONResponse(error_of(error), 503, headers=retry)
-
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        if not request.headers.get("content-type", "").startswith("application/json"):
-            first = {"loc": (), "msg": "the body must be JSON, with Content-Type: application/json", "type": "no_json"}
-        # Of a field with several kinds the place goes on with the kind; only what a client wrote is told.
-        place = [str(part) for part in first["loc"] if part != "body"]
-        where = ".".join(place[:1] if first["type"] == "value_error" else place)
-        where = where.encode(errors="backslashreplace").decode()  # a name may have half of a surrogate pair
-        says = str(first["msg"]).removeprefix("Value error, ")
-        says = f"{where}: {says}" if where else says
-        return JSONResponse(error_body(422, says, where or None, str(first["type"])), 422)
-
-    async def other(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        says = str(error.detail)
-        if error.status_code == 404 and request.url.path.startswith("/v1/") and says == "Not Found":
-            says = "there is no such endpoint here: texts are made by /v1/completions, /v1/chat/completions, /v1/unmask"
-        return JSONResponse(error_body(error.status_code, says), error.status_code, headers=error.headers)
-
-    app.add_exception_handler(ApiError, api_error)
-    app.add_exception_handler(Refused, refused)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, other)
 
 
 def _add_api(app: FastAPI, server: Service) -> None:

@@ -17,7 +17,8 @@ from unmask.serve.http.schemas import error_body
 
 log = logging.getLogger("unmask.serve")
 OPEN = ("/", "/health", "/livez", "/readyz", "/openapi.json")  # without a token: they tell nothing of models or clients
-PATHS = (*OPEN, "/metrics", "/pictures", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/unmask")
+V1 = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/unmask")
+PATHS = (*OPEN, *V1, "/detokenize", "/metrics", "/pictures", "/tokenize", "/tokenizer_info")
 CLIENT = "unmask.client"  # the key of a scope under which it is said whose request this is
 HEADERS = [
     (b"content-security-policy", b"default-src 'self'"),

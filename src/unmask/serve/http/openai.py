@@ -12,7 +12,8 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
-from unmask.serve.engine.job import Change, Done, Filled, Refused
+from unmask.serve.engine.change import Change
+from unmask.serve.engine.job import Done, Filled, Refused
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, error_of, sse
 from unmask.serve.http.request import ApiError, Prompted

@@ -232,12 +232,7 @@ class WorkMaker:
         return self.infilled("prompt", prompt + hole * tokens + suffix, hole)
 
     def _short(self, name: str, text: str) -> None:
-        """Refuse a text that is too long before it is tokenized, which would take a while."""
-        most = CHARACTERS_PER_TOKEN * self.longest
-        if len(text) > most:
-            says = f"{name} has {len(text)} characters: this server takes at most {most}, for {self.longest} tokens"
-            raise ApiError(400, says, param=name)
-        _clean(name, text)
+        check_text(name, text, self.longest)
 
     def _of_blanks(self, name: str, blanks: Blanks) -> Work:
         if blanks.ids.count(self.served.model.denoiser.mask_id) != sum(end - start for start, end in blanks.holes):
@@ -256,6 +251,15 @@ class WorkMaker:
             says = "penalties are exact where one token is drawn per call, by a plan: give no steps and no sampler"
             raise ApiError(400, says, param="presence_penalty" if self.pick.presence else "frequency_penalty")
         return Work(self.served, self.number, self.seed, ids, blanks, sampler, self.pick, self.how.get("steps"))
+
+
+def check_text(name: str, text: str, longest: int) -> None:
+    """Refuse a text that is too long for so many tokens before it is tokenized, which would take a while."""
+    most = CHARACTERS_PER_TOKEN * longest
+    if len(text) > most:
+        says = f"{name} has {len(text)} characters: this server takes at most {most}, for {longest} tokens"
+        raise ApiError(400, says, param=name)
+    _clean(name, text)
 
 
 @contextmanager

@@ -186,6 +186,19 @@ class ChatRequest(SamplingRequest):
     user: str | None = None
 
 
+class TokenizeRequest(Strict):
+    """A text to tokenize. No model here has special tokens to add."""
+
+    model: str | None = Field(None, description="By default the first that is served.")
+    prompt: str
+    add_special_tokens: bool = False
+
+
+class DetokenizeRequest(Strict):
+    model: str | None = Field(None, description="By default the first that is served.")
+    tokens: list[TokenId]
+
+
 class ErrorBody(BaseModel):
     message: str
     type: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unmask.serve.engine.job import Change
+from unmask.serve.engine.change import Change
 from unmask.serve.engine.work import Work
 
 WHOLE = ("selfies", "levels")  # molecules are translated, and images laid out, when all their tokens are there

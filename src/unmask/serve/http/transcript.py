@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from unmask.serve.engine.job import Change, Done, Filled, Forecast, Refused
+from unmask.serve.engine.change import Change
+from unmask.serve.engine.job import Done, Filled, Forecast, Refused
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, error_of, sse
 from unmask.serve.http.request import ApiError
@@ -47,16 +48,17 @@ async def streamed(exchange: Exchange, stops: Sequence[str], about: dict[str, An
 async def told(exchange: Exchange, stops: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """Each step of each sequence, and its end; one that stops gives its place away."""
     (work,) = exchange.works
-    transcripts = [Transcript(work, stops) for _ in range(work.number)]
+    transcripts, stopped = [Transcript(work, stops) for _ in range(work.number)], set[int]()
     async for number, event in exchange.events():
         transcript = transcripts[event.index]
-        if transcript.stopped:  # what was under way when it stopped
+        if event.index in stopped:  # it was under way
             continue
         if isinstance(event, Done):
             yield "done", transcript.done_event(event)
             continue
         yield "step", transcript.step_event(event)
-        if transcript.stopped:
+        if transcript.stop is not None:
+            stopped.add(event.index)
             exchange.end(number, event.index)
             yield "done", transcript.stopped_event(event)
 
@@ -135,10 +137,6 @@ class Transcript:
             **ahead,
             **drawn,
         }
-
-    @property
-    def stopped(self) -> bool:
-        return self.stop is not None
 
     def done_event(self, done: Done) -> dict[str, Any]:
         """The whole sequence; with a stop sequence in it, what comes before that."""

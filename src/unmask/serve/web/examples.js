@@ -52,7 +52,7 @@ export function examples(models) {
 }
 
 /** Seeds whose runs read well with the models of the box. */
-const SEEDS = { text: 3, molecule: 1, picture: 1, ahead: 1, several: 1 };
+const SEEDS = { text: 24, molecule: 1, picture: 1, ahead: 1, several: 1 };
 
 /** Put them into a bar; start(example) runs one. */
 export function offer(bar, models, start) {

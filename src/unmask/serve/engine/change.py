@@ -1,0 +1,51 @@
+"""What one network call did to one sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unmask.sampler import Step
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one call did to one sequence."""
+
+    positions: list[int]
+    tokens: list[int]
+    probabilities: list[float]
+    tau: list[float]
+    hidden: list[int] | None
+    guessed: list[tuple[int, int]] | None = None  # positions and tokens that may still change, where a run looks ahead
+    corrected: int | None = None  # how many guesses of the call before came out otherwise
+    likeliest: list[list[tuple[int, float]]] | None = None  # ids and log-probabilities of each position, if asked for
+
+
+def changes(step: Step) -> list[Change]:
+    """A Step as what it did to each of its sequences, without the pads."""
+    columns = (step.positions, step.tokens, step.probabilities, step.tau)
+    found = []
+    for i, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        cells = [cell for cell in zip(*row, strict=True) if cell[0] >= 0]
+        # A list for each column, also where there is no cell.
+        positions, tokens, probabilities, tau = map(list, zip(*cells, strict=True)) if cells else ([],) * 4
+        hidden = None if step.hidden is None else [p for p in step.hidden[i].tolist() if p >= 0]
+        guessed = None if step.guessed is None else [(p, token) for p, token in step.guessed[i].tolist() if p >= 0]
+        corrected = None if step.corrected is None else int(step.corrected[i])
+        found.append(Change(positions, tokens, probabilities, tau, hidden or None, guessed, corrected))
+    return found
+
+
+def likeliest(change: Change, top: int, rows: Tensor, log_weights: Tensor) -> Change:
+    """A change with the likeliest ids of each of its positions, from what its tokens were drawn from: [rows, V]."""
+    place = {position: i for i, position in enumerate(rows[rows >= 0].tolist())}
+    at = torch.tensor([place[position] for position in change.positions], dtype=torch.int64)
+    log_p, ids = log_weights[at.to(log_weights.device)].log_softmax(-1).topk(min(top, log_weights.shape[-1]))
+    found = [
+        [(i, p) for i, p in zip(*pair, strict=True) if p > -torch.inf]
+        for pair in zip(ids.tolist(), log_p.tolist(), strict=True)
+    ]
+    return replace(change, likeliest=found)

@@ -1,0 +1,49 @@
+"""Whatever goes wrong with a request, in OpenAI's shape."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from unmask.serve.engine.job import Refused
+from unmask.serve.http.exchange import error_of
+from unmask.serve.http.request import ApiError
+from unmask.serve.http.schemas import error_body
+
+
+def add_errors(app: FastAPI) -> None:
+    async def api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return JSONResponse(error.body, error.status)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        retry = {"Retry-After": str(error.retry_after)}
+        return JSONResponse(error_of(error), 503, headers=retry)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            first = {"loc": (), "msg": "the body must be JSON, with Content-Type: application/json", "type": "no_json"}
+        # Of a field with several kinds the place goes on with the kind; only what a client wrote is told.
+        place = [str(part) for part in first["loc"] if part != "body"]
+        where = ".".join(place[:1] if first["type"] == "value_error" else place)
+        where = where.encode(errors="backslashreplace").decode()  # a name may have half of a surrogate pair
+        says = str(first["msg"]).removeprefix("Value error, ")
+        says = f"{where}: {says}" if where else says
+        return JSONResponse(error_body(422, says, where or None, str(first["type"])), 422)
+
+    async def other(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        says = str(error.detail)
+        if error.status_code == 404 and request.url.path.startswith("/v1/") and says == "Not Found":
+            says = "there is no such endpoint here: texts are made by /v1/completions, /v1/chat/completions, /v1/unmask"
+        return JSONResponse(error_body(error.status_code, says), error.status_code, headers=error.headers)
+
+    app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, other)
