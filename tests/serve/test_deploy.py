@@ -41,7 +41,9 @@ def nginx(folder: Path, first: str, second: str) -> Iterator[httpx.Client]:
     temporary = "\n".join(
         f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    whole = f"pid {folder}/pid;\nerror_log {folder}/log;\nevents {{}}\nhttp {{ access_log off; {temporary}\n{block} }}\n"
+    whole = (
+        f"pid {folder}/pid;\nerror_log {folder}/log;\nevents {{}}\nhttp {{ access_log off; {temporary}\n{block} }}\n"
+    )
     (folder / "nginx.conf").write_text(whole, encoding="utf-8")
     command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:

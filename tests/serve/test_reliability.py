@@ -42,6 +42,7 @@ SMALL = Limits(
     max_work=3 * 16 * 8,
     max_body_bytes=600,
     max_logits=8 * MODELS["tiny"].denoiser.vocab_size,
+    max_joint=6 * MODELS["tiny"].denoiser.vocab_size,
 )
 
 
@@ -66,6 +67,7 @@ def counting():
         ("unmask", {"length": 4, "steps": 8}, {"length": 4, "steps": 9}),
         ("unmask", {"text": "_" * 14 * 4, "steps": 2}, {"text": "_" * 15 * 4, "steps": 2}),
         ("unmask", {"length": 3, "decoding": "margin", "number": 2}, {"length": 3, "decoding": "margin", "number": 3}),
+        ("unmask", {"length": 3, "decoding": "margin", "number": 2}, {"length": 4, "decoding": "margin", "number": 2}),
         ("unmask", {"length": 8, "steps": 1}, {"length": 9, "steps": 1}),  # numbers in one call's answer
         ("unmask", {"length": 8, "decoding": "margin", "steps": 2}, {"length": 9, "decoding": "margin", "steps": 2}),
         ("unmask", {"length": 16, "number": 3, "steps": 8}, {"length": 16, "number": 2}),  # calls times length

@@ -48,7 +48,7 @@ class ServeOptions(OnMachine):
     port: int = 8000
     """0 takes a free one, and says which."""
     hosts: tuple[str, ...] = ()
-    """Names that it answers to, where a proxy is in front; a server on the loopback answers to those of this machine."""
+    """Names that it answers to, behind a proxy; a server on the loopback answers to those of this machine."""
     token_file: str | None = None
     """A file of tokens, one a line, one of which clients must send. With several, each is a client with its share."""
     limits: Limits = field(default_factory=Limits)

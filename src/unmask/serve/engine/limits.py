@@ -32,6 +32,8 @@ class Limits:
     """Bytes of a request."""
     max_logits: int = 2**27
     """Numbers that one network call may answer with: rows times the vocabulary."""
+    max_joint: int = 2**22
+    """The same for a step of a sampler without a plan, over its sequences, which step together: no step is long."""
     header_seconds: float = 10.0
     """A connection whose next request's header is not there after so long is closed."""
     body_seconds: float = 30.0

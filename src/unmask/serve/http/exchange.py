@@ -117,6 +117,13 @@ def check_size(jobs: Sequence[Job], limits: Limits) -> None:
             says = f"one network call would answer for {rows} positions with {vocab_size} numbers each"
             says += f", and may with at most {limits.max_logits} in all: take more steps"
             raise ApiError(400, says, param="steps")
+    for job in jobs:
+        numbers = job.widest * job.work.number * job.work.model.denoiser.vocab_size
+        if job.joint and job.work.number > 1 and numbers > limits.max_joint:
+            says = (
+                f"the sequences of this sampler step together, over {numbers} numbers a step: this server takes at most"
+            )
+            raise ApiError(400, f"{says} {limits.max_joint}; ask for fewer sequences at a time", param="number")
     cost = sum(job.cost for job in jobs)
     if cost > limits.max_work:
         says = f"network calls times length come to {cost} over all sequences: this server takes at most"
