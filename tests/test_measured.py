@@ -27,7 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs")
 SOURCE = re.compile(r"<!-- (?:not measured|measured(?:: (?P<file>\S+\.json))? by `(?P<command>[^`]+)`) -->")
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*\.\d+(?![\w.])")
 # Pages whose tables are being measured anew: nothing else may be without a source.
-WAITING = ("docs/anyorder.md", "docs/serving.md", "docs/speed.md")
+WAITING = ("docs/serving.md", "docs/speed.md")
 
 
 class Table(NamedTuple):
