@@ -23,7 +23,16 @@ from unmask.schedule import Schedule
 
 
 @dataclass(frozen=True)
-class Step:
+class Particles(Batched):
+    """What became of the particles of guided sequences in a call."""
+
+    parents: Tensor  # int64 [b]: whose copy each became before it was filled, among the sequences of the call
+    log_weights: Tensor  # float64 [b]: after the call
+    effective: Tensor  # float64 [b]: the effective number of its population's particles, before any was copied
+
+
+@dataclass(frozen=True)
+class Step(Batched):
     """What one call of the network did. R is the most positions that a sequence filled; pads are -1."""
 
     sequences: Tensor  # int64 [b]: which sequences the call was for
@@ -36,6 +45,7 @@ class Step:
     hidden: Tensor | None = None  # int64 [b, H]: masked again before the filling
     guessed: Tensor | None = None  # int64 [b, G, 2]: positions and tokens that are guesses for now (samplers.ahead)
     corrected: Tensor | None = None  # int64 [b]: how many earlier guesses came out otherwise
+    particles: Particles | None = None  # of a guided run
     calls: int = 0  # network calls so far, this one included
     planned: int = 0  # network calls of the whole run: the number itself for a plan, else a bound
 
@@ -97,7 +107,9 @@ class InBlocks(Protocol):
 
 
 def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:
-    """Write a Step into the canvas it belongs to, in place: first what it hides, then what it fills."""
+    """Write a Step into the canvas it belongs to, in place: what it copies, what it hides, then what it fills."""
+    if step.particles is not None:
+        tokens[step.sequences] = tokens[step.sequences[step.particles.parents]]
     if step.hidden is not None:
         row, column = (step.hidden >= 0).nonzero(as_tuple=True)
         tokens[step.sequences[row], step.hidden[row, column]] = mask_id

@@ -1,0 +1,271 @@
+"""Guided sampling: tokens from p(x) h(x) / Z instead of p(x), where h is what a guide says of a finished sequence.
+
+If g(visible) = E[h(x) | visible], one token per call from
+
+    q(token) = mu(token) g(visible, token) / sum over tokens of the same
+
+has exactly that law. Most guides are approximations of g that are right for finished sequences alone. Then a sequence
+carries the weight of importance sampling, prod_j Z_j / g_{j-1}: Z_j is the sum above at its j-th token, and g_{j-1} what
+the guide had said of the token before. Its mean is Z = E_p[h(x)]. With ``particles`` each sequence is drawn from a
+population that is resampled by these weights (sequential Monte Carlo): its law tends to p h / Z as the population grows,
+whatever the guide says on the way.
+
+Tokens that a plan fills in one call are drawn one after the other, each with the guide's word on those before it. So the
+p of all this is the law of the plan, of one token per call or of several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.draw import Pick, exponential_race
+from unmask.noise import Noise, Streams
+from unmask.plan import Group, Plan, Planner
+from unmask.sampler import Ask, Particles, State, Step, Task, packed
+
+RESAMPLED_BELOW = 0.5  # of the particles: the effective number at which a population is resampled
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a guide is told of a network call."""
+
+    x: Tensor  # int64 [B, L]: what the network was shown
+    rows: Tensor  # int64 [B, R]: what it was asked for; pads are -1
+    log_mu: Tensor  # float64 [M, V]: its answer at the rows that are no pads, row by row
+    time: Tensor  # float64 [B]
+    given: Tensor  # bool [B, L]: visible from the beginning
+    mask_id: int
+
+
+Weigh = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+"""(i [b], x [b, L], at [b], race [b, V]) -> log g of each token at a position, float64 [b, V].
+
+Sequence i of the call now has the canvas x, in which tokens of this call may have been filled. race, for a guide that
+races, is log mu less the logarithm of the position's clocks: without a guide the largest would win.
+"""
+
+
+class Guide(Protocol):
+    """What tells good tokens from bad ones."""
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it needs log mu at every masked position, not only at those that are due."""
+        ...
+
+    @property
+    def races(self) -> bool:
+        """Whether it weighs only tokens that may win the exponential race, and leaves the others out."""
+        ...
+
+    @property
+    def tilts(self) -> bool:
+        """Whether what it says of a finished sequence is h(x) of one law p h / Z, which particles can then reach."""
+        ...
+
+    def __call__(self, call: Call) -> Weigh:
+        """Once for each network call."""
+        ...
+
+
+@dataclass
+class GuidedState(State):
+    """Sequences on their way, each a population of particles that share its plan."""
+
+    plan: Plan
+    step: Tensor  # int64 [N]
+    noise: Noise  # [N, L]: of the tokens
+    resampling: Noise  # [N, L]: a population's, the same in all its particles
+    given: Tensor  # bool [N, L]
+    number: Tensor  # int64 [N]: sequence * particles + particle
+    log_g: Tensor  # float64 [N]: the guide's last word, on what has been filled
+    log_weights: Tensor  # float64 [N]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidedAsk(Ask):
+    """The rows of a group, and behind them the masked positions that the guide wants to hear of."""
+
+    group: Group
+
+
+@dataclass(frozen=True)
+class Guided:
+    """A plan whose tokens are drawn with a guide, by populations of so many particles."""
+
+    plan: Planner
+    guide: Guide
+    particles: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.particles, bool) or not isinstance(self.particles, int) or self.particles < 1:
+            raise ValueError(f"particles must be a whole number of at least 1, got {self.particles!r}")
+        if self.particles > 1 and (self.guide.races or not self.guide.tilts):
+            why = "must then weigh all tokens" if self.guide.races else "is a law of its own, and no h(x) to weigh by"
+            raise ValueError(f"particles={self.particles}: the guide {type(self.guide).__name__} {why}")
+
+    def begin(self, canvas: Tensor, task: Task) -> GuidedState:
+        pick, length, each = task.pick, canvas.shape[1], self.particles
+        if each > 1 and pick != Pick(pick.draw):
+            raise ValueError("particles have the law of the model itself: leave out temperature, top_k, top_p and bias")
+        if pick.penalises:
+            raise ValueError("a guide goes with no presence or frequency penalty: leave one of them out")
+        if self.guide.races and pick != Pick(exponential_race):
+            raise ValueError("a guide that asks for few tokens at a time needs the exponential race, at temperature 1")
+        plan = self.plan(canvas, mask_id=task.mask_id, streams=task.streams, schedule=task.schedule, steps=task.steps)
+        sequence = torch.arange(len(canvas)).repeat_interleave(each)
+        noise = torch.stack([task.streams.at(_particle(k), length).keys for k in range(each)], 1)
+        x, zeros = canvas.repeat_interleave(each, 0), torch.zeros(len(sequence), dtype=torch.float64)
+        return GuidedState(
+            task,
+            x,
+            plan.calls[sequence],
+            plan.take(sequence),
+            torch.zeros_like(sequence),
+            Noise(noise.flatten(0, 1)),
+            task.streams.at("resampling", length).take(sequence),
+            (x != task.mask_id).cpu(),
+            torch.arange(len(sequence)),
+            zeros,
+            zeros.clone(),
+        )
+
+    def ask(self, state: GuidedState) -> GuidedAsk:
+        group, steps = state.plan.group(state.step), state.plan.call_time.shape[1]
+        rows = group.positions
+        if self.guide.everywhere and rows.shape[1]:
+            others = (state.x == state.task.mask_id).cpu() & (rows >= 0).any(1, keepdim=True)
+            others[(rows >= 0).nonzero()[:, 0], rows[rows >= 0]] = False
+            rows = torch.cat((rows, packed(others)), 1)
+        if not steps:
+            return GuidedAsk(rows=rows, time=torch.zeros(len(rows), dtype=torch.float64), group=group)
+        time = state.plan.call_time.gather(1, state.step.clamp(max=steps - 1).unsqueeze(1)).squeeze(1)
+        return GuidedAsk(rows=rows, time=time, group=group)
+
+    def fill(self, state: GuidedState, ask: GuidedAsk, log_mu: Tensor) -> Step:
+        """The tokens of the group, one after the other; before the first a population may be resampled."""
+        task, positions, device = state.task, ask.group.positions, log_mu.device
+        weigh = self.guide(Call(state.x, ask.rows, log_mu, ask.time, state.given, task.mask_id))
+        real = ask.rows >= 0
+        answer = (real.flatten().cumsum(0) - 1).view_as(real)  # which row of log mu belongs to an asked row
+        tokens, certain = torch.full_like(positions, -1), torch.zeros(positions.shape, dtype=torch.float64)
+        source, particles, x = torch.arange(len(positions)), None, state.x.clone()
+        for column in range(positions.shape[1]):
+            live = (positions[:, column] >= 0).nonzero().squeeze(1)
+            at = positions[live, column]
+            mu = log_mu[answer[source[live], column].to(device)]
+            race = self._race(mu, state.noise[live, at])
+            weights = mu + weigh(source[live], x[live.to(device)], at, race).to(device)
+            state.log_weights[live] += weights.logsumexp(1).cpu() - state.log_g[live]
+            if column == 0:
+                assert len(live) == len(source), "who has nothing to fill has left"
+                particles = self._resampled(state)
+                source = particles.parents
+                x, mu, weights = (tensor[source.to(device)] for tensor in (x, mu, weights))
+            lost = (weights == -torch.inf).all(1)  # of weight 0: it goes when its population is resampled
+            weights = torch.where(lost.unsqueeze(1), mu, weights)
+            drawn, probabilities = task.pick(weights, state.noise[live, at])
+            state.log_g[live] = (weights - mu).gather(1, drawn.unsqueeze(1)).squeeze(1).cpu()
+            x[live.to(device), at.to(device)] = drawn
+            tokens[live, column], certain[live, column] = drawn.cpu(), probabilities.cpu()
+        state.step = state.step + 1
+        if particles is not None:
+            particles = replace(particles, log_weights=state.log_weights.clone())
+        group, sequences = ask.group, torch.arange(len(positions))
+        return Step(
+            sequences, positions, tokens, certain, group.tau, group.drawn, group.drawn.sum(1), particles=particles
+        )
+
+    def _race(self, mu: Tensor, noise: Noise) -> Tensor | None:
+        if not self.guide.races:
+            return None
+        return mu - torch.cat(list(noise.log_clocks(mu.shape[1], device=mu.device)))
+
+    def _resampled(self, state: GuidedState) -> Particles:
+        """Whose copy each particle becomes; a population of nearly equal weights stays as it is."""
+        members = state.number.argsort().view(-1, self.particles)
+        log_weights = state.log_weights[members]
+        mean, number = log_mean_exp(log_weights), effective(log_weights)
+        if bool((mean == -torch.inf).any()):
+            raise ValueError(
+                "the guide leaves no token to go on with: what it asks for is impossible on this canvas, or so rare "
+                f"that it needs more particles than {self.particles}"
+            )
+        chosen, row = number < RESAMPLED_BELOW * self.particles, members[:, 0]
+        u = state.resampling[row, state.step[row]].uniform()
+        kept = torch.where(chosen.unsqueeze(1), systematic(log_weights, u), torch.arange(self.particles))
+        parents, each = torch.empty_like(state.number), torch.empty_like(state.log_weights)
+        parents[members], each[members] = members.gather(1, kept), number.unsqueeze(1).expand_as(log_weights)
+        state.log_weights[members] = torch.where(chosen.unsqueeze(1), mean.unsqueeze(1), log_weights)
+        return Particles(parents, state.log_weights, each)
+
+
+def _particle(k: int) -> str:
+    """The purpose of a particle's noise: the first has the noise that a sequence has without particles."""
+    return "token" if k == 0 else f"token of particle {k}"
+
+
+def log_mean_exp(log_weights: Tensor) -> Tensor:
+    """log of the mean weight, [..., K] -> [...]: of a population's, the estimate of log Z."""
+    return log_weights.logsumexp(-1) - math.log(log_weights.shape[-1])
+
+
+def effective(log_weights: Tensor) -> Tensor:
+    """The effective number of particles, (sum w)^2 / sum w^2: [..., K] -> [...]."""
+    return (2 * log_weights.logsumexp(-1) - (2 * log_weights).logsumexp(-1)).exp()
+
+
+def systematic(log_weights: Tensor, u: Tensor) -> Tensor:
+    """K draws from weights [..., K] with one uniform [...]: particle k comes K w_k times, rounded up or down."""
+    count = log_weights.shape[-1]
+    cumulative = log_weights.softmax(-1).cumsum(-1)
+    places = (torch.arange(count, dtype=torch.float64) + u.unsqueeze(-1)) / count * cumulative[..., -1:]
+    return torch.searchsorted(cumulative.contiguous(), places.contiguous(), right=True).clamp(max=count - 1)
+
+
+@dataclass(frozen=True)
+class Population:
+    """The particles at the end of a run, and which of them is the sequence that was drawn."""
+
+    tokens: Tensor  # int64 [B, K, L]
+    log_weights: Tensor  # float64 [B, K]
+    chosen: Tensor  # int64 [B]
+    effective: Tensor  # float64 [B]: the smallest effective number of particles of the run, before a resampling
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log of the estimate of Z = E_p[h(x)], [B]. The estimate has this mean, its logarithm has not."""
+        return log_mean_exp(self.log_weights)
+
+
+def populated(tokens: Tensor, trace: Sequence[Step], particles: int, streams: Streams) -> Population:
+    """The populations of finished particles [B * K, L]: one of each is drawn by its weight."""
+    log_weights = torch.zeros(len(tokens), dtype=torch.float64)
+    least = torch.full_like(log_weights, particles)
+    for step in trace:
+        if step.particles is not None:
+            log_weights[step.sequences] = step.particles.log_weights
+            least[step.sequences] = torch.minimum(least[step.sequences], step.particles.effective)
+    log_weights, least = log_weights.view(-1, particles), least.view(-1, particles)
+    u = streams.at("choice of a particle", 1).uniform()
+    cumulative = log_weights.softmax(1).cumsum(1)
+    chosen = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).squeeze(1).clamp(max=particles - 1)
+    return Population(tokens.view(-1, particles, tokens.shape[1]), log_weights, chosen, least[:, 0])
+
+
+def lineage(trace: Sequence[Step], rows: Tensor) -> tuple[Step, ...]:
+    """What was filled in the particles rows [B] and in those that they are copies of: Steps of B sequences."""
+    rows, found = rows.clone(), []
+    for step in reversed(trace):
+        sequence, local = (rows.unsqueeze(1) == step.sequences).nonzero(as_tuple=True)
+        found.append(replace(step.take(local), sequences=sequence, particles=None))
+        if step.particles is not None:
+            rows[sequence] = step.sequences[step.particles.parents[local]]
+    return tuple(reversed(found))

@@ -1,0 +1,267 @@
+"""Finite automata over token ids as guides: p(accepted | visible, token) by forward-backward over the canvas.
+
+The automaton reads a canvas from left to right. What it reads at a masked position is random, and a model of the masked
+tokens says how. Two are at hand:
+
+    the network's own row at each masked position, as if these were independent given what is visible. This is the
+    guide of the factorised model: exact for a network whose tokens are independent, and an approximation for others
+    a hidden Markov chain, such as ``HiddenMarkovOracle``: exact where it is the network itself, and an approximation
+    for a network that it was fitted to (as in GeLaTo and Ctrl-G)
+
+Both are exact for a finished canvas. So every sequence that is drawn is accepted, and particles repair the law.
+
+With the chain's states s, the automaton's states q, ids v of class c and moves q -> q(c),
+
+    F_1(s, q) = initial(s) [q = start]            F_{l+1}(s', q') = sum over s, q, c with q(c) = q' of F_l(s, q) e_l(s, c) T(s, s')
+    B_{L+1}(s, q) = [q accepts]                    B_l(s, q) = sum over s', c of e_l(s, c) T(s, s') B_{l+1}(s', q(c))
+
+where e_l(s, c) is the probability that state s emits an id of class c, or that of the visible id alone; T counts from l
+to l + 1. At the position l itself p(accepted | visible, v) is sum_{s,q} F_l e(s, v) (T B_{l+1})(s, q(c_v)) over the same
+with B = 1. Without a chain there is one state, and e_l is the row of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.guided import Call, Weigh
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """A deterministic finite automaton: moves [Q, V] from state to state by token id, started in state 0."""
+
+    moves: Tensor = field(repr=False)  # int64 [Q, V]
+    accepts: Tensor = field(repr=False)  # bool [Q]: the states that a whole sequence may end in
+
+    def __post_init__(self) -> None:
+        moves, accepts = torch.as_tensor(self.moves), torch.as_tensor(self.accepts)
+        if moves.ndim != 2 or moves.dtype != torch.int64 or accepts.shape != moves.shape[:1]:
+            raise ValueError(
+                f"moves must be int64 [Q, V] and accepts bool [Q], got {tuple(moves.shape)} and {tuple(accepts.shape)}"
+            )
+        if not bool(((moves >= 0) & (moves < len(moves))).all()):
+            raise ValueError(f"moves must lead to states 0..{len(moves) - 1}")
+        object.__setattr__(self, "moves", moves)
+        object.__setattr__(self, "accepts", accepts.bool())
+
+    @property
+    def states(self) -> int:
+        return len(self.moves)
+
+    @cached_property
+    def classes(self) -> tuple[Tensor, Tensor]:
+        """Ids that no state tells apart are one class: the class of each id [V], and the moves by class [Q, C]."""
+        moves, of = self.moves.unique(dim=1, return_inverse=True)
+        return of, moves
+
+    def accepted(self, tokens: Tensor) -> Tensor:
+        """Which complete sequences [B, L] it accepts, bool [B]."""
+        q = torch.zeros(len(tokens), dtype=torch.int64)
+        for column in tokens.cpu().unbind(1):
+            q = self.moves[q, column]
+        return self.accepts[q]
+
+    def __and__(self, other: Automaton) -> Automaton:
+        """The automaton of the sequences that both accept."""
+        if self.moves.shape[1] != other.moves.shape[1]:
+            raise ValueError("the automata read different vocabularies")
+        both, of = torch.stack((self.classes[0], other.classes[0]), 1).unique(dim=0, return_inverse=True)
+        steps = [one.classes[1][:, both[:, k]] for k, one in enumerate((self, other))]
+        found: dict[tuple[int, int], int] = {(0, 0): 0}
+        table: list[list[int]] = []
+        todo = [(0, 0)]
+        for pair in todo:  # grows
+            after = list(zip(*(step[q].tolist() for step, q in zip(steps, pair, strict=True)), strict=True))
+            for one in after:
+                if one not in found:
+                    found[one] = len(found)
+                    todo.append(one)
+            table.append([found[one] for one in after])
+        accepts = torch.tensor([bool(self.accepts[a]) and bool(other.accepts[b]) for a, b in todo])
+        return Automaton(torch.tensor(table)[:, of], accepts)
+
+
+class Chain(Protocol):
+    """A hidden Markov chain: initial [S], transition [S, S] and emission [S, V]."""
+
+    @property
+    def initial(self) -> Tensor: ...
+
+    @property
+    def transition(self) -> Tensor: ...
+
+    @property
+    def emission(self) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Matching:
+    """h(x) = 1 where the automaton accepts x."""
+
+    automaton: Automaton
+    chain: Chain | None = None
+    races: bool = False
+    tilts: bool = True
+
+    @property
+    def everywhere(self) -> bool:
+        return self.chain is None
+
+    def __call__(self, call: Call) -> Weigh:
+        size = call.log_mu.shape[1]
+        if self.automaton.moves.shape[1] != size:
+            raise ValueError(f"the automaton reads {self.automaton.moves.shape[1]} ids, and the model has {size}")
+        of, moves = self.automaton.classes
+        initial, transition, emission = _tables(self.chain, size)
+        by_class = _summed(emission, of, moves.shape[1])
+        masked = by_class.expand(*call.x.shape, *by_class.shape)  # e_l(s, c) at masked positions: [B, L, S, C]
+        if self.chain is None:
+            masked = masked.clone()
+            row, column = (call.rows >= 0).nonzero(as_tuple=True)
+            masked[row, call.rows[row, column], 0] = _summed(call.log_mu.exp().cpu(), of, moves.shape[1])
+
+        def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
+            x = x.cpu()
+            seen = x != call.mask_id
+            shown = torch.where(seen, x, 0)
+            exact = functional.one_hot(of[shown], moves.shape[1]).unsqueeze(2) * emission.T[shown].unsqueeze(3)
+            evidence = torch.where(seen[:, :, None, None], exact, masked[i])
+            row = torch.arange(len(x))
+            accepted, scale = _backward(evidence, transition, moves, self.automaton.accepts)
+            whole, most = _backward(evidence.sum(3, keepdim=True), transition, moves.new_zeros(1, 1), torch.ones(1))
+            here = _forward(evidence, initial, transition, moves)[row, at]  # [b, S, Q]
+            # [b, S, C]: into each class from wherever the automaton is
+            after = torch.einsum("bsq,bsqc->bsc", here, accepted[row, at][:, :, moves])
+            top = torch.einsum("bsv,sv->bv", after[:, :, of], emission)
+            bottom = torch.einsum("bs,sv->bv", here.sum(2) * whole[row, at][:, :, 0], emission)
+            log_g = top.log() - bottom.log() + (scale[row, at] - most[row, at]).unsqueeze(1)
+            return torch.where(bottom > 0, log_g, -torch.inf)
+
+        return weigh
+
+
+def _tables(chain: Chain | None, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Initial, transition and emission; without a chain one state, whose emission is not looked at."""
+    if chain is None:
+        one = torch.ones(1, 1, dtype=torch.float64)
+        return one[0], one, one.expand(1, size)
+    if chain.emission.shape[1] != size:
+        raise ValueError(f"the chain emits {chain.emission.shape[1]} ids, and the model has {size}")
+    return chain.initial, chain.transition, chain.emission
+
+
+def _summed(probabilities: Tensor, of: Tensor, classes: int) -> Tensor:
+    """[..., V] summed by class: [..., C]."""
+    return probabilities.new_zeros(*probabilities.shape[:-1], classes).index_add_(-1, of, probabilities)
+
+
+def _backward(evidence: Tensor, transition: Tensor, moves: Tensor, accepts: Tensor) -> tuple[Tensor, Tensor]:
+    """(T B_{l+1})(s, q) for each l, [B, L, S, Q], up to a factor whose logarithm is the second, [B, L]."""
+    size, length, states = evidence.shape[:3]
+    after = torch.empty(size, length, states, len(moves), dtype=torch.float64)
+    scale = torch.zeros(size, length, dtype=torch.float64)
+    b, log = accepts.double().expand(size, states, -1), torch.zeros(size, dtype=torch.float64)
+    for place in range(length - 1, -1, -1):
+        # Behind the last position there is no state of the chain to move to.
+        b = b if place == length - 1 else torch.einsum("st,btq->bsq", transition, b)
+        after[:, place], scale[:, place] = b, log
+        b = torch.einsum("bsqc,bsc->bsq", b[:, :, moves], evidence[:, place])
+        most = b.flatten(1).amax(1).clamp(min=torch.finfo(torch.float64).tiny)
+        b, log = b / most[:, None, None], log + most.log()
+    return after, scale
+
+
+def _forward(evidence: Tensor, initial: Tensor, transition: Tensor, moves: Tensor) -> Tensor:
+    """F_l(s, q) before each position, [B, L, S, Q], scaled to a sum of 1."""
+    size, length, states = evidence.shape[:3]
+    before = torch.empty(size, length, states, len(moves), dtype=torch.float64)
+    f = torch.zeros(size, states, len(moves), dtype=torch.float64)
+    f[:, :, 0] = initial
+    for place in range(length):
+        f = f / f.sum((1, 2), keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+        before[:, place] = f
+        spread = (f.unsqueeze(3) * evidence[:, place].unsqueeze(2)).flatten(2)  # [b, S, Q C]
+        f = torch.zeros_like(f).index_add_(2, moves.flatten(), spread)
+        f = torch.einsum("bsq,st->btq", f, transition)
+    return before
+
+
+def matching(
+    pattern: str | Automaton,
+    pieces: Sequence[bytes] | None = None,
+    *,
+    end: int | None = None,
+    chain: Chain | None = None,
+) -> Matching:
+    """Guide to sequences that an automaton accepts, or whose text matches a regular expression as a whole.
+
+    pattern: an Automaton over ids, or a regular expression in Python's syntax (the interegular package), for which
+    pieces says what each id writes, in UTF-8; b"" writes nothing. An id that is a part of a character is never drawn.
+    end: the id behind which nothing counts.
+    chain: a hidden Markov chain to look ahead with, in place of the network's own rows.
+    """
+    if isinstance(pattern, str):
+        if pieces is None:
+            raise ValueError("a regular expression needs pieces: the bytes that each token id writes")
+        pattern = of_text(pattern, pieces, end=end)
+    elif pieces is not None or end is not None:
+        raise ValueError("pieces and end go with a regular expression: an Automaton reads ids")
+    return Matching(pattern, chain)
+
+
+def of_text(pattern: str, pieces: Sequence[bytes], *, end: int | None = None) -> Automaton:
+    """The automaton over ids of a regular expression over what they write."""
+    initial, finals, table = _characters(pattern)
+    number = {state: k for k, state in enumerate(sorted(table, key=lambda state: state != initial))}
+    dead, ended = len(number), len(number) + 1  # ended, ended + 1: behind the end, and accepted or not
+    moves = np.full((len(number) + 3, len(pieces)), dead, dtype=np.int64)
+    step = {character: np.full(len(number) + 1, dead) for character in {None}.union(*table.values())}
+    for state, after in table.items():
+        for character, to in after.items():
+            step[character][number[state]] = number[to] if to is not None else dead
+    live = np.arange(len(number) + 1)
+    for v, piece in enumerate(pieces):
+        try:
+            text = piece.decode()
+        except UnicodeDecodeError:
+            continue
+        q = live
+        for character in text:
+            q = step.get(character, step[None])[q]
+        moves[: len(number) + 1, v] = q
+    accepts = np.zeros(len(moves), dtype=bool)
+    accepts[[number[one] for one in finals]] = True
+    accepts[ended] = True
+    moves[ended], moves[ended + 1] = ended, ended + 1
+    if end is not None:
+        moves[:ended, end] = np.where(accepts[:ended], ended, ended + 1)
+    return Automaton(torch.from_numpy(moves), torch.from_numpy(accepts))
+
+
+def _characters(pattern: str) -> tuple[int, set[int], Mapping[int, Mapping[str | None, int | None]]]:
+    """A regular expression's first state, its last ones and its moves by character; None is any other one, or no move."""
+    try:
+        import interegular
+    except ImportError as error:
+        raise ImportError("regular expressions need the interegular package: pip install 'unmask[regex]'") from error
+    try:
+        machine = interegular.parse_pattern(pattern).to_fsm().reduce()
+    except (interegular.InvalidSyntax, interegular.Unsupported) as error:
+        raise ValueError(f"the regular expression {pattern!r} is not understood: {error}") from error
+    symbols: dict[int, list[str | None]] = {}
+    for symbol, key in machine.alphabet.items():
+        symbols.setdefault(key, []).append(symbol if isinstance(symbol, str) else None)
+    table = {
+        state: {symbol: after.get(key) for key, known in symbols.items() for symbol in known}
+        for state, after in machine.map.items()
+    }
+    return machine.initial, set(machine.finals), table

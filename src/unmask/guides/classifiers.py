@@ -1,0 +1,160 @@
+"""Guides that ask a classifier, a table of allowed ids or another network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.guided import Call, Weigh
+from unmask.predict import log_mean
+from unmask.protocol import check, inference, logits_of
+
+Classify = Callable[[Tensor], Tensor]
+"""Canvases int64 [N, L], mask_id at their holes, -> log p(y | canvas), [N]."""
+
+CANVASES = 4096  # that a classifier is shown at once
+SMALLEST = -700.0  # log mu' of what the other network holds for impossible: a contrast must be finite
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """p(y | visible, token) of every candidate, or of as many at a time as are needed to know who wins."""
+
+    classify: Classify
+    at_once: int | None = None
+    everywhere: bool = False
+    tilts: bool = True
+
+    @property
+    def races(self) -> bool:
+        return self.at_once is not None
+
+    def __call__(self, call: Call) -> Weigh:
+        def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
+            size = call.log_mu.shape[1]
+            if race is None or self.at_once is None:
+                return self._asked(x, at, torch.arange(size).expand(len(x), size))
+            return self._as_needed(x, at, race, self.at_once)
+
+        return weigh
+
+    def _as_needed(self, x: Tensor, at: Tensor, race: Tensor, count: int) -> Tensor:
+        """The likeliest winners first, until one is ahead of whatever those not asked can reach: log p(y | .) <= 0."""
+        order = race.argsort(1, descending=True)
+        found = torch.full_like(race, -torch.inf)
+        going = torch.arange(len(race))
+        for start in range(0, race.shape[1], count):
+            ids = order[going, start : start + count]
+            found[going.unsqueeze(1), ids] = self._asked(x[going], at[going], ids)
+            best = (found[going] + race[going]).amax(1)
+            if start + count >= race.shape[1]:
+                break
+            ahead = race[going, order[going, start + count]]
+            going = going[best < ahead]
+            if not len(going):
+                break
+        return found
+
+    def _asked(self, x: Tensor, at: Tensor, ids: Tensor) -> Tensor:
+        """log p(y | x with an id at a position): x [b, L], at [b], ids [b, k] -> [b, k]."""
+        canvases = x.unsqueeze(1).repeat(1, ids.shape[1], 1)
+        place = at.view(-1, 1, 1).expand(-1, ids.shape[1], 1).to(x.device)
+        canvases = canvases.scatter(2, place, ids.unsqueeze(2).to(x.device)).flatten(0, 1)
+        found = [torch.as_tensor(self.classify(part)).double() for part in torch.split(canvases, CANVASES)]
+        said = torch.cat(found)
+        if said.shape != (len(canvases),):
+            raise ValueError(f"the classifier must give one log p(y | canvas) for each of {len(canvases)}: {said.shape}")
+        if bool(said.isnan().any()) or (self.races and bool((said > 1e-9).any())) or bool((said == torch.inf).any()):
+            raise ValueError("the classifier must give log p(y | canvas): a number of at most 0, or -inf")
+        return said.view_as(ids)
+
+
+def classifier(classify: Classify, *, at_once: int | None = None) -> Classifier:
+    """Guide by log p(y | canvas), or by the logarithm of any h(canvas) >= 0.
+
+    It is asked about the canvas with each of the V tokens at the position. at_once: about so many of them at a time,
+    the likeliest winners first, until no other can win; the tokens are the very same. That needs h <= 1 and no
+    particles, and takes about min(V, 1 / p(y | visible)) questions.
+
+    With one token per call the law is p(x) h(x) / Z if h(canvas) is E[h(x) | canvas] for every canvas. If it is right
+    for finished sequences alone, particles make it so.
+    """
+    if not callable(classify):
+        raise ValueError(f"classify must be callable: canvases [N, L] -> log p(y | canvas) [N], got {classify!r}")
+    if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
+        raise ValueError(f"at_once must be a whole number of at least 1, or None for all, got {at_once!r}")
+    return Classifier(classify, at_once)
+
+
+@dataclass(frozen=True)
+class Only:
+    """h(x) = 1 where every position holds one of its ids."""
+
+    allowed: Mapping[int, Tensor]
+    everywhere: bool = False
+    races: bool = False
+    tilts: bool = True
+
+    def __call__(self, call: Call) -> Weigh:
+        def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
+            log_g = torch.zeros(len(at), call.log_mu.shape[1], dtype=torch.float64)
+            for row, position in enumerate(at.tolist()):
+                if position in self.allowed:
+                    log_g[row, ~self.allowed[position].cpu()] = -torch.inf
+            return log_g
+
+        return weigh
+
+
+def only(allowed: Mapping[int, Tensor]) -> Only:
+    """Guide by {position: bool [V]}, the ids that may fill it.
+
+    Without particles this is ``allowed`` of ``unmask.sample``: each token is drawn as if it alone were restricted. With
+    particles the law tends to that of the model given that all positions hold allowed ids.
+    """
+    return Only(allowed)
+
+
+@dataclass(frozen=True)
+class ClassifierFree:
+    """log-weights (1 + s) log mu - s log mu', with mu' from a second call."""
+
+    model: Any
+    strength: float
+    hide: bool
+    everywhere: bool = False
+    races: bool = False
+    tilts: bool = False
+
+    def __call__(self, call: Call) -> Weigh:
+        real = call.rows >= 0
+        x = torch.where(call.given.to(call.x.device), call.mask_id, call.x) if self.hide else call.x
+        with inference(self.model):
+            rows = call.rows.clamp(min=0).to(x.device)
+            other = log_mean(logits_of(self.model, x, call.time.to(x.device), rows, real))
+        column = (real.flatten().cumsum(0) - 1).view_as(real)
+
+        def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
+            asked = (call.rows[i] == at.unsqueeze(1)).long().argmax(1)
+            here = column[i, asked].to(other.device)
+            contrast = call.log_mu[here] - other[here].clamp(min=SMALLEST)
+            return torch.where(contrast == -torch.inf, -torch.inf, self.strength * contrast)
+
+        return weigh
+
+
+def classifier_free(model: Any, strength: float, *, hide: bool = True) -> ClassifierFree:
+    """Guide by the difference that a prompt makes: weights mu^(1 + strength) / mu'^strength, as LLaDA's cfg_scale.
+
+    mu' is the model's answer with everything masked that was visible at first, or, with hide=False, another network's
+    on the same canvas. It costs a second network call for each. Its law is its own: in general that of no p(x) h(x),
+    whatever the order, and strength = 0 is the model's.
+    """
+    check(model)
+    if not (isinstance(strength, (int, float)) and 0 <= strength < float("inf")):
+        raise ValueError(f"strength must be a finite number of at least 0, got {strength!r}")
+    return ClassifierFree(model, float(strength), hide)
