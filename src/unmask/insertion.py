@@ -1,0 +1,115 @@
+"""Sequences of any length by insertion: a process that inserts masks and unmasks them, and its bound.
+
+A sequence of n <= N tokens has N slots: its tokens, in their order, and N - n phantoms. Each slot has two uniform times;
+at the earlier one it is decided, at the later one it is unmasked. When a token's slot is decided, a mask appears at its
+place among the others, and when it is unmasked, so is the token. Of a phantom nothing is ever seen but that it has been
+decided. So a state is a string of m masks and tokens, and the number j of slots that have been decided. On a canvas of N
+positions that is
+
+    the string, then j - m times EMPTY, then N - j times OPEN
+
+and the time is not needed: which slot is decided next is uniform, whatever the time. The reverse process asks a network
+at each decision for a gap of the string, or for none, and at each unmasking for a token. Both are exact if
+
+    G(gap i) = E[tokens missing in gap i | canvas] / (N - j),   G(none) = 1 - sum_i G(gap i),   f_i(v) = p(v at mask i | canvas)
+
+FlexMDM (Kim et al., 2509.01025) is the limit N -> infinity, in which decisions for none become waiting times. Given the
+times, each of the D = N! / (N - n)! ways to put the tokens into slots is another sequence of decisions with the same
+result, so that by Jensen's inequality
+
+    -log p(x) <= E[ sum over the N decisions of -log G + sum over the n unmaskings of -log f ] - log D
+
+with equality, for every draw of times and slots, at the optimum. In terms of a time t ~ U(0, 1) the first sum is that of
+2/(1 - t) [ sum_i missing_i (-log G(gap i)) + phantoms left (-log G(none)) ], and the second that of 1/(1 - t) sum over
+masks of -log f.
+
+The network is a denoiser with V + 2 ids: tokens, OPEN = V and EMPTY = V + 1; its mask is V + 2. At every position up to
+the end of the string the difference of its logits of OPEN and EMPTY is log(G(gap) / G(none)) of the gap before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.protocol import logits_where
+
+
+def canvases(strings: Tensor, size: Tensor, decided: Tensor, mask_id: int) -> Tensor:
+    """Canvases int64 [B, N] of strings [B, N], of which the first ``size`` [B] count, with ``decided`` [B] slots."""
+    position = torch.arange(strings.shape[1], device=strings.device)
+    filler = torch.where(position < decided.unsqueeze(1), mask_id - 1, mask_id - 2)
+    return torch.where(position < size.unsqueeze(1), strings, filler)
+
+
+@dataclass(frozen=True)
+class Inserted:
+    """States of the process at some times, and what is missing in them."""
+
+    canvas: Tensor  # int64 [B, N]
+    size: Tensor  # int64 [B]: m
+    missing: Tensor  # int64 [B, N]: tokens that will be inserted before each position, 0 behind the end of the string
+    phantoms: Tensor  # int64 [B]: slots that have not been decided and are no tokens
+    target: Tensor  # int64 [B, N]: the token behind each mask, -1 elsewhere
+    time: Tensor  # float64 [B]
+
+
+def noised(x: Tensor, mask_id: int, time: Tensor, u: Tensor) -> Inserted:
+    """The states of sequences x [B, N], padded with EMPTY, at times t [B]; u [B, N, 2] are their slots' times."""
+    empty, (_, slots) = mask_id - 1, x.shape
+    real, first, last = x != empty, u.amin(2), u.amax(2)
+    if not bool((real[:, 1:] <= real[:, :-1]).all()):
+        raise ValueError(f"sequences must be tokens followed by {empty} alone")
+    t = time.unsqueeze(1)
+    seen = real & (first <= t)
+    # The tokens that are in the string, brought to the front; each waits for as many as are missing before it.
+    order = torch.argsort((~seen).to(torch.int8), dim=1, stable=True)
+    shown = torch.where(last <= t, x, mask_id).gather(1, order)
+    size, decided = seen.sum(1), (first <= t).sum(1)
+    gap = seen.long().cumsum(1)  # of a missing token: the number of those before it that are there
+    missing = torch.zeros(len(x), slots + 1, dtype=torch.int64, device=x.device)
+    missing.scatter_add_(1, gap, (real & ~seen).long())
+    canvas = canvases(shown, size, decided, mask_id)
+    target = torch.where(canvas == mask_id, x.gather(1, order), -1)
+    phantoms = (~real & (first > t)).sum(1)
+    return Inserted(canvas, size, missing[:, :slots], phantoms, target, time)
+
+
+def log_gaps(logits: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+    """log G of the gap before each position [B, N], -inf behind the end of the string, and log G(none) [B]."""
+    odds = logits[..., -2] - logits[..., -1]
+    there = torch.arange(odds.shape[1], device=odds.device) <= size.unsqueeze(1)
+    odds = torch.where(there, odds, -torch.inf)
+    total = torch.cat((odds, torch.zeros_like(odds[:, :1])), 1).logsumexp(1)
+    return odds - total.unsqueeze(1), -total
+
+
+def loss(model: Any, state: Inserted) -> Tensor:
+    """The bound's term of each state in nats, [B]; its mean over t ~ U(0, 1) and slots bounds -log p(x)."""
+    real = torch.ones_like(state.canvas, dtype=torch.bool)
+    logits = logits_where(model, state.canvas, None, real).view(*state.canvas.shape, -1).double()
+    gaps, none = log_gaps(logits, state.size)
+    decisions = -(state.missing * gaps.masked_fill(state.missing == 0, 0.0)).sum(1)
+    decisions = decisions - state.phantoms * none.masked_fill(state.phantoms == 0, 0.0)
+    log_f = logits[..., :-2].log_softmax(-1).gather(2, state.target.clamp(min=0).unsqueeze(2)).squeeze(2)
+    tokens = -log_f.masked_fill(state.target < 0, 0.0).sum(1)
+    return (2 * decisions + tokens) / (1 - state.time)
+
+
+def log_ways(x: Tensor, mask_id: int) -> Tensor:
+    """log D = log N! / (N - n)!, the ways to put the tokens of each sequence [B, N] into slots: [B]."""
+    slots = torch.tensor(x.shape[1], dtype=torch.float64)
+    tokens = (x != mask_id - 1).sum(1).double()
+    return torch.lgamma(slots + 1) - torch.lgamma(slots - tokens + 1)
+
+
+def bound(model: Any, x: Tensor, *, generator: torch.Generator) -> Tensor:
+    """One draw for each sequence x [B, N] of what on average is at least -log p(x), in nats; times are stratified."""
+    count = len(x)
+    shift = torch.rand((), dtype=torch.float64, generator=generator)
+    time = ((torch.arange(count) / max(count, 1) + shift) % 1)[torch.randperm(count, generator=generator)]
+    u = torch.rand(*x.shape, 2, dtype=torch.float64, generator=generator)
+    return loss(model, noised(x, model.mask_id, time.to(x.device), u.to(x.device))) - log_ways(x, model.mask_id)
