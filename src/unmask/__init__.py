@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unmask import draw as draw
     from unmask import forward as forward
+    from unmask import guides as guides
+    from unmask import insertion as insertion
     from unmask import objective as objective
     from unmask import plan as plan
     from unmask import predict as predict
@@ -63,6 +65,8 @@ _HOMES = {
     "audit": "auditing",
     "draw": None,
     "forward": None,
+    "guides": None,
+    "insertion": None,
     "load": "text.find",
     "nelbo": "likelihood",
     "objective": None,

@@ -1,17 +1,18 @@
 """Sequences of any length by insertion: a process that inserts masks and unmasks them, and its bound.
 
-A sequence of n <= N tokens has N slots: its tokens, in their order, and N - n phantoms. Each slot has two uniform times;
-at the earlier one it is decided, at the later one it is unmasked. When a token's slot is decided, a mask appears at its
-place among the others, and when it is unmasked, so is the token. Of a phantom nothing is ever seen but that it has been
-decided. So a state is a string of m masks and tokens, and the number j of slots that have been decided. On a canvas of N
-positions that is
+A sequence of n <= N tokens has N slots: its tokens, in their order, and N - n phantoms. Each slot has two uniform
+times; at the earlier one it is decided, at the later one it is unmasked. When a token's slot is decided, a mask
+appears at its place among the others, and when it is unmasked, so is the token. Of a phantom nothing is ever seen but
+that it has been decided. So a state is a string of m masks and tokens, and the number j of slots that have been
+decided. On a canvas of N positions that is
 
     the string, then j - m times EMPTY, then N - j times OPEN
 
 and the time is not needed: which slot is decided next is uniform, whatever the time. The reverse process asks a network
 at each decision for a gap of the string, or for none, and at each unmasking for a token. Both are exact if
 
-    G(gap i) = E[tokens missing in gap i | canvas] / (N - j),   G(none) = 1 - sum_i G(gap i),   f_i(v) = p(v at mask i | canvas)
+    G(gap i) = E[tokens missing in gap i | canvas] / (N - j)        G(none) = 1 - sum_i G(gap i)
+    f_i(v) = p(v at mask i | canvas)
 
 FlexMDM (Kim et al., 2509.01025) is the limit N -> infinity, in which decisions for none become waiting times. Given the
 times, each of the D = N! / (N - n)! ways to put the tokens into slots is another sequence of decisions with the same
@@ -19,9 +20,9 @@ result, so that by Jensen's inequality
 
     -log p(x) <= E[ sum over the N decisions of -log G + sum over the n unmaskings of -log f ] - log D
 
-with equality, for every draw of times and slots, at the optimum. In terms of a time t ~ U(0, 1) the first sum is that of
-2/(1 - t) [ sum_i missing_i (-log G(gap i)) + phantoms left (-log G(none)) ], and the second that of 1/(1 - t) sum over
-masks of -log f.
+with equality, for every draw of times and slots, at the optimum. In terms of a time t ~ U(0, 1) the first sum is that
+of 2/(1 - t) [ sum_i missing_i (-log G(gap i)) + phantoms left (-log G(none)) ], and the second that of 1/(1 - t) sum
+over masks of -log f.
 
 The network is a denoiser with V + 2 ids: tokens, OPEN = V and EMPTY = V + 1; its mask is V + 2. At every position up to
 the end of the string the difference of its logits of OPEN and EMPTY is log(G(gap) / G(none)) of the gap before it.
@@ -35,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.protocol import logits_where
+from unmask.network import logits_where
 
 
 def canvases(strings: Tensor, size: Tensor, decided: Tensor, mask_id: int) -> Tensor:

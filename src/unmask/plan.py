@@ -78,6 +78,21 @@ class Plan(Batched):
         tentative = None if self.tentative is None else resized(self.tentative, length, -1)
         return replace(self, order=order, step=step, times=resized(self.times, length, 0.0), tentative=tentative)
 
+    def without(self, needless: Tensor, step: Tensor) -> Plan:
+        """The same, where from a row's ``step`` [B] on the positions where the boolean [B, L] holds are left out."""
+        dropped = needless.gather(1, self.order.clamp(min=0)) & (self.step >= step.unsqueeze(1))
+        kept = (self.order >= 0) & ~dropped
+        if bool((kept == (self.order >= 0)).all()):
+            return self
+        slots = torch.argsort((~kept).to(torch.int8), dim=1, stable=True)
+        real, old = kept.gather(1, slots), self.step.gather(1, slots)
+        new = torch.zeros_like(old)
+        new[:, 1:] = (old[:, 1:] != old[:, :-1]).cumsum(1)
+        order = torch.where(real, self.order.gather(1, slots), -1)
+        times = torch.where(real, self.times.gather(1, slots), 0.0)
+        called = torch.where(real, self.call_time.gather(1, old.clamp(min=0)), 0.0)
+        return _plan(order, times, torch.where(real, new, -1), called)
+
     @cached_property
     def starts(self) -> Tensor:
         """The first slot of each step: int64 [B, S + 1]; a row's steps past its last start where its slots end."""

@@ -106,6 +106,15 @@ class InBlocks(Protocol):
     def in_blocks(self, size: int) -> Sampler: ...
 
 
+@runtime_checkable
+class Skips(Protocol):
+    """A sampler that can be told of masked positions which need not be filled any more."""
+
+    def skip(self, state: Any, needless: Tensor) -> None:
+        """needless: bool [B, L]."""
+        ...
+
+
 def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:
     """Write a Step into the canvas it belongs to, in place: what it copies, what it hides, then what it fills."""
     if step.particles is not None:
@@ -194,6 +203,11 @@ class Planned:
         step, visits = torch.zeros(len(canvas), dtype=torch.int64), torch.zeros(canvas.shape, dtype=torch.int64)
         noise = task.streams.at("token", canvas.shape[1])
         return PlanState(task, canvas.clone(), whole.calls, whole, step, noise, visits, [None] * len(canvas))
+
+    def skip(self, state: PlanState, needless: Tensor) -> None:
+        """Leave positions out of the plan; a predictor that has looked ahead keeps its own."""
+        if self.predict is first_order:
+            state.plan = state.plan.without(needless, state.step)
 
     def ask(self, state: PlanState) -> PlanAsk:
         """The rows of this step, and those of the next where the predictor looks ahead."""

@@ -12,7 +12,7 @@ import time as clock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -26,9 +26,12 @@ from unmask.noise import Streams
 from unmask.plan import Blocks, Planner
 from unmask.predict import Predictor, correct, first_order
 from unmask.protocol import Caches, block_of, for_sampling, is_left_to_right
-from unmask.sampler import InBlocks, Planned, Sampler, Step, Task, apply
+from unmask.sampler import InBlocks, Planned, Sampler, Skips, Step, Task, apply
 from unmask.samplers.ahead import Ahead
 from unmask.schedule import Linear, Schedule
+
+if TYPE_CHECKING:
+    from unmask.samplers.guided import Guide, Population
 
 Window = int | bool | Literal["auto"] | None
 """How many tokens to look ahead."""
@@ -44,6 +47,9 @@ class SamplingOptions(TypedDict, total=False):
     predict: Predictor
     sampler: Sampler | None
     ahead: Window
+    guide: Guide | None
+    particles: int
+    stop: int | Sequence[int] | None
     draw: Draw
     temperature: float
     top_k: int | None
@@ -64,15 +70,18 @@ class Sample:
     ncs: Tensor  # int64 [B]: rows that were drawn for each sequence
     calls: int  # network calls in total
     seconds: float
+    population: Population | None = None  # of a guided run: the particles, their weights and the evidence
 
     def __repr__(self) -> str:
         """Three lines: how many, what they cost, and how the first begins."""
         num, length = self.tokens.shape
+        particles = [] if self.population is None else [f"  {self.population}"]
         each = "" if not num else f", {self.nfe.double().mean():.4g} for each sequence"
         return "\n".join(
             (
                 f"{type(self).__name__}({num:,} sequences of {length:,} tokens)",
                 f"  {self.calls:,} network calls{each}, {int(self.ncs.sum()):,} tokens drawn, {self.seconds:.3g} s",
+                *particles,
                 f"  {self._beginning()}",
             )
         )
@@ -108,10 +117,14 @@ def sample(
         sampler: one of unmask.samplers in the place of plan and predict: another law.
         ahead: several tokens per call, and the very same tokens: how many to look ahead, or True to let the run choose.
         For plans that fill one token per step.
+        stop: the id, or ids, that end a text: what lies behind one in the same run of holes costs no call, and is
+        filled with it.
     How a token is drawn
         draw: unmask.draw.exponential_race (exact, the default), inverse_cdf, gumbel(dtype), truncated(M).
         temperature: below 1 for likelier tokens, 0 for the likeliest. top_k: from the k likeliest ids alone.
         top_p: from the fewest ids of probability p. 1.0, None and None leave the distribution as it is.
+        guide: one of unmask.guides, for p(x) h(x) / Z in place of p(x); with a plan and predict.first_order.
+        particles: how many each sequence is drawn from, by sequential Monte Carlo: the repair of approximate guides.
         schedule: alpha(t), unmask.Linear() by default; it matters to networks that read the time alone.
         seed: one number for the call, of which sequence i is always the same; or a list with one for each sequence,
         which is then what that seed gives alone. index: which sequences of the seed these are, by default the first.
@@ -127,8 +140,9 @@ def sample(
     """
     started = clock.perf_counter()
     canvas = check_canvas(model, canvas, num, length)
-    tokens = canvas.clone()
-    nfe, ncs = torch.zeros(2, len(canvas), dtype=torch.int64)
+    each = options.get("particles", 1)
+    tokens = canvas.repeat_interleave(each, 0) if isinstance(each, int) and each > 1 else canvas.clone()
+    nfe, ncs = torch.zeros(2, len(tokens), dtype=torch.int64)
     trace = []
     for step in stream(model, canvas, allowed=allowed, **options):
         apply(step, tokens, model.mask_id)
@@ -140,20 +154,37 @@ def sample(
     if left := int((tokens == model.mask_id).sum()):
         who = options.get("plan") or options.get("sampler")
         raise ValueError(f"{who} left {left} positions masked: it must fill every masked position")
-    return Sample(tokens, tuple(trace), nfe, ncs, len(trace), clock.perf_counter() - started)
+    if options.get("guide") is None or not len(canvas):
+        return Sample(tokens, tuple(trace), nfe, ncs, len(trace), clock.perf_counter() - started)
+    from unmask.samplers.guided import lineage, populated
+
+    population = populated(tokens, trace, each, Streams.of(options.get("seed", 0), len(canvas), options.get("index")))
+    rows = torch.arange(len(canvas)) * each + population.chosen
+    shown, cost, drawn = tokens[rows.to(tokens.device)], nfe[rows], ncs.view(-1, each).sum(1)
+    seconds = clock.perf_counter() - started
+    return Sample(shown, lineage(trace, rows), cost, drawn, len(trace), seconds, population if each > 1 else None)
 
 
 def stream(
     model: Any, canvas: Tensor, *, allowed: Allowed | None = None, **options: Unpack[SamplingOptions]
 ) -> Iterator[Step]:
     """Yield one Step per network call; arguments as in ``sample``. ``apply`` turns Steps into tokens."""
+    stop = _stop_ids(model, options.get("stop"))
     sampler, whole, parts = _begun(model, canvas, **options)
     network = for_sampling(model)
     planned, calls = sum(int(whole.calls[part].max()) for part in parts), 0
     for part in parts:
-        for step in _run(for_sampling(network), sampler, whole.take(part), [allowed] * len(part)):
+        for step in _run(for_sampling(network), sampler, whole.take(part), [allowed] * len(part), stop):
             calls += 1
             yield replace(step, sequences=part[step.sequences], calls=calls, planned=max(planned, calls))
+
+
+def _stop_ids(model: Any, stop: int | Sequence[int] | None) -> tuple[int, ...]:
+    if stop is None:
+        return ()
+    from unmask.stopping import stop_ids
+
+    return stop_ids(stop, model.vocab_size)
 
 
 def divided(model: Any, canvas: Tensor, **options: Unpack[SamplingOptions]) -> list[list[int]]:
@@ -161,7 +192,8 @@ def divided(model: Any, canvas: Tensor, **options: Unpack[SamplingOptions]) -> l
 
     ``sample`` of a batch, with its sequences as ``index``, makes the very network calls that it makes for all of them.
     """
-    return [part.tolist() for part in _begun(model, canvas, **options)[2]]
+    each = options.get("particles", 1)
+    return [part[::each].div(each, rounding_mode="floor").tolist() for part in _begun(model, canvas, **options)[2]]
 
 
 def _begun(
@@ -173,6 +205,9 @@ def _begun(
     predict: Predictor = first_order,
     sampler: Sampler | None = None,
     ahead: Window = None,
+    guide: Guide | None = None,
+    particles: int = 1,
+    stop: int | Sequence[int] | None = None,
     draw: Draw = exponential_race,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -187,38 +222,60 @@ def _begun(
     choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
-    sampler = chosen(model, canvas, plan=plan, steps=steps, predict=predict, sampler=sampler, ahead=ahead)
+    if stop is not None and particles != 1:
+        raise ValueError("particles are compared when all have filled the same positions: they take no stop")
+    how: dict[str, Any] = {"predict": predict, "ahead": ahead, "guide": guide, "particles": particles}
+    sampler = chosen(model, canvas, plan=plan, steps=steps, sampler=sampler, **how)
     pick, streams = Pick(draw, temperature, top_k, top_p), Streams.of(seed, len(canvas), index)
     state = sampler.begin(canvas, Task(model.mask_id, streams, pick, schedule or Linear(), steps))
-    return sampler, state, _batches(state.calls, batch)
+    return sampler, state, _batches(state.calls, batch, particles)
 
 
-def _batches(calls: Tensor, batch: int | None) -> list[Tensor]:
-    """Which sequences share network calls, at most ``batch`` of them, by the calls that each needs."""
+def _batches(calls: Tensor, batch: int | None, each: int = 1) -> list[Tensor]:
+    """Which sequences share network calls, at most ``batch`` of them, by the calls that each needs.
+
+    each: the particles of a sequence, which stay together.
+    """
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
     # Longest first: the sequences that are still running are then the first ones of the batch, or nearly so.
     order = calls.argsort(descending=True, stable=True)
-    size = batch or max(len(order), 1)
+    size = each * batch if batch else max(len(order), 1)
     return [order[i : i + size] for i in range(0, len(order), size)]
 
 
-def _run(network: Any, sampler: Sampler, state: Any, allowed: Sequence[Allowed | None]) -> Iterator[Step]:
+def _run(
+    network: Any, sampler: Sampler, state: Any, allowed: Sequence[Allowed | None], stop: tuple[int, ...] = ()
+) -> Iterator[Step]:
     """One batch of sequences from the first network call to the last."""
+    stopping = None
+    if stop:
+        from unmask.stopping import Stopping
+
+        stopping = Stopping.of(state.x, stop, state.task.mask_id)
     faults = Faults() if waits(state.x.device) else None
     sequences = torch.arange(len(state.x))
     if isinstance(network, Caches):
         network.add(*state.x.shape)
     for call in range(1, 1 << 62):
         ask = sampler.ask(state)
-        stay = leave(network, (ask.rows >= 0).any(1)) if len(sequences) else sequences
+        live = (ask.rows >= 0).any(1)
+        if stopping is not None:
+            live &= ~stopping.finished(state.x)  # whatever the sampler would still ask
+        stay = leave(network, live) if len(sequences) else sequences
         if len(stay) < len(sequences):
             state, ask, sequences = state.take(stay), ask.take(stay), sequences[stay]
+            stopping = None if stopping is None else stopping.take(stay)
         if not len(sequences):
             break
         with inference(network), nullcontext() if faults is None else faults.collected():
             step = sampler.fill(state, ask, answer(network, state.x, ask, allowed))
         apply(step, state.x, state.task.mask_id)
+        if stopping is not None:
+            step = stopping.padded(step, state.x)
+            apply(step, state.x, state.task.mask_id)
+            if isinstance(sampler, Skips):
+                sampler.skip(state, stopping.needless(state.x))
         if faults is not None and call % CALLS_BETWEEN_CHECKS == 0:
             faults.check()
         yield replace(step, sequences=sequences[step.sequences])
@@ -251,6 +308,8 @@ def chosen(
     predict: Predictor = first_order,
     sampler: Sampler | None = None,
     ahead: Window = None,
+    guide: Guide | None = None,
+    particles: int = 1,
 ) -> Sampler:
     """The sampler that the arguments of ``sample`` ask for."""
     if not isinstance(predict, Predictor):
@@ -260,6 +319,12 @@ def chosen(
     second_order, looks = predict is not first_order, not (ahead is None or ahead is False)
     if sampler is not None and (plan is not None or second_order or looks):
         raise ValueError("give a sampler, or a plan, predict and ahead, not both")
+    if guide is not None and (sampler is not None or second_order or looks):
+        raise ValueError("a guide weighs the tokens of a plan by predict.first_order: it takes no sampler and no ahead")
+    if guide is None and particles != 1:
+        raise ValueError("particles are weighed by a guide: give one of unmask.guides")
+    if guide is not None and guide.everywhere and (is_left_to_right(model) or block_of(model) is not None):
+        raise ValueError("this guide looks at all masked positions, and the network answers for the next ones alone")
     if is_left_to_right(model):
         given = {
             "sampler": sampler is not None,
@@ -287,6 +352,10 @@ def chosen(
         raise ValueError(f"plan.Blocks({plan.size}) does not fit the network: its blocks have {block} positions")
     if isinstance(plan, Blocks) and predict is correct:
         raise ValueError("predict.correct chooses again among all masked positions: it takes no plan by blocks")
+    if guide is not None:
+        from unmask.samplers.guided import Guided
+
+        return Guided(plan, guide, particles)
     if not looks:
         return Planned(plan, predict)
     if second_order:

@@ -1,4 +1,4 @@
-"""Insertion: the law over lengths and strings, and the bound, which for the optimal network is no bound but the truth."""
+"""Insertion: the law over lengths and strings, and the bound, which for the optimal network is the truth."""
 
 import itertools
 
@@ -74,7 +74,7 @@ def test_the_bound_is_tight_for_the_optimal_network_and_not_for_another(oracle):
 
 
 def test_a_state_counts_what_is_missing():
-    """At a time between, by hand: tokens 0 and 2 of three are there, one of them unmasked, and one phantom is decided."""
+    """By hand: tokens 0 and 2 of three are there, one of them unmasked, and one phantom is decided."""
     u = torch.tensor([[[0.1, 0.2], [0.9, 0.95], [0.3, 0.8], [0.4, 0.6], [0.7, 0.9]]], dtype=torch.float64)
     x = torch.tensor([[0, 1, 0, 3, 3]])
     state = insertion.noised(x, 4, torch.tensor([0.5], dtype=torch.float64), u)

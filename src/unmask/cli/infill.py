@@ -50,7 +50,7 @@ def _infill(chosen: InfillOptions) -> None:
     text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
     model = texts.model_for(chosen, chosen.model)
     ids = model.blanks(text, chosen.mask_character).ids
-    with short_warnings(), texts.shown(model, ids, chosen.number) as callback:
+    with short_warnings(), texts.shown(model, ids, chosen.number * chosen.particles) as callback:
         made = model.infill(
             text, chosen.number, mask_character=chosen.mask_character, callback=callback, **chosen.sampling()
         )

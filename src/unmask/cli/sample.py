@@ -38,6 +38,8 @@ class SampleOptions(texts.TextOptions, OnCluster):
     """How every text begins."""
     length: int | None = None
     """Tokens per sequence. By default that of the training sequences."""
+    max_tokens: int | None = None
+    """Tokens behind the prompt, at most, in place of --length."""
     watch: str | None = None
     """Replay what --json saved in this file, or on stdin (-), instead of sampling."""
     svg: str | None = None
@@ -76,15 +78,16 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
     if chosen.length is not None and chosen.length < 1:
         raise ValueError(f"--length must be at least 1, got {chosen.length}")
     model = texts.model_for(chosen, chosen.model or default(), device)
-    ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or model.length or 0)
+    if chosen.max_tokens is not None and (chosen.length is not None or chosen.max_tokens < 1):
+        raise ValueError(f"--max-tokens {chosen.max_tokens}: it must be at least 1, and goes with no --length")
+    ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or chosen.max_tokens or model.length or 0)
     if chosen.prompt:
-        ids = model.prompted(chosen.prompt, chosen.length).ids
+        ids = model.prompted(chosen.prompt, chosen.length, room=chosen.max_tokens).ids
     if chosen.ray:
         return texts.put(chosen, model, _on_cluster(chosen, model, ids))
-    with short_warnings(), texts.shown(model, ids, chosen.number) as callback:
-        made = model.sample(
-            chosen.number, prompt=chosen.prompt, length=chosen.length, callback=callback, **chosen.sampling()
-        )
+    with short_warnings(), texts.shown(model, ids, chosen.number * chosen.particles) as callback:
+        how = chosen.sampling() | {"length": chosen.length, "max_tokens": chosen.max_tokens}
+        made = model.sample(chosen.number, prompt=chosen.prompt, callback=callback, **how)
     texts.write(chosen, model, made)
 
 
@@ -97,7 +100,8 @@ class _Sampling:
 
     def __call__(self, index: Sequence[int]) -> list[str]:
         how = self.chosen.sampling() | {"index": index, "batch": None}
-        made = self.model.sample(len(index), prompt=self.chosen.prompt, length=self.chosen.length, **how)
+        how |= {"length": self.chosen.length, "max_tokens": self.chosen.max_tokens}
+        made = self.model.sample(len(index), prompt=self.chosen.prompt, **how)
         return texts.lines(self.chosen, self.model, made, index)
 
 
@@ -107,7 +111,9 @@ def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list
         raise ValueError("--compile is for one machine: leave it out with --ray")
     canvas = torch.tensor([ids] * chosen.number, dtype=torch.int64)
     how = chosen.sampling() | {"batch": chosen.batch or BATCH, "schedule": model.schedule}
-    parts = divided(model.denoiser, canvas, **how)
+    for name in ("stop", "contains", "pattern"):  # which change no batch
+        how.pop(name, None)
+    parts = divided(model.denoiser, canvas, **(how | {"particles": 1}))
     found: dict[int, str] = {}
     for part, made in zip(parts, processes.results(parts, _Sampling(chosen, model)), strict=True):
         found |= zip(part, made, strict=True)

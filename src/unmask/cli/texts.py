@@ -35,6 +35,14 @@ class TextOptions(OnMachine, SamplerOptions):
     """At most so many sequences per network call. By default all."""
     seed: int = 0
     """Sequence i of a seed is always the same."""
+    stop: bool = False
+    """Stop at the end of a text: what would come behind it costs no network call."""
+    contains: tuple[str, ...] = ()
+    """Words that must occur in the text. They guide every draw, by what the network says of the masked positions."""
+    pattern: str | None = None
+    """A regular expression that the whole text must match; a guide as well (docs/guidance.md)."""
+    particles: int = 1
+    """Draw each text from so many that are weighed and resampled: the law that a guide alone approximates."""
     compile: bool = False
     """torch.compile the network: worth its warming up (half a minute or more) for many calls of one shape."""
     json: bool = False
@@ -44,7 +52,14 @@ class TextOptions(OnMachine, SamplerOptions):
 
     def sampling(self) -> dict[str, Any]:
         """The keyword arguments of ``Model.sample`` and ``Model.infill``."""
-        return self.arguments() | {"seed": self.seed, "batch": self.batch}
+        return self.arguments() | self.limits() | {"seed": self.seed, "batch": self.batch}
+
+    def limits(self) -> dict[str, Any]:
+        """What the texts must be, as it was given."""
+        given = {name: getattr(self, name) for name in ("stop", "contains", "pattern")}
+        return {name: value for name, value in given.items() if value} | (
+            {"particles": self.particles} if self.particles != 1 else {}
+        )
 
 
 def read(verb: str, arguments: Sequence[str]) -> list[str]:
@@ -99,7 +114,7 @@ def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
 def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[int] | None = None) -> list[str]:
     """What is written of each sequence; index: which sequences of the seed they are."""
     if chosen.json:
-        how = chosen.record(left_to_right=model.left_to_right)
+        how = chosen.record(left_to_right=model.left_to_right) | chosen.limits()
         found = records(made, model=model.name, seed=chosen.seed, index=index, **how)
         return [json.dumps(record) for record in found]
     if chosen.output is not None:

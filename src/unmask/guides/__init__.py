@@ -5,7 +5,7 @@
     matching          a regular expression or another finite automaton
     classifier_free   mu^(1 + s) / mu'^s with another network, or the same one without its prompt: another law
 
-What a guide is, and what particles do, is in ``unmask.guided``; docs/guidance.md says what is exact.
+What a guide is, and what particles do, is in ``unmask.samplers.guided``; docs/guidance.md says what is exact.
 """
 
 from unmask.guides.automaton import Automaton, matching

@@ -12,12 +12,12 @@ Both are exact for a finished canvas. So every sequence that is drawn is accepte
 
 With the chain's states s, the automaton's states q, ids v of class c and moves q -> q(c),
 
-    F_1(s, q) = initial(s) [q = start]            F_{l+1}(s', q') = sum over s, q, c with q(c) = q' of F_l(s, q) e_l(s, c) T(s, s')
-    B_{L+1}(s, q) = [q accepts]                    B_l(s, q) = sum over s', c of e_l(s, c) T(s, s') B_{l+1}(s', q(c))
+    F_1(s, q) = initial(s) [q = start]     F_{l+1}(s', q') = sum_{s,q,c: q(c) = q'} F_l(s, q) e_l(s, c) T(s, s')
+    B_{L+1}(s, q) = [q accepts]            B_l(s, q) = sum_{s',c} e_l(s, c) T(s, s') B_{l+1}(s', q(c))
 
-where e_l(s, c) is the probability that state s emits an id of class c, or that of the visible id alone; T counts from l
-to l + 1. At the position l itself p(accepted | visible, v) is sum_{s,q} F_l e(s, v) (T B_{l+1})(s, q(c_v)) over the same
-with B = 1. Without a chain there is one state, and e_l is the row of the network.
+where e_l(s, c) is the probability that state s emits an id of class c, or that of the visible id alone; T counts from
+l to l + 1. At the position l itself p(accepted | visible, v) is sum_{s,q} F_l e(s, v) (T B_{l+1})(s, q(c_v)) over the
+same with B = 1. Without a chain there is one state, and e_l is the row of the network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.guided import Call, Weigh
+from unmask.samplers.guided import Call, Weigh
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def of_text(pattern: str, pieces: Sequence[bytes], *, end: int | None = None) ->
 
 
 def _characters(pattern: str) -> tuple[int, set[int], Mapping[int, Mapping[str | None, int | None]]]:
-    """A regular expression's first state, its last ones and its moves by character; None is any other one, or no move."""
+    """A regular expression's first state, its last ones and its moves by character; None is any other, or no move."""
     try:
         import interegular
     except ImportError as error:

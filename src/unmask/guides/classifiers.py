@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.guided import Call, Weigh
+from unmask.network import inference, logits_of
 from unmask.predict import log_mean
-from unmask.protocol import check, inference, logits_of
+from unmask.protocol import check
+from unmask.samplers.guided import Call, Weigh
 
 Classify = Callable[[Tensor], Tensor]
 """Canvases int64 [N, L], mask_id at their holes, -> log p(y | canvas), [N]."""
@@ -67,7 +68,7 @@ class Classifier:
         found = [torch.as_tensor(self.classify(part)).double() for part in torch.split(canvases, CANVASES)]
         said = torch.cat(found)
         if said.shape != (len(canvases),):
-            raise ValueError(f"the classifier must give one log p(y | canvas) for each of {len(canvases)}: {said.shape}")
+            raise ValueError(f"the classifier must give {len(canvases)} times log p(y | canvas), got {said.shape}")
         if bool(said.isnan().any()) or (self.races and bool((said > 1e-9).any())) or bool((said == torch.inf).any()):
             raise ValueError("the classifier must give log p(y | canvas): a number of at most 0, or -inf")
         return said.view_as(ids)

@@ -55,8 +55,10 @@ class Insertion:
 
     def begin(self, canvas: Tensor, task: Task) -> InsertionState:
         size, slots = canvas.shape
-        if bool((canvas != task.mask_id).any()):
-            raise ValueError("insertion begins with an empty string: its canvas must be masked everywhere")
+        if not slots or bool((canvas != task.mask_id).any()):
+            raise ValueError(
+                "insertion begins with an empty string: its canvas must be masked, and have positions"
+            )
         if task.steps is not None:
             raise ValueError(f"steps={task.steps}: insertion has one decision or token per call, leave steps out")
         if task.pick.penalises or task.pick.bias:
@@ -84,8 +86,7 @@ class Insertion:
             state.at = state.at + idle.long()
         position, going = torch.arange(state.slots.shape[1]), (state.slot >= 0).unsqueeze(1)
         gaps = state.first.unsqueeze(1) & (position <= state.size.unsqueeze(1))
-        last = state.times.shape[1] - 1
-        time = state.at.double() if last < 0 else state.times.gather(1, state.at.clamp(max=last).unsqueeze(1)).squeeze(1)
+        time = state.times.gather(1, state.at.clamp(max=state.times.shape[1] - 1).unsqueeze(1)).squeeze(1)
         return Ask(packed(going & (gaps | (position == state.place.unsqueeze(1)))), time)
 
     def fill(self, state: InsertionState, ask: Ask, log_mu: Tensor) -> Step:

@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -40,13 +40,15 @@ class ModelOptions(SamplingOptions, total=False):
     """What ``Model.sample`` and ``Model.infill`` pass on to ``unmask.sample``."""
 
     callback: Callable[[Step], object] | None
+    pattern: str | None
+    contains: Sequence[str]
 
 
 @dataclass(frozen=True, repr=False)
 class TextSample(Sample):
     """Finished sequences, what they cost, and their texts."""
 
-    text: list[str]
+    text: list[str] = field(default_factory=list)
 
     def _beginning(self) -> str:
         first = self.text[0] if self.text else ""
@@ -108,6 +110,7 @@ class Model:
         *,
         prompt: str = "",
         length: int | None = None,
+        max_tokens: int | None = None,
         canvas: Tensor | None = None,
         **options: Unpack[ModelOptions],
     ) -> TextSample:
@@ -115,7 +118,14 @@ class Model:
 
         options are those of ``unmask.sample``, and the schedule is the model's. A left-to-right model continues the
         prompt, one token per call: it takes no plan, steps, predict or sampler.
+        max_tokens: of the text behind the prompt, in place of length. stop=True: the tokenizer's end of a text.
+        pattern, contains: a regular expression that the text matches as a whole, and words that it has in it; guides,
+        which are approximations for a network, and repaired by ``particles`` (docs/guidance.md).
         """
+        if max_tokens is not None:
+            if length is not None or canvas is not None or max_tokens < 1:
+                raise ValueError(f"max_tokens={max_tokens} must be at least 1, and goes with no length and no canvas")
+            length = max_tokens if not prompt else len(self.prompted(prompt, room=max_tokens).ids)
         if not prompt:
             return self._sampled(None, num=num, length=length, canvas=canvas, **options)
         if canvas is not None:
@@ -241,18 +251,18 @@ class Model:
         before, after = self._frame(len(bare.ids))
         return join(pieces, self.tokenizer, self.denoiser.mask_id, before=before, after=after)
 
-    def prompted(self, prompt: str, length: int | None = None) -> Blanks:
-        """The canvas of a text that begins with the prompt: one hole from there to the end."""
+    def prompted(self, prompt: str, length: int | None = None, *, room: int | None = None) -> Blanks:
+        """The canvas of a text that begins with the prompt: one hole from there to the end, or of ``room`` tokens."""
         from unmask.text.blanks import join
 
         length = self.length if length is None else length
-        if length is None:
+        if length is None and room is None:
             raise ValueError("give length, the number of tokens")
         before, after = self._frame(0)
         if self.tokenizer.frame is None:
             after = before if not self.left_to_right else []
         begun = join([prompt, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
-        room = length - (len(begun.ids) - 1)
+        room = room or (length or 0) - (len(begun.ids) - 1)
         if room < 1:
             raise ValueError(f"the prompt has {len(begun.ids) - 1} tokens with its eos: length={length} has no room")
         return join([prompt, room, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
@@ -286,7 +296,7 @@ class Model:
         canvas = torch.tensor(blanks.ids).expand(num, -1).clone()
         begins = spaces(self.tokenizer, self.denoiser.vocab_size) if blanks.spaced else None
         allowed = dict.fromkeys(blanks.spaced, begins)
-        if inside and self.layout == "rows" and self.tokenizer.eos_id is not None:
+        if inside and self.layout == "rows" and self.tokenizer.eos_id is not None and not options.get("stop"):
             # A blank of a row has as many tokens as it says, and the row ends after it: no end inside.
             no_end = torch.arange(self.denoiser.vocab_size) != self.tokenizer.eos_id
             allowed = {at: no_end for start, end in blanks.holes for at in range(start, end)} | allowed
@@ -300,9 +310,20 @@ class Model:
         if self.length is not None and isinstance(asked, int) and asked > self.length:
             message = f"{asked} tokens: {self.name} was trained on {self.length} at a time, and may do badly beyond"
             warnings.warn(message, stacklevel=3)
+        if given.get("stop") is True:
+            if self.tokenizer.eos_id is None:
+                raise ValueError(f"the texts of {self.name} have no end: give stop as token ids")
+            given["stop"] = self.tokenizer.eos_id
+        limits = {name: given.pop(name) for name in ("pattern", "contains") if name in given}
+        if any(limits.values()):
+            from unmask.text.constraints import constraint
+
+            if "guide" in given:
+                raise ValueError("give a guide, or a pattern and contains, which are one")
+            given["guide"] = constraint(self, **limits)
         made = sample_tokens(self.denoiser, **{"schedule": self.schedule, **given})
         text = self.texts(made.tokens.tolist(), blanks)
-        return TextSample(made.tokens, made.trace, made.nfe, made.ncs, made.calls, made.seconds, text)
+        return TextSample(**{one.name: getattr(made, one.name) for one in fields(made)}, text=text)
 
     def texts(self, rows: Sequence[Sequence[int]], blanks: Blanks | None = None) -> list[str]:
         """The text of each finished sequence, what was visible on a canvas with blanks left as it was given."""

@@ -5,13 +5,13 @@ If g(visible) = E[h(x) | visible], one token per call from
     q(token) = mu(token) g(visible, token) / sum over tokens of the same
 
 has exactly that law. Most guides are approximations of g that are right for finished sequences alone. Then a sequence
-carries the weight of importance sampling, prod_j Z_j / g_{j-1}: Z_j is the sum above at its j-th token, and g_{j-1} what
-the guide had said of the token before. Its mean is Z = E_p[h(x)]. With ``particles`` each sequence is drawn from a
-population that is resampled by these weights (sequential Monte Carlo): its law tends to p h / Z as the population grows,
-whatever the guide says on the way.
+carries the weight of importance sampling, prod_j Z_j / g_{j-1}: Z_j is the sum above at its j-th token, and g_{j-1}
+what the guide had said of the token before. Its mean is Z = E_p[h(x)]. With ``particles`` each sequence is drawn from
+a population that is resampled by these weights (sequential Monte Carlo): its law tends to p h / Z as the population
+grows, whatever the guide says on the way.
 
-Tokens that a plan fills in one call are drawn one after the other, each with the guide's word on those before it. So the
-p of all this is the law of the plan, of one token per call or of several.
+Tokens that a plan fills in one call are drawn one after the other, each with the guide's word on those before it. So
+the p of all this is the law of the plan, of one token per call or of several.
 """
 
 from __future__ import annotations
@@ -238,6 +238,14 @@ class Population:
     log_weights: Tensor  # float64 [B, K]
     chosen: Tensor  # int64 [B]
     effective: Tensor  # float64 [B]: the smallest effective number of particles of the run, before a resampling
+
+    def __str__(self) -> str:
+        each, least = self.log_weights.shape[1], self.effective
+        evidence = self.log_evidence
+        return (
+            f"{each:,} particles for each, of which at least {least.min():.3g} effective; "
+            f"log evidence {evidence.mean():.4g}"
+        )
 
     @property
     def log_evidence(self) -> Tensor:

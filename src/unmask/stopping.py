@@ -1,0 +1,74 @@
+"""Texts that end: what stands behind an end in the same run of holes is not drawn, but filled with the end's id.
+
+The tokens that count are those up to the first end of each run of holes. Whether another position is still drawn
+depends on the tokens that are known, and so for a model whose conditionals agree on one joint the law of what counts
+is that of the whole sequence, cut: the chain rule holds in any order that looks at drawn tokens alone. From left to
+right and by blocks, where nothing is drawn behind an end before the end itself, the tokens are the very same as
+without stopping, for any network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unmask.protocol import Batched
+from unmask.sampler import Step, packed
+
+
+def stop_ids(stop: int | Sequence[int] | None, vocab_size: int) -> tuple[int, ...]:
+    """The ids that end a text, as they were given: one, several or none."""
+    given = () if stop is None else (stop,) if isinstance(stop, int) else tuple(stop)
+    for one in given:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < vocab_size:
+            raise ValueError(f"stop must be token ids in 0..{vocab_size - 1}, got {one!r}")
+    return given
+
+
+@dataclass(frozen=True)
+class Stopping(Batched):
+    """The runs of holes of some canvases, and the ids that end them."""
+
+    hole: Tensor  # bool [B, L]: masked at first
+    start: Tensor  # int64 [B, L]: the first position of a hole's run
+    ids: tuple[int, ...]
+    mask_id: int
+
+    @classmethod
+    def of(cls, canvas: Tensor, ids: tuple[int, ...], mask_id: int) -> Stopping:
+        hole = (canvas == mask_id).cpu()
+        position = torch.arange(canvas.shape[1]).expand_as(hole)
+        begins = hole & ~torch.cat((torch.zeros_like(hole[:, :1]), hole[:, :-1]), 1)
+        start = torch.where(begins, position, 0).cummax(1).values if canvas.shape[1] else position
+        return cls(hole, start, ids, mask_id)
+
+    def needless(self, x: Tensor) -> Tensor:
+        """Which masked positions of x [B, L] lie behind an end of their run: bool [B, L]."""
+        x = x.cpu()
+        ends = self.hole & torch.isin(x, torch.tensor(self.ids, dtype=torch.int64))
+        before = ends.long().cumsum(1) - ends.long()
+        return (x == self.mask_id) & (before > before.gather(1, self.start))
+
+    def finished(self, x: Tensor) -> Tensor:
+        """Which sequences have nothing left that counts: bool [B]."""
+        return ~((x == self.mask_id).cpu() & ~self.needless(x)).any(1)
+
+    def padded(self, step: Step, x: Tensor) -> Step:
+        """The Step with what lies behind the ends of finished sequences filled, by no draw; x is as it left it."""
+        if step.hidden is not None:
+            raise ValueError("stop is for samplers that mask no token again: what has ended may not begin anew")
+        extra = packed(self.needless(x) & self.finished(x).unsqueeze(1))
+        if not extra.shape[1]:
+            return step
+        real, none = extra >= 0, torch.zeros(extra.shape, dtype=torch.float64)
+        return replace(
+            step,
+            positions=torch.cat((step.positions, extra), 1),
+            tokens=torch.cat((step.tokens, torch.where(real, self.ids[0], -1).to(step.tokens.device)), 1),
+            probabilities=torch.cat((step.probabilities, real.to(step.probabilities)), 1),
+            tau=torch.cat((step.tau, none.to(step.tau)), 1),
+            drawn=torch.cat((step.drawn, torch.zeros_like(real)), 1),
+        )

@@ -1,0 +1,38 @@
+"""Constraints on a model's texts, as guides: a regular expression, and words that must occur."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from unmask.guides.automaton import Matching, matching, of_text
+
+if TYPE_CHECKING:
+    from unmask.text.model import Model
+
+NEVER = b"\xff"  # no text has this byte
+
+
+def constraint(model: Model, pattern: str | None = None, contains: Sequence[str] = ()) -> Matching:
+    """The guide to texts that match a regular expression as a whole, and have each of some words in them.
+
+    What counts is the text of the canvas, in the tokenizer's own notation: of a row up to its first eos; in wrapped
+    text eos is a new line. What goes into a word is its letters alone: "ark" is in "dark", and " ark " is not.
+    """
+    if isinstance(contains, str) or not all(isinstance(word, str) and word for word in contains):
+        raise ValueError(f"contains must be a list of words, got {contains!r}")
+    patterns = [*([] if pattern is None else [pattern]), *(f"(?s:.*){re.escape(word)}(?s:.*)" for word in contains)]
+    if not patterns:
+        raise ValueError("give a pattern, or words that the text contains")
+    tokenizer, end = model.tokenizer, None
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size), mask="")
+    if tokenizer.eos_id is not None and tokenizer.frame is None:
+        end = tokenizer.eos_id if model.layout == "rows" else None
+        pieces[tokenizer.eos_id] = b"" if model.layout == "rows" else b"\n"
+    pieces += [NEVER] * (model.denoiser.vocab_size - len(pieces))
+    automata = [of_text(one, pieces[: model.denoiser.vocab_size], end=end) for one in patterns]
+    both = automata[0]
+    for one in automata[1:]:
+        both = both & one
+    return matching(both)
