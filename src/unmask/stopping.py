@@ -45,22 +45,25 @@ class Stopping(Batched):
         start = torch.where(begins, position, 0).cummax(1).values if canvas.shape[1] else position
         return cls(hole, start, ids, mask_id)
 
-    def needless(self, x: Tensor) -> Tensor:
-        """Which masked positions of x [B, L] lie behind an end of their run: bool [B, L]."""
-        x = x.cpu()
-        ends = self.hole & torch.isin(x, torch.tensor(self.ids, dtype=torch.int64))
+    def behind(self, x: Tensor) -> Tensor:
+        """Which holes of x [B, L] lie behind an end of their run: bool [B, L]."""
+        ends = self.hole & torch.isin(x.cpu(), torch.tensor(self.ids, dtype=torch.int64))
         before = ends.long().cumsum(1) - ends.long()
-        return (x == self.mask_id) & (before > before.gather(1, self.start))
+        return self.hole & (before > before.gather(1, self.start))
+
+    def needless(self, x: Tensor) -> Tensor:
+        """Which of them are masked, and need not be drawn."""
+        return self.behind(x) & (x == self.mask_id).cpu()
 
     def finished(self, x: Tensor) -> Tensor:
         """Which sequences have nothing left that counts: bool [B]."""
         return ~((x == self.mask_id).cpu() & ~self.needless(x)).any(1)
 
     def padded(self, step: Step, x: Tensor) -> Step:
-        """The Step with what lies behind the ends of finished sequences filled, by no draw; x is as it left it."""
+        """The Step that also ends what lies behind the ends of finished sequences, drawn or not; x is as it left it."""
         if step.hidden is not None:
             raise ValueError("stop is for samplers that mask no token again: what has ended may not begin anew")
-        extra = packed(self.needless(x) & self.finished(x).unsqueeze(1))
+        extra = packed(self.behind(x) & self.finished(x).unsqueeze(1))
         if not extra.shape[1]:
             return step
         real, none = extra >= 0, torch.zeros(extra.shape, dtype=torch.float64)
