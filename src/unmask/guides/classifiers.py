@@ -101,14 +101,10 @@ class Only:
     tilts: bool = True
 
     def __call__(self, call: Call) -> Weigh:
-        def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
-            log_g = torch.zeros(len(at), call.log_mu.shape[1], dtype=torch.float64)
-            for row, position in enumerate(at.tolist()):
-                if position in self.allowed:
-                    log_g[row, ~self.allowed[position].cpu()] = -torch.inf
-            return log_g
-
-        return weigh
+        log_g = torch.zeros(call.x.shape[1], call.log_mu.shape[1], dtype=torch.float64)
+        for position, ids in self.allowed.items():
+            log_g[position, ~ids.cpu()] = -torch.inf
+        return lambda i, x, at, race: log_g[at]
 
 
 def only(allowed: Mapping[int, Tensor]) -> Only:

@@ -56,9 +56,7 @@ class Insertion:
     def begin(self, canvas: Tensor, task: Task) -> InsertionState:
         size, slots = canvas.shape
         if not slots or bool((canvas != task.mask_id).any()):
-            raise ValueError(
-                "insertion begins with an empty string: its canvas must be masked, and have positions"
-            )
+            raise ValueError("insertion begins with an empty string: its canvas must be masked, and have positions")
         if task.steps is not None:
             raise ValueError(f"steps={task.steps}: insertion has one decision or token per call, leave steps out")
         if task.pick.penalises or task.pick.bias:

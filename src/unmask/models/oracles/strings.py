@@ -27,7 +27,7 @@ class StringsOracle:
         self.probabilities = torch.as_tensor(probabilities, dtype=torch.float64)
 
     def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        every, of = tokens.unique(dim=0, return_inverse=True)
+        every, of = tokens.unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         logits = torch.stack([self._answer(canvas) for canvas in every])[of]
         return logits if rows is None else logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
 
