@@ -60,7 +60,7 @@ class Automaton:
     @cached_property
     def classes(self) -> tuple[Tensor, Tensor]:
         """Ids that no state tells apart are one class: the class of each id [V], and the moves by class [Q, C]."""
-        moves, of = self.moves.unique(dim=1, return_inverse=True)
+        moves, of = self.moves.unique(dim=1, return_inverse=True)  # type: ignore[no-untyped-call]
         return of, moves
 
     def accepted(self, tokens: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Automaton:
         """The automaton of the sequences that both accept."""
         if self.moves.shape[1] != other.moves.shape[1]:
             raise ValueError("the automata read different vocabularies")
-        both, of = torch.stack((self.classes[0], other.classes[0]), 1).unique(dim=0, return_inverse=True)
+        both, of = torch.stack((self.classes[0], other.classes[0]), 1).unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         steps = [one.classes[1][:, both[:, k]] for k, one in enumerate((self, other))]
         found: dict[tuple[int, int], int] = {(0, 0): 0}
         table: list[list[int]] = []
@@ -254,7 +254,7 @@ def _characters(pattern: str) -> tuple[int, set[int], Mapping[int, Mapping[str |
     except ImportError as error:
         raise ImportError("regular expressions need the interegular package: pip install 'unmask[regex]'") from error
     try:
-        machine = interegular.parse_pattern(pattern).to_fsm().reduce()
+        machine = interegular.parse_pattern(pattern).to_fsm().reduce()  # type: ignore[no-untyped-call]
     except (interegular.InvalidSyntax, interegular.Unsupported) as error:
         raise ValueError(f"the regular expression {pattern!r} is not understood: {error}") from error
     symbols: dict[int, list[str | None]] = {}

@@ -40,6 +40,11 @@ class ModelOptions(SamplingOptions, total=False):
     """What ``Model.sample`` and ``Model.infill`` pass on to ``unmask.sample``."""
 
     callback: Callable[[Step], object] | None
+
+
+class WrittenOptions(ModelOptions, total=False):
+    """And what they turn into options of it."""
+
     pattern: str | None
     contains: Sequence[str]
 
@@ -112,7 +117,7 @@ class Model:
         length: int | None = None,
         max_tokens: int | None = None,
         canvas: Tensor | None = None,
-        **options: Unpack[ModelOptions],
+        **options: Unpack[WrittenOptions],
     ) -> TextSample:
         """``num`` texts of ``length`` tokens (1, of the training sequences' length) that begin with the prompt.
 
@@ -133,7 +138,7 @@ class Model:
         return self._filled(self.prompted(prompt, length), 1 if num is None else num, options)
 
     def infill(
-        self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[ModelOptions]
+        self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[WrittenOptions]
     ) -> TextSample:
         """Fill the blanks of a text, ``num`` times; what is visible stays as it is. Options as in ``sample``.
 
@@ -290,7 +295,7 @@ class Model:
         body = length - frame
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
-    def _filled(self, blanks: Blanks, num: int, options: ModelOptions, *, inside: bool = False) -> TextSample:
+    def _filled(self, blanks: Blanks, num: int, options: WrittenOptions, *, inside: bool = False) -> TextSample:
         from unmask.text.blanks import spaces
 
         canvas = torch.tensor(blanks.ids).expand(num, -1).clone()

@@ -1,0 +1,42 @@
+"""Constraints on texts: through a model's own tokenizer, its layout and its end."""
+
+import re
+
+import pytest
+
+import unmask
+from tests.small_models import folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return unmask.load(folder(tmp_path_factory.mktemp("model") / "run", "characters"))
+
+
+def test_a_text_has_its_words_and_matches_its_pattern(model):
+    made = model.sample(4, seed=1, contains=["God", "void"])
+    assert all("God" in text and "void" in text for text in made.text)
+    made = model.sample(3, seed=1, pattern="[a-z ]*", particles=3)
+    assert all(re.fullmatch("[a-z ]*", model.tokenizer.decode(row)) for row in made.tokens.tolist())
+    assert made.population.log_weights.shape == (3, 3)
+
+
+def test_a_blank_matches_too(model):
+    made = model.infill("In the ____ God", 3, seed=2, contains=["sea"], steps=2)
+    assert all(text.startswith("In the ") and text.endswith(" God") and "sea" in text for text in made.text)
+
+
+def test_a_text_has_at_most_so_many_tokens_and_stops(model):
+    made = model.sample(2, prompt="In", max_tokens=5, seed=3)
+    assert all(text.startswith("In") for text in made.text) and made.calls == 5
+    stopped = model.sample(2, prompt="In", max_tokens=5, seed=3, stop=True)
+    assert stopped.calls <= 5
+    with pytest.raises(ValueError, match="no length"):
+        model.sample(1, length=9, max_tokens=3)
+
+
+def test_what_is_no_word_is_refused(model):
+    with pytest.raises(ValueError, match="a list of words"):
+        model.sample(1, contains="God")
+    with pytest.raises(ValueError, match="which are one"):
+        model.sample(1, contains=["God"], guide=unmask.guides.only({}))
