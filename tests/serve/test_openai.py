@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.serve.served import LIMITS, MODELS, SERVED, listening
-from unmask.serve.http.chat import template_of, written
 from unmask.serve.http.openai import piece
+from unmask.text.chat import template_of, written
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 SERVING = SERVED | {"chatty": replace(SERVED["twin"], model=replace(MODELS["twin"], name="chatty"))}

@@ -139,3 +139,18 @@ def test_the_validations_bound_of_an_oracle_is_its_likelihood() -> None:
     values = masking.weight * objective.cross_entropy(model, x0, masking)
     exact = objective.along_order(model, x0[:1], torch.tensor([[2, 0, 3, 1]]))
     assert abs(float(values.mean() - exact)) < 5 * float(values.std()) / 4000**0.5
+
+
+@pytest.mark.parametrize("kind", ["time", "count", "left-to-right", "two-stream"])
+def test_of_given_prompts_nothing_is_masked(kind):
+    """Responses are a process of their own: with H of them a count is uniform on 1..H, and weighs H/n."""
+    where = torch.arange(12) >= torch.tensor([0, 3, 11, 6]).unsqueeze(1)
+    masking = of_step(kind, "vdm", batch=4, length=12, schedule=Linear(), seed=0, step=3, where=where)
+    assert not bool((masking.masked & ~where).any())
+    if kind == "count":
+        assert torch.allclose(masking.weight, where.sum(1) / masking.n.double())
+    if kind in ALL_TOKENS:
+        assert torch.equal(masking.masked, where)
+        assert bool((masking.when[~where] < masking.when[where].min()).all())
+    with pytest.raises(ValueError, match="prompts that are given need objective time or count"):
+        of_step("maskgit", "vdm", batch=4, length=12, schedule=Linear(), seed=0, step=3, where=where)

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 def served(name: str, device: str, called: str | None = None) -> Served:
     """A model by its name, with its card; clients are told no path of this machine."""
     from unmask.serve.engine.work import Served
-    from unmask.serve.http.chat import template_of
+    from unmask.text.chat import template_of
 
     place = locate(name)
     card = describe(Known(name, "cache", place)).get("card") or {}

@@ -187,8 +187,8 @@ def prepared(
     corpus = load(name, cache)
     if name in drawn.NAMES:
         return _prepared_drawn(corpus, cache_folder(cache), tokenizer, vocab, length, progress)
-    tokenizer = known_tokenizer(tokenizer or corpus.tokenizer)
-    label = tokenizer if isinstance(tokenizer, str) else f"{tokenizer.kind}-{tokenizer.hash[:12]}"
+    known = known_tokenizer(tokenizer or corpus.tokenizer)
+    label = known if isinstance(known, str) else f"{known.kind}-{known.hash[:12]}"
     if label == "bpe":
         label += str(vocab or corpus.vocab)
     folder = cache_folder(cache) / "prepared" / f"{name}-{label}-{length or corpus.length}"

@@ -9,12 +9,14 @@ import numpy as np
 
 from unmask.data.formats import Chunk
 from unmask.data.tokens import TokenWriter
+from unmask.text.foreign import Foreign
 from unmask.text.tokenizer import Ids, Tokenizer
 
+AnyTokenizer = Tokenizer | Foreign
 Encoded = list[tuple[Chunk, Ids]]
 
 
-def encoded(chunks: Iterable[Chunk], tokenizer: Tokenizer, size: int) -> Iterator[Encoded]:
+def encoded(chunks: Iterable[Chunk], tokenizer: AnyTokenizer, size: int) -> Iterator[Encoded]:
     """The chunks with their ids, about ``size`` characters at a time."""
     batch: list[Chunk] = []
     waiting = 0
@@ -28,11 +30,11 @@ def encoded(chunks: Iterable[Chunk], tokenizer: Tokenizer, size: int) -> Iterato
         yield _encode(batch, tokenizer)
 
 
-def _encode(batch: list[Chunk], tokenizer: Tokenizer) -> Encoded:
+def _encode(batch: list[Chunk], tokenizer: AnyTokenizer) -> Encoded:
     return list(zip(batch, tokenizer.encode_many([text for text, _ in batch]), strict=True))
 
 
-def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: Tokenizer) -> None:
+def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: AnyTokenizer) -> None:
     """The paper's data: concatenated and wrapped, "the first, last, and in-between tokens [...] set to eos"."""
     eos = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     body = writer.length - 2 * len(eos)
@@ -63,11 +65,14 @@ def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: To
     writer.finish(characters=characters - len(dropped), bytes=size - len(dropped.encode()))
 
 
-def write_rows(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: Tokenizer, long: str | None = None) -> None:
+def write_rows(
+    writer: TokenWriter, batches: Iterable[Encoded], tokenizer: AnyTokenizer, long: str | None = None
+) -> None:
     """One document per sequence, then eos and padding. Longer ones are refused, or as ``long`` says dropped or cut."""
     length = writer.length
     eos = np.array([] if tokenizer.eos_id is None else [tokenizer.eos_id], dtype=np.int64)
-    pad = 0 if tokenizer.pad_id is None else tokenizer.pad_id
+    pad_id = padding(tokenizer)
+    pad = 0 if pad_id is None else pad_id
     characters = size = 0
     read = too_long = 0
     for batch in batches:
@@ -81,7 +86,7 @@ def write_rows(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: Token
                 continue
         rows = [np.concatenate((ids, eos)) for _, ids in batch]
         needed = np.array([len(row) for row in rows])
-        wrong = np.flatnonzero(needed > length if tokenizer.pad_id is not None else needed != length)
+        wrong = np.flatnonzero(needed > length if pad_id is not None else needed != length)
         if wrong.size:
             i = int(wrong[0])
             how = "needs padding, which this tokenizer has not"
@@ -101,6 +106,13 @@ def write_rows(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: Token
     writer.finish(characters=characters, bytes=size)
 
 
-def _cut(one: tuple[Chunk, Ids], most: int, tokenizer: Tokenizer) -> tuple[Chunk, Ids]:
+def padding(tokenizer: AnyTokenizer) -> int | None:
+    """What stands behind a row that is shorter: padding, or as LLaDA has it eos, which the network predicts."""
+    if isinstance(tokenizer, Foreign) and tokenizer.pad_id is None:
+        return tokenizer.eos_id
+    return tokenizer.pad_id
+
+
+def _cut(one: tuple[Chunk, Ids], most: int, tokenizer: AnyTokenizer) -> tuple[Chunk, Ids]:
     chunk, ids = one
     return one if len(ids) <= most else ((tokenizer.decode(ids[:most]), chunk[1]), ids[:most])

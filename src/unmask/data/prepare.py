@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from unmask.data.batches import global_batch
 from unmask.data.formats import Chunk, preferred
-from unmask.data.layout import encoded, write_rows, write_wrapped
+from unmask.data.instructions import is_instructions, prepare_instructions
+from unmask.data.layout import AnyTokenizer, encoded, write_rows, write_wrapped
 from unmask.data.source import Reader, Source, last_space, open_dataset
 from unmask.data.tokens import TokenFile, TokenWriter, check_dtype
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
-from unmask.text.tokenizer import LAYOUTS, MADE, ROWS, Tokenizer
+from unmask.text.foreign import restored
+from unmask.text.tokenizer import FOREIGN, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
 from unmask.text.weights import gpt2_tokenizer
 
 # Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
@@ -42,7 +44,7 @@ def prepare(
     source: Source,
     out: str | os.PathLike[str],
     *,
-    tokenizer: str | Tokenizer | None = None,
+    tokenizer: str | AnyTokenizer | None = None,
     vocab: int = 4096,
     length: int | None = None,
     layout: str | None = None,
@@ -63,7 +65,8 @@ def prepare(
 
     source: a text file; .csv, .tsv, .jsonl or .parquet (``column``); FASTA; .smi; each also .gz, .bz2, .xz or .zst; a
         folder of them; ``datasets:NAME[:CONFIG]`` (``split``, ``streaming``); or an iterable of texts or records. A
-        text file is one document; in rows, each line.
+        text file is one document; in rows, each line. A .jsonl file of prompts and responses, or of messages, becomes
+        rows of which the responses alone are predicted (``unmask.data.instructions``).
     tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a
         Tokenizer; by default characters for FASTA, smiles for molecules, and otherwise bpe. ``eos`` says whether one
         that is made here has that token.
@@ -79,6 +82,8 @@ def prepare(
     ``out`` appears whole or not at all, and nothing is ever overwritten.
     """
     usual = preferred(source, column)
+    if column is None and isinstance(source, str) and is_instructions(Path(source)):
+        return prepare_instructions(source, out, _ready(tokenizer), length=length, long=long)
     tokenizer = known_tokenizer(tokenizer or usual.get("tokenizer", "bpe"))
     layout = layout or usual.get("layout")
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
@@ -240,7 +245,7 @@ def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Par
     return make.bpe((text for i, text in enumerate(texts(train)) if i % stride == 0), vocab, eos=eos)
 
 
-def _longest_row(parts: tuple[Part, Part], tokenizer: Tokenizer, chunk: int, report: Progress) -> int:
+def _longest_row(parts: tuple[Part, Part], tokenizer: AnyTokenizer, chunk: int, report: Progress) -> int:
     longest = 0
     for part in parts:
         for batch in encoded(part.told(partial(report, "measure")), tokenizer, chunk):
@@ -251,7 +256,7 @@ def _longest_row(parts: tuple[Part, Part], tokenizer: Tokenizer, chunk: int, rep
 def _write(
     writer: TokenWriter,
     part: Part,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     chunk: int,
     report: Callable[[int, int], None],
     long: str | None,
@@ -263,13 +268,25 @@ def _write(
         raise ValueError(f"{writer.path.stem} part of {part.name}: {error}") from error
 
 
-def known_tokenizer(tokenizer: str | Tokenizer) -> str | Tokenizer:
-    """A Tokenizer, a kind of tokenizer, or the tokenizer saved at a path."""
-    if isinstance(tokenizer, Tokenizer) or tokenizer in MADE:
+def _ready(tokenizer: str | AnyTokenizer | None) -> AnyTokenizer:
+    """A tokenizer that needs no text to be made of."""
+    known = known_tokenizer(tokenizer or "bytes")
+    if known == "gpt2":
+        return gpt2_tokenizer()
+    if known == "bytes":
+        return make.bytes_of_utf8()
+    if isinstance(known, str):
+        raise ValueError(f"tokenizer={known!r}: prompts and responses take bytes, gpt2, or a saved tokenizer's path")
+    return known
+
+
+def known_tokenizer(tokenizer: str | AnyTokenizer) -> str | AnyTokenizer:
+    """A tokenizer, a kind of tokenizer, or the tokenizer saved at a path."""
+    if not isinstance(tokenizer, str) or tokenizer in MADE:
         return tokenizer
     if not Path(tokenizer).is_file():
         raise ValueError(f"tokenizer={tokenizer!r}: it must be one of {', '.join(MADE)}, or a saved tokenizer's path")
-    return Tokenizer.load(tokenizer)
+    return restored(Path(tokenizer)) if kind_of(Path(tokenizer)) == FOREIGN else Tokenizer.load(tokenizer)
 
 
 def _check(layout: str, length: int | None, holdout: float, chunk: int, long: str | None, held_out: str | None) -> None:

@@ -31,13 +31,15 @@ from torch import Tensor
 
 from unmask.bound import Bound
 from unmask.models.files import sync, write_whole
-from unmask.text.tokenizer import LAYOUTS, Tokenizer
+from unmask.text.foreign import Foreign, from_json
+from unmask.text.tokenizer import FOREIGN, LAYOUTS, Tokenizer
 
 MAGIC = b"unmaskTK"
 VERSION = 1
 PREFIX = struct.Struct("<8sIIQ")
 DTYPES = {"uint8": 1 << 8, "uint16": 1 << 16, "uint32": 1 << 32}
 LARGEST_HEADER = 1 << 28
+GIVEN = ".given.npy"  # in place of .tokens: how many tokens at the beginning of each sequence are a prompt
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,10 @@ class TokenFile:
     path: Path
     header: Header
     offset: int = field(repr=False)
-    tokenizer: Tokenizer = field(repr=False)
+    tokenizer: Tokenizer | Foreign = field(repr=False)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, tokenizer: Tokenizer | None = None) -> TokenFile:
+    def open(cls, path: str | os.PathLike[str], *, tokenizer: Tokenizer | Foreign | None = None) -> TokenFile:
         """Check magic, header and size, and map the tokens; with ``tokenizer``, refuse a file made by another one."""
         path = Path(path)
         if not path.is_file():
@@ -154,6 +156,33 @@ class TokenFile:
             raise ValueError(f"{self.path} is damaged: it holds the id {largest}, its ids are 0..{self.vocab_size - 1}")
         return torch.from_numpy(tokens)
 
+    def lengths(self, tokens: Tensor) -> Tensor | None:
+        """How many of the tokens [B, L] come before the padding, [B]; None where padding is data, or there is none.
+
+        Our own tokenizers' padding is a token that networks predict. Somebody else's is none of the network's data.
+        """
+        pad = self.tokenizer.pad_id if isinstance(self.tokenizer, Foreign) else None
+        return None if pad is None or self.header.layout != "rows" else (tokens != pad).sum(1)
+
+    def asked(self, indices: ArrayLike | Tensor) -> Tensor | None:
+        """The positions of these sequences that a model predicts, bool [B, L]; None where it predicts all.
+
+        Not the prompts of instructions (``given.npy`` beside the file), and no padding that is none of the data.
+        """
+        tokens, places = self.sequences(indices), torch.arange(self.length)
+        lengths, path = self.lengths(tokens), self.path.with_suffix(GIVEN)
+        asked = None if lengths is None else places < lengths.unsqueeze(1)
+        if path.is_file():
+            given = np.load(path, mmap_mode="r")
+            if len(given) != len(self):
+                raise ValueError(
+                    f"{path} is of {len(given)} sequences and {self.path} has {len(self)}: prepare it again"
+                )
+            known = torch.from_numpy(given[np.asarray(indices, dtype=np.int64).reshape(-1)].astype(np.int64))
+            behind = places >= known.unsqueeze(1)
+            asked = behind if asked is None else asked & behind
+        return asked
+
     def truth(self, indices: ArrayLike | Tensor) -> Tensor | None:
         """-log p of these sequences by the law that they were drawn from, float64 [B]; None where nobody knows it."""
         path = self.path.with_suffix(".nats.npy")
@@ -186,10 +215,14 @@ class TokenFile:
         """
         return self.header.characters / (len(self) * self.length)
 
-    def bound(self, nats: Tensor, errors: Tensor | None = None) -> Bound:
-        """The bound of some of its sequences from their nats [B], in all units; exact without ``errors``."""
-        length = torch.full((len(nats),), self.length)
-        characters = None if self.tokenizer.kind == "levels" else length.double() * self.characters_per_token
+    def bound(self, nats: Tensor, errors: Tensor | None = None, asked: Tensor | None = None) -> Bound:
+        """The bound of some of its sequences from their nats [B], in all units; exact without ``errors``.
+
+        asked bool [B, L]: the positions that were predicted, if not all.
+        """
+        length = torch.full((len(nats),), self.length) if asked is None else asked.sum(1)
+        counted = self.tokenizer.kind != "levels" and asked is None
+        characters = length.double() * self.characters_per_token if counted else None
         return Bound(nats, torch.zeros_like(nats) if errors is None else errors, length, characters)
 
     @property
@@ -212,7 +245,7 @@ class TokenWriter:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | Foreign,
         length: int,
         layout: str,
         *,
@@ -298,7 +331,7 @@ class TokenWriter:
         return json.dumps({**asdict(self._header), "tokenizer": self._tokenizer.to_json()}).encode()
 
 
-def _read_header(path: Path) -> tuple[Header, int, Tokenizer]:
+def _read_header(path: Path) -> tuple[Header, int, Tokenizer | Foreign]:
     size = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(PREFIX.size)
@@ -313,7 +346,9 @@ def _read_header(path: Path) -> tuple[Header, int, Tokenizer]:
     if zlib.crc32(raw) != crc:
         raise ValueError("its header is damaged")
     content = json.loads(raw)
-    tokenizer = Tokenizer.from_json(content.pop("tokenizer"))
+    written = content.pop("tokenizer")
+    foreign = json.loads(written).get("kind") == FOREIGN
+    tokenizer: Tokenizer | Foreign = from_json(written) if foreign else Tokenizer.from_json(written)
     header = Header(**content)
     expected = PREFIX.size + length + header.num * header.length * header.itemsize
     if size != expected:

@@ -6,6 +6,7 @@ code that came with a checkpoint is run.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -106,11 +107,20 @@ class Foreign:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a tokenizer.json of this project, which ``restored`` reads."""
+        write_whole(Path(path), self.to_json().encode())
+
+    def to_json(self) -> str:
+        """Its content, of which ``from_json`` makes it again."""
         if self.encoder is not None and self.written is None:
             raise ValueError("a slow tokenizer of transformers cannot be written: make it a fast one")
         content: dict[str, Any] = {name: getattr(self, name) for name in STORED}
         content |= {"format": 1, "kind": FOREIGN, "spelling": self.kind, "special_ids": sorted(self.special_ids)}
-        write_whole(Path(path), json.dumps(content, ensure_ascii=False).encode())
+        return json.dumps(content, ensure_ascii=False)
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 of its content: two tokenizers with one hash give the same ids."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     @cached_property
     def _pieces(self) -> tuple[bytes, ...]:
@@ -124,14 +134,22 @@ class Foreign:
 def restored(path: Path) -> Foreign:
     """What ``save`` wrote."""
     try:
-        content = json.loads(path.read_bytes())
+        return from_json(path.read_bytes().decode())
+    except ValueError as error:
+        raise ValueError(f"{path} is not a whole tokenizer: {error}") from None
+
+
+def from_json(text: str) -> Foreign:
+    """What ``to_json`` gave."""
+    try:
+        content = json.loads(text)
         written = content["written"]
         made = alphabet(content["vocab"]) if written is None else parsed(written, {})
         around: dict[str, Any] = {name: tuple(map(tuple, content[name])) for name in ("frame", "around")}
         ids: dict[str, Any] = {name: content[name] for name in ("mask_id", "eos_id", "pad_id")}
         return replace(made, kind=content["spelling"], special_ids=frozenset(content["special_ids"]), **around, **ids)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a whole tokenizer: {error!r}") from None
+        raise ValueError(repr(error)) from None
 
 
 def load(folder: str | os.PathLike[str]) -> Foreign | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.data import corpora
 from unmask.data.formats import preferred
+from unmask.data.instructions import is_instructions
 from unmask.data.prepare import Progress, prepare
 from unmask.data.resolve import TRAIN, VALID, content, resolve
 from unmask.data.runs import OVERFIT, SOURCE
@@ -87,10 +88,13 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
     """The token files of a text, in the run's folder; an earlier start's serve if text and settings are the same."""
     out = Path(config.out)
     folder, note = out / "data", out / SOURCE
+    usual = preferred(config.data, config.column).get("tokenizer", "bpe")
+    if config.column is None and is_instructions(Path(config.data)):
+        usual = "bytes"
     source: dict[str, Any] = {
         "data": config.data,
         "sha256": content(config.data),
-        "tokenizer": config.tokenizer or preferred(config.data, config.column).get("tokenizer", "bpe"),
+        "tokenizer": config.tokenizer or usual,
         "vocab": config.vocab,
         "length": config.length,
         **{name: getattr(config, name) for name in ROWS_SETTINGS if getattr(config, name) is not None},

@@ -92,6 +92,7 @@ class Learner:
             step=self.step,
             adaptive=self.adaptive,
             block=config.block,
+            where=tokens.asked(indices),
         )
         terms = self._accumulate(tokens, indices, masking)
         norm = float(whole(self.accelerator.clip_grad_norm_(self.losses.parameters(), config.clip)))

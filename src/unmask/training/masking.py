@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unmask import objective, timing
 from unmask.data.batches import generator
+from unmask.forward import holes
 from unmask.masking import Masking, all_tokens, by_count, by_time, maskgit_count
 from unmask.protocol import block_of, follows_order, for_bound
 from unmask.schedule import Linear, Schedule
@@ -34,11 +35,15 @@ def of_step(
     step: int,
     adaptive: timing.AdaptiveCount | None = None,
     block: int | None = None,
+    where: Tensor | None = None,
 ) -> Masking:
     """The masking of one step's global batch, for an objective and a way of drawing times, with a uniform order.
 
-    block: each block of so many positions is a process of its own, with its own time.
+    block: each block of so many positions is a process of its own, with its own time. where bool [batch, length]: the
+    positions that are predicted, given the others, such as the responses to prompts.
     """
+    if where is not None and (block is not None or adaptive is not None or kind in ("maskgit", "mask-predict")):
+        raise ValueError("prompts that are given need objective time or count, times that are drawn, and no blocks")
     if block is not None:
         how: dict[str, Any] = {"schedule": schedule, "seed": seed, "step": step}
         blocks = of_step(kind, times, batch=batch * length // block, length=block, **how)
@@ -51,22 +56,30 @@ def of_step(
 
     when, clock = uniforms("order"), generator(seed, step, "time")
     if kind in ALL_TOKENS:
-        return all_tokens(when)
+        every = all_tokens(when)
+        return every if where is None else replace(every, masked=where, when=when.masked_fill(~where, -1.0))
     if kind in ("time", "score-entropy"):
-        return by_time(TIMES[times](batch, clock), uniforms("mask"), schedule=schedule, when=when)
+        return by_time(TIMES[times](batch, clock), uniforms("mask"), schedule=schedule, where=where, when=when)
     weight: Tensor | float | None = None if kind == "count" else 1.0
+    keys, hits = uniforms("mask", 2)
     if adaptive is not None:
         n, importance = adaptive.draw(batch, clock)
         weight = importance * length / n
     else:
-        count = maskgit_count if kind == "maskgit" else timing.count
-        n = count(TIMES[times](batch, clock), length)
-    keys, hits = uniforms("mask", 2)
-    return by_count(n, keys, hits, weight=weight, schedule=schedule, when=when)
+        t = TIMES[times](batch, clock)
+        n = maskgit_count(t, length) if kind == "maskgit" else timing.count(t, holes(keys, where))
+    return by_count(n, keys, hits, weight=weight, schedule=schedule, where=where, when=when)
 
 
 def for_validation(
-    kind: str, *, batch: int, length: int, schedule: Schedule | None = None, seed: int = 0, block: int | None = None
+    kind: str,
+    *,
+    batch: int,
+    length: int,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    block: int | None = None,
+    where: Tensor | None = None,
 ) -> Masking:
     """The masking of a validation, the same each time: Eq. 7's bound, whatever the training's objective is.
 
@@ -75,7 +88,8 @@ def for_validation(
     """
     how = kind if kind in ALL_TOKENS else "count"
     schedule = schedule or Linear()
-    return of_step(how, "vdm", batch=batch, length=length, schedule=schedule, seed=seed, step=0, block=block)
+    drawn: dict[str, Any] = {"schedule": schedule, "seed": seed, "step": 0, "block": block, "where": where}
+    return of_step(how, "vdm", batch=batch, length=length, **drawn)
 
 
 class Losses(nn.Module):

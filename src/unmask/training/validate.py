@@ -41,7 +41,8 @@ def validate(
     num = min(sequences, len(tokens)) if several == 1 else several * len(tokens)
     chosen = torch.arange(num) * len(tokens) // num if several == 1 else torch.arange(num) % len(tokens)
     block = block_of(accelerator.unwrap_model(losses).network)
-    masking = for_validation(kind, batch=num, length=tokens.length, schedule=schedule, block=block)
+    asked = tokens.asked(chosen)
+    masking = for_validation(kind, batch=num, length=tokens.length, schedule=schedule, block=block, where=asked)
     # Every process makes as many passes as every other, as FSDP needs: what is left over is computed twice.
     share = -(-num // accelerator.num_processes)
     own = torch.arange(share) + accelerator.process_index * share
@@ -58,15 +59,15 @@ def validate(
             total[part[new].to(device)] = values[new.to(device)]
     finally:
         losses.train(was_training)
-    return _bound(accelerator.reduce(total, "sum").cpu(), tokens, exact=kind == "left-to-right")
+    return _bound(accelerator.reduce(total, "sum").cpu(), tokens, asked, exact=kind == "left-to-right")
 
 
-def _bound(values: Tensor, tokens: TokenFile, *, exact: bool) -> Bound:
+def _bound(values: Tensor, tokens: TokenFile, asked: Tensor | None, *, exact: bool) -> Bound:
     """From one value per pass, which are in rounds over the sequences."""
     passes = values.view(-1, min(len(values), len(tokens)))
     nats = passes.mean(0)
     errors = passes.std(0) / math.sqrt(len(passes)) if len(passes) > 1 else torch.full_like(nats, math.inf)
-    return tokens.bound(nats, None if exact else errors)
+    return tokens.bound(nats, None if exact else errors, None if asked is None else asked[: len(nats)])
 
 
 @torch.no_grad()

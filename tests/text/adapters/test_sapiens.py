@@ -195,3 +195,16 @@ def test_an_unknown_name_lists_the_known_ones():
         weights.fetch("esm2")
     with pytest.raises(ValueError, match="did you mean 'sapiens'"):
         unmask.load("sapien")
+
+
+def test_sequences_of_several_lengths_share_a_call(tmp_path):
+    """Pads are nobody's keys: each is answered as if it were alone."""
+    model = sapiens.load(look(write(tmp_path)[0])).denoiser
+    assert model.takes_lengths
+    tokens, lengths = torch.randint(4, 9, (2, 6), generator=torch.Generator().manual_seed(0)), torch.tensor([6, 3])
+    tokens[:, 1] = model.mask_id
+    together = model(tokens, lengths=lengths)
+    for i, length in enumerate(lengths.tolist()):
+        alone = model(tokens[i : i + 1, :length])[0]
+        torch.testing.assert_close(together[i, :length], alone, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(model(tokens)[1, :3], together[1, :3], atol=1e-4)

@@ -135,6 +135,11 @@ class _Work:
     def __init__(self, model: Model, tokens: TokenFile, how: Passes, sequences: int | None, batch: int | None) -> None:
         if batch is not None and batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
+        if len(tokens) and tokens.asked([0]) is not None:
+            raise ValueError(
+                f"{tokens.path} has prompts or padding, which are given: unmask train has the bound of the rest as its "
+                "validation, and unmask.nelbo(where=tokens.asked(indices)) in Python"
+            )
         if tokens.tokenizer.hash != model.tokenizer.hash:
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
         self.model, self.tokens, self.how = model, tokens, how

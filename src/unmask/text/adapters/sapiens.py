@@ -23,6 +23,7 @@ NAME = "fairseq's RoBERTa over an alphabet (Sapiens)"
 NEEDS = "decoder.sentence_encoder.* tensors and, beside the file, fairseq's dict.txt"
 
 PREFIX = re.compile(r"^(decoder|encoder)\.")  # fairseq called it decoder first, then encoder
+PAD = 1  # fairseq's id of padding
 FIRST = 2  # the first token's position: fairseq's padding_idx + 1
 DICTIONARY = "dict.txt"
 
@@ -40,12 +41,13 @@ class Layer(nn.Module):
         self.fc1, self.fc2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.final_layer_norm = nn.LayerNorm(width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        """x [B, T, width]; seen bool [B, 1, 1, T]: the tokens that are no padding, if there is any."""
         q, k, v = (
             self.self_attn[name](x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for name in ("q_proj", "k_proj", "v_proj")
         )
-        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen).transpose(1, 2).flatten(2)
         x = self.self_attn_layer_norm(x + self.self_attn["out_proj"](mixed))
         x = self.final_layer_norm(x + self.fc2(F.gelu(self.fc1(x))))
         return x
@@ -67,12 +69,13 @@ class Roberta(nn.Module):
 
     def __init__(self, vocab: int, positions: int, width: int, hidden: int, layers: int, heads: int) -> None:
         super().__init__()
+        self.pad_id = PAD
         self.sentence_encoder = nn.ModuleDict(
             {
                 "embed_tokens": nn.Embedding(vocab, width),
                 "embed_positions": nn.Embedding(positions, width),
                 "emb_layer_norm": nn.LayerNorm(width),
-                "layers": nn.Sequential(*(Layer(width, hidden, heads) for _ in range(layers))),
+                "layers": nn.ModuleList(Layer(width, hidden, heads) for _ in range(layers)),
             }
         )
         self.lm_head = Head(width, vocab)
@@ -80,9 +83,11 @@ class Roberta(nn.Module):
     def forward(self, ids: Tensor, rows: Tensor) -> Tensor:
         encoder = self.sentence_encoder
         position = torch.arange(FIRST, FIRST + ids.shape[1], device=ids.device)
-        x = encoder["layers"](
-            encoder["emb_layer_norm"](encoder["embed_tokens"](ids) + encoder["embed_positions"](position))
-        )
+        x = encoder["emb_layer_norm"](encoder["embed_tokens"](ids) + encoder["embed_positions"](position))
+        padded = ids == self.pad_id
+        seen = ~padded[:, None, None] if bool(padded.any()) else None
+        for layer in encoder["layers"]:  # type: ignore[attr-defined]
+            x = layer(x, seen)
         logits: Tensor = self.lm_head(x.gather(1, rows.unsqueeze(-1).expand(-1, -1, x.shape[-1])))
         return logits
 
@@ -106,6 +111,7 @@ def load(found: Found, **override: Any) -> Loaded:
         special_ids=tokenizer.special_ids,
         around=tokenizer.around,
         limit=limit,
+        pad_id=PAD,
     )
     return Loaded(made.eval(), tokenizer, layout="rows", about=facts)
 
