@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,7 +54,6 @@ class Foreign:
     pad_id: int | None = None
     encoder: Callable[[str], Sequence[int]] | None = field(default=None, repr=False, compare=False)
     written: str | None = field(default=None, repr=False, compare=False)  # the tokenizer.json of its encoder
-    hash: ClassVar[None] = None  # no token file was made with it
 
     @property
     def vocab_size(self) -> int:
