@@ -72,8 +72,9 @@ def packed(network: Transformer) -> Ready:
     if sum(weight.numel() for weight in weights) < LEAST or not all(map(available, weights)):
         return Ready(network, network.logits)
     for parent, name, one in linears:
-        first = isinstance(parent, nn.Sequential) and name == "0"  # of an MLP's maps
-        setattr(parent, name, Packed(one.weight, one.bias, gelu=first and isinstance(parent[1], nn.GELU)))
+        # Of an MLP the first map, which its GELU follows.
+        widens = isinstance(parent, nn.Sequential) and name == "0" and isinstance(parent[1], nn.GELU)
+        setattr(parent, name, Packed(one.weight, one.bias, gelu=widens))
     for block in made.blocks:
         if isinstance(block.mlp[1], nn.GELU):
             block.mlp[1] = nn.Identity()
