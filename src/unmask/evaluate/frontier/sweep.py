@@ -185,8 +185,9 @@ def _without_result(*asked: Any, judged_by: Judge, conditions: Conditions) -> Po
     """The Point of a model, a sampler, the number of sequences and their length, the first ten of its fields."""
     judging = (judged_by.name, judged_by.conventions, conditions.own_tokens, conditions.level)
     nothing = Interval(0.0, 0.0, 0.0, conditions.level)
-    known: list[Any] = [*asked, conditions.seed, conditions.batch, *judging, nothing, nothing, nothing]
-    return Point(*known, *(0.0,) * 3)  # calls and seconds
+    known: list[Any] = [*asked, conditions.seed, conditions.batch, *judging]
+    known += [nothing, nothing, nothing, 0.0, 0.0, 0.0]  # calls and seconds
+    return Point(*known)
 
 
 def reference(
