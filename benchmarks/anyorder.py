@@ -41,6 +41,7 @@ from unmask.training import data as find_data
 from unmask.training.config import TrainConfig, resolve
 from unmask.training.learner import Learner
 from unmask.training.loop import make_accelerator
+from unmask.training.network import of_config
 
 TARGET_SPEEDUP, TARGET_TO_TWIN = 65.0, 2.5
 MASKED = ("bidirectional", "visible", "order")
@@ -159,7 +160,7 @@ def learners(data: str, ways: dict[str, dict[str, Any]], **options: Any) -> Iter
             own = resolve(
                 replace(config, **way), tokens=len(tokens) * tokens.length, length=tokens.length, device="cpu"
             )
-            made[name] = Learner(own, own.network(tokens.vocab_size, tokens.length), accelerator)
+            made[name] = Learner(own, of_config(own, tokens.vocab_size, tokens.length), accelerator)
         yield found, made
 
 

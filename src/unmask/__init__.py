@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from unmask import forward as forward
     from unmask import guides as guides
     from unmask import insertion as insertion
+    from unmask import masking as masking
     from unmask import objective as objective
     from unmask import plan as plan
     from unmask import predict as predict
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from unmask.schedule import Polynomial as Polynomial
     from unmask.text.find import load as load
     from unmask.text.model import Model as Model
+    from unmask.training.train import train as train
 
 __version__ = "0.1.0"
 
@@ -68,6 +70,7 @@ _HOMES = {
     "guides": None,
     "insertion": None,
     "load": "text.find",
+    "masking": None,
     "nelbo": "likelihood",
     "objective": None,
     "plan": None,
@@ -78,6 +81,7 @@ _HOMES = {
     "stream": "sampling",
     "theory": None,
     "timing": None,
+    "train": "training.train",
 }
 
 __all__ = [*_HOMES]

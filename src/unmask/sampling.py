@@ -97,7 +97,7 @@ def sample(
     num: int | None = None,
     length: int | None = None,
     canvas: Tensor | None = None,
-    allowed: Allowed | None = None,
+    allowed: Allowed | list[Allowed] | None = None,
     callback: Callable[[Step], object] | None = None,
     **options: Unpack[SamplingOptions],
 ) -> Sample:
@@ -107,7 +107,7 @@ def sample(
         model: a Denoiser: called as model(tokens, time=..., rows=...), with vocab_size and mask_id. No base class.
         canvas: token ids [B, L], mask_id at the holes; a tensor, an array or lists. Visible tokens never change.
         num, length: without a canvas, how many sequences (1) and their length (the model's own, if it says).
-        allowed: {position: bool [V]}, the only ids that may fill a position.
+        allowed: {position: bool [V]}, the only ids that may fill a position; or a list of these, one for each sequence.
     Which positions are unmasked when
         plan: unmask.plan.first_hitting (one token per call, exact, the default), plan.parallel (the default with
         ``steps``), plan.ancestral, plan.left_to_right (the only one of a left-to-right model), or plan.Blocks, from
@@ -166,7 +166,7 @@ def sample(
 
 
 def stream(
-    model: Any, canvas: Tensor, *, allowed: Allowed | None = None, **options: Unpack[SamplingOptions]
+    model: Any, canvas: Tensor, *, allowed: Allowed | list[Allowed] | None = None, **options: Unpack[SamplingOptions]
 ) -> Iterator[Step]:
     """Yield one Step per network call; arguments as in ``sample``. ``apply`` turns Steps into tokens."""
     stop = _stop_ids(model, options.get("stop"))
@@ -174,7 +174,9 @@ def stream(
     network = for_sampling(model)
     planned, calls = sum(int(whole.calls[part].max()) for part in parts), 0
     for part in parts:
-        for step in _run(for_sampling(network), sampler, whole.take(part), [allowed] * len(part), stop):
+        whose = part.div(options.get("particles", 1), rounding_mode="floor").tolist()
+        only = [allowed[i] if isinstance(allowed, list) else allowed for i in whose]
+        for step in _run(for_sampling(network), sampler, whole.take(part), only, stop):
             calls += 1
             yield replace(step, sequences=part[step.sequences], calls=calls, planned=max(planned, calls))
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from unmask.cli import main
+from unmask.cli import main, prepare
 from unmask.cli.prepare import display
 from unmask.data.tokens import TokenFile
 
@@ -56,3 +56,15 @@ def test_a_terminal_sees_a_bar_for_every_stage(monkeypatch) -> None:
     shown = terminal.getvalue()
     assert "count" in shown and "train" in shown
     assert "1,000" in shown and "500" in shown
+
+
+def test_what_takes_long_says_so_also_where_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation prepares its text in seconds and says nothing of it; after half a minute it does."""
+    now = 0.0
+    monkeypatch.setattr(prepare.time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    line = prepare.plain_lines(stream, stages_are_told=False)
+    for now in (1.0, 20.0, 31.0, 40.0, 62.0):
+        line("count", int(now), None)
+    line("fetch", 0, None)
+    assert stream.getvalue().splitlines() == ["prepare: count 31", "prepare: count 62", "prepare: fetch"]

@@ -8,10 +8,11 @@ import torch
 from tests.training.runs import metrics, write_tokens
 from unmask.bound import Bound
 from unmask.cli.train import main
-from unmask.cli.train_display import Lines, Live, bound_text, display
+from unmask.cli.train_display import Live, display
 from unmask.training.checkpoint import listed
 from unmask.training.config import TrainConfig
 from unmask.training.events import Finished, Previewed, Saved, Started, Stepped, Validated
+from unmask.training.lines import Lines, bound_text
 
 # 2 nats per token, give or take 0.01: two sequences, of 50 tokens and 200 characters each, that differ by 1 nat.
 NATS, ERRORS, TOKENS = torch.tensor([99.5, 100.5]).double(), torch.full((2,), torch.inf), torch.tensor([50, 50])

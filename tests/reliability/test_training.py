@@ -27,6 +27,7 @@ from unmask.training.data import find
 from unmask.training.events import Event, Stepped, Validated
 from unmask.training.learner import Learner, NotFinite
 from unmask.training.loop import make_accelerator, train
+from unmask.training.network import of_config
 
 
 @pytest.fixture(scope="module")
@@ -386,7 +387,7 @@ def test_a_checkpoint_of_another_network_is_refused(letters: Path, tmp_path: Pat
 def new_learner(config: TrainConfig) -> tuple[Learner, Any]:
     data, accelerator = find(config), make_accelerator(config)
     config = resolve(config, tokens=240, length=12, device="cpu")
-    return Learner(config, config.network(data.train.vocab_size, data.train.length), accelerator), data.train
+    return Learner(config, of_config(config, data.train.vocab_size, data.train.length), accelerator), data.train
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])

@@ -10,6 +10,7 @@ import unmask
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
 from unmask.models.self_conditioned import SelfConditioned
+from unmask.text.tokenizer import characters
 
 TEXT_KINDS = ("bpe", "characters", "bytes")
 MODELS = {
@@ -109,6 +110,11 @@ class TestDecode:
         a, b = (TOKENIZERS["characters"].encode(c)[0] for c in "ab")
         assert model.decode([end, a, b, end, end, b, end]) == "ab\nb"
         assert model.decode([end, end]) == "" and model.decode([]) == ""
+
+    def test_an_end_in_an_alphabet_without_new_lines_is_shown_as_one(self):
+        tokenizer = characters("ab", eos=True)
+        model = Model(network(tokenizer), tokenizer)
+        assert model.decode([2, 0, 1, 2, 2, 1, 2]) == "ab <eos> b" and model.decode([2, 0, 2]) == "a"
 
     def test_rows_end_at_their_first_eos(self):
         model, end = MODELS["smiles"], eos("smiles")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
@@ -15,9 +16,12 @@ import torch
 
 from unmask.data.tokens import TokenWriter
 from unmask.text.tokenizer import characters
+from unmask.training import loop
 from unmask.training.config import TrainConfig
 from unmask.training.loop import train
 from unmask.training.signals import Interrupted
+
+loop.FIRST_VALIDATION = math.inf  # no test's checkpoints hang on a clock
 
 # The server has torch imported, and what torch imports at the first step, so that a new process costs a fork.
 PROCESSES = multiprocessing.get_context("forkserver")

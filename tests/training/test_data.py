@@ -1,3 +1,5 @@
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -5,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.training.runs import settings, write_tokens
+from unmask.data.tokens import TokenFile
 from unmask.training.data import find
 from unmask.training.loop import train
 from unmask.training.run import stored_config
@@ -45,6 +48,24 @@ def test_text_is_prepared_into_the_run_once(tmp_path: Path) -> None:
     text.write_text(TEXT)
     with pytest.raises(ValueError, match="length: 16 -> 8"):
         train(replace(config, resume=True, length=8, steps=4))
+
+
+def test_a_dataset_of_the_hub_is_streamed_into_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a local repository: by its name in train as in prepare, and resumed without it."""
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    repository = tmp_path / "mine"
+    repository.mkdir()
+    lines = [json.dumps({"story": f"{word} {TEXT}"}) + "\n" for word in ("one", "two", "three")]
+    (repository / "train.jsonl").write_text("".join(lines))
+    config = replace(of_text(repository, tmp_path / "run"), data=f"datasets:{repository}", column="story")
+    train(config)
+    opened = TokenFile.open(tmp_path / "run" / "data" / "train.tokens")
+    assert opened.header.source == config.data and "one" in opened.tokenizer.decode(opened.sequences([0])[0].tolist())
+    with pytest.raises(ValueError, match=r"column='nothing': .* has 'story'"):
+        train(replace(config, out=str(tmp_path / "other"), column="nothing"))
+    shutil.rmtree(repository)
+    train(replace(config, resume=True, steps=2))
 
 
 def test_a_start_that_was_broken_off_while_preparing_can_be_repeated(tmp_path: Path) -> None:

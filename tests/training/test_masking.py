@@ -34,10 +34,10 @@ def tokens(batch: int = 8) -> Tensor:
 
 
 def assert_losses(losses: Losses, x0: Tensor, masking: Masking, expected: Tensor) -> None:
-    """The terms, weighted, are the objective's; so is their sum."""
-    total, terms = losses(x0, *masking.tensors())
-    assert torch.allclose(masking.weight.float() * terms, expected.float(), rtol=1e-5)
-    assert torch.allclose(total, expected.sum().float(), rtol=1e-5) and not terms.requires_grad
+    """Each sequence's loss is the objective's; so is the sum, which is scaled."""
+    total, each = losses(x0, *masking.tensors(), scale=0.5)
+    assert torch.allclose(each.float(), expected.float(), rtol=1e-5)
+    assert torch.allclose(total.double(), expected.sum().double() / 2, rtol=1e-5) and not each.requires_grad
 
 
 @pytest.mark.parametrize("kind", KINDS)

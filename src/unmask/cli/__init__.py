@@ -21,6 +21,7 @@ VERBS = {
     "train": "train a model on a corpus, a token file or a text file",
     "sample": "sample texts from a model, and watch them appear",
     "infill": "fill the blanks of a text",
+    "new": "write a small project with a network of your own",
     "models": "list the models that can be called by name",
     "evaluate": "the likelihood of data under a model, with its errors",
     "steps": "how many network calls a model needs, and what fewer of them cost",

@@ -24,8 +24,11 @@ from unmask.cli.options import (
     guarded,
     use_threads,
 )
+from unmask.cli.prepare import plain_lines
 from unmask.data.overlap import overlap
+from unmask.data.prepare import Progress as Preparing
 from unmask.data.runs import RunData, data_of
+from unmask.data.text8 import compared
 from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.data import found, own_text, train_and
@@ -63,8 +66,8 @@ class EvaluateOptions(OnMachine, OnCluster):
     """Make so many passes again until the error of the estimate is below this, in nats per token."""
     number: int | None = None
     """So many sequences, evenly spaced. By default all."""
-    split: Literal["train", "valid"] = "valid"
-    """Which part of a corpus, of prepared data, or of a run's own."""
+    split: Literal["train", "valid", "test"] = "valid"
+    """Which part of a corpus, of prepared data, or of a run's own. The file of text8 has a test part."""
     batch: int | None = None
     """Rows of one network call. By default as many as fit into half a gigabyte of logits, at most 64."""
     seed: int = 0
@@ -112,7 +115,7 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     if chosen.model.startswith(NGRAM):
         return _evaluated_ngram(chosen)
     if chosen.model == TRUTH and not Path(TRUTH).exists():
-        _, tokens = train_and(chosen.split, chosen.data, progress=_preparing)
+        _, tokens = train_and(chosen.split, chosen.data, progress=_preparing())
         return evaluate_truth(tokens, sequences=chosen.number)
     model = load(chosen.model, device=processes.device(chosen.device))
     partial = _partial(chosen.output) if chosen.output is not None else None
@@ -120,7 +123,7 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
         partial.unlink(missing_ok=True)
     run = data_of(locate(chosen.model))
     with (
-        found(chosen.data, model, split=chosen.split, run=run, progress=_preparing) as tokens,
+        found(chosen.data, model, split=chosen.split, run=run, progress=_preparing()) as tokens,
         _display(sys.stderr) as progress,
     ):
         if processes.main():
@@ -144,7 +147,7 @@ def _evaluated_ngram(chosen: EvaluateOptions) -> Evaluation:
     order = chosen.model.removeprefix(NGRAM)
     if not (order.isascii() and order.isdigit() and 1 <= int(order) <= LONGEST_NGRAM):
         raise ValueError(f"model={chosen.model!r}: it must be {NGRAM}N with N from 1 to {LONGEST_NGRAM}")
-    train, tokens = train_and(chosen.split, chosen.data, progress=_preparing)
+    train, tokens = train_and(chosen.split, chosen.data, progress=_preparing())
     return evaluate_ngram(int(order), train, tokens, sequences=chosen.number)
 
 
@@ -152,10 +155,12 @@ def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunDat
     """What a reader of the number must know about the data."""
     if model.length not in (None, tokens.length):
         yield f"note: sequences of {tokens.length} tokens; the model was trained on {model.length} at a time"
+    if note := tokens.units_note:
+        yield f"note: {note}"
     if run is None:
         return
     if chosen.data is None or own_text(chosen.data, run):
-        part = {"valid": "held-out part", "train": "training part"}[chosen.split]
+        part = {"valid": "held-out part", "train": "training part", "test": "test part"}[chosen.split]
         yield f"note: {chosen.data or chosen.model}: the run's own {part} of its data"
     if run.files["train"].is_file() and (shared := overlap(tokens, run.open("train"))) >= SHARED_WORTH_TELLING:
         yield (
@@ -211,6 +216,8 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
         (truth, over), (distance, paired), most = made.entropy, made.distance, "" if bound.exact else "at most "
         print(f"truth: {truth:.6g} ± {over:.2g} nats per token, by the law that the data were drawn from", file=stream)
         print(f"distance from it (Kullback-Leibler): {most}{distance:.6g} ± {paired:.2g} nats per token", file=stream)
+    if bound.bits_per_character is not None and (beside := compared(made.about["source"], bound.bits_per_character)):
+        print(beside, file=stream)
     lines = ["± are standard errors"] + ([] if bound.exact else [f"estimate: {OF_ESTIMATE}"])
     print("\n".join([*lines, f"sequences: {OVER_SEQUENCES}"]), file=stream)
 
@@ -252,10 +259,9 @@ def _display(stream: TextIO) -> Iterator[Progress | None]:
         yield update
 
 
-def _preparing(stage: str, done: int, total: int | None) -> None:
-    """Text is prepared in seconds; what is fetched for a corpus is said."""
-    if stage == "fetch" and done == 0 and processes.main():
-        print("fetching and preparing the corpus", file=sys.stderr, flush=True)
+def _preparing() -> Preparing | None:
+    """Most data are prepared in seconds; what takes longer says so."""
+    return plain_lines(sys.stderr, stages_are_told=False) if processes.main() else None
 
 
 def _partial(output: str) -> Path:

@@ -117,14 +117,14 @@ def summary(file: TokenFile) -> str:
     )
 
 
-def plain_lines(stream: TextIO) -> Progress:
-    """A line for each stage, and one every half minute while it lasts."""
+def plain_lines(stream: TextIO, *, stages_are_told: bool = True) -> Progress:
+    """A line for each stage, and one every half minute while it lasts; what is fetched is always told."""
     stages: set[str] = set()
     last = time.monotonic()
 
     def line(stage: str, done: int, total: int | None) -> None:
         nonlocal last
-        if stage not in stages:
+        if stage not in stages and (stages_are_told or stage == "fetch"):
             stages.add(stage)
             print(f"prepare: {stage}", file=stream, flush=True)
         elif time.monotonic() - last > SECONDS_BETWEEN_LINES:

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from unmask.data.text8 import OFFICIAL
+
 Chunk = tuple[str, bool]
 Kind = Callable[[Path, str | None, bool, int], Iterator[Chunk]]
 
@@ -41,6 +43,8 @@ def suffix_of(path: Path) -> str:
 
 def preferred(source: object, column: str | None) -> dict[str, str]:
     """How such a file is prepared unless told otherwise: residues of FASTA and molecules are rows."""
+    if OFFICIAL.is_file(source):
+        return {"tokenizer": "characters", "layout": "wrapped"}
     suffix = suffix_of(Path(source)) if isinstance(source, str | Path) else ""
     if suffix in FASTA:
         return {"tokenizer": "characters", "layout": "rows"}

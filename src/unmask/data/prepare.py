@@ -21,10 +21,12 @@ from unmask.data.formats import Chunk, preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.layout import AnyTokenizer, encoded, write_rows, write_wrapped
 from unmask.data.source import Reader, Source, last_space, open_dataset
+from unmask.data.text8 import OFFICIAL
 from unmask.data.tokens import TokenFile, TokenWriter, check_dtype
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
 from unmask.text.foreign import restored
+from unmask.text.molecules import to_selfies
 from unmask.text.tokenizer import FOREIGN, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
 from unmask.text.weights import gpt2_tokenizer
 
@@ -35,9 +37,20 @@ Progress = Callable[[str, int, int | None], None]
 # A BPE is trained on at most so many characters, taken evenly from the text: more change its merges little.
 BPE_CHARACTERS = 100_000_000
 WRAPPED_LENGTH = 128
+OFFICIAL_LENGTH = 256  # of text8, as the field has it
 LONGEST_ROW = 512  # of FASTA and molecules, unless a length is given: one giant would make all rows as long
 # Documents are cut into pieces of so many characters: a BPE encodes them in parallel, and holds 256 in its training.
 PIECE = 1 << 16
+
+
+def _smiles(text: str) -> str:
+    """A molecule as it is, if it is one."""
+    if wrong := make.not_smiles(text):
+        raise ValueError(f"{text[:60]!r} is no SMILES: {wrong}")
+    return text
+
+
+NOTATIONS = {"smiles": _smiles, "selfies": to_selfies}  # what documents are turned into, by tokenizer
 
 
 def prepare(
@@ -76,14 +89,17 @@ def prepare(
     name: what to call the source in the files' headers and in errors, if not by its path.
     long: what becomes of rows that are longer than ``length``: "drop" or "cut", with a count; by default an error.
     valid: a source of its own for the held-out part, which is otherwise ``holdout`` of the text: its "end", or
-        documents that are drawn at "random" (``held_out``; the default for FASTA and molecules).
+        documents that are drawn at "random" (``held_out``; the default for FASTA and molecules). The file of text8 has
+        the parts that the field uses, 90, 5 and 5 million characters, the last of which is test.tokens.
     chunk: how many characters are read and encoded at a time.
 
     ``out`` appears whole or not at all, and nothing is ever overwritten.
     """
-    usual = preferred(source, column)
     if column is None and isinstance(source, str) and is_instructions(Path(source)):
         return prepare_instructions(source, out, _ready(tokenizer), length=length, long=long)
+    usual, official = preferred(source, column), valid is None and OFFICIAL.is_file(source)
+    if official:
+        name, length, eos = OFFICIAL.name, length or OFFICIAL_LENGTH, False
     tokenizer = known_tokenizer(tokenizer or usual.get("tokenizer", "bpe"))
     layout = layout or usual.get("layout")
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
@@ -97,7 +113,8 @@ def prepare(
         if isinstance(source, str) and source.startswith("datasets:"):
             source = open_dataset(source, split, streaming)
         # A row is never cut, so there a chunk is a whole document.
-        reader = Reader(source, column, by_line=rows, size=1 << 62 if rows else min(chunk, PIECE), called=called)
+        size = 1 << 62 if rows else min(chunk, PIECE)
+        reader = Reader(source, column, by_line=rows, size=size, called=called, notate=NOTATIONS.get(kind))
         return _count(reader.repeatable(copy, lambda done: report("copy", done, None)), rows, report)
 
     out = Path(out)
@@ -105,7 +122,10 @@ def prepare(
         with new_folder(out) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
             train = read(source, Path(scratch) / "train.jsonl")
             other = read(valid, Path(scratch) / "valid.jsonl") if valid is not None else None
-            if other is None:
+            tests = []
+            if official:
+                train, other, *tests = _official_parts(train)
+            elif other is None:
                 at_random = (held_out or ("random" if usual else "end")) == "random"
                 train, other = _split_at_random(train, holdout) if at_random else _split(train, holdout)
             if isinstance(tokenizer, str):
@@ -116,7 +136,7 @@ def prepare(
                 length = _longest_row((train, other), tokenizer, chunk, report) if rows else WRAPPED_LENGTH
                 if rows and usual and length > LONGEST_ROW:
                     length, long = LONGEST_ROW, long or "drop"
-            for stage, part in (("train", train), ("valid", other)):
+            for stage, part in (("train", train), ("valid", other), *(("test", one) for one in tests)):
                 path = folder / f"{stage}.tokens"
                 with TokenWriter(path, tokenizer, length, layout, dtype=dtype, source=part.name) as writer:
                     _write(writer, part, tokenizer, chunk, partial(report, stage), long)
@@ -135,6 +155,7 @@ class Part:
     start: int
     stop: int
     drawn: NDArray[np.bool_] | None = None  # which of all documents belong to it, instead of a stretch
+    exact: bool = False  # cut at the very character, and not where a word begins
 
     @property
     def name(self) -> str:
@@ -158,7 +179,7 @@ class Part:
                     yield text, ends
                 position += 1
                 continue
-            first, last = (_cut(text, end - position) for end in (self.start, self.stop))
+            first, last = (_cut(text, end - position, self.exact) for end in (self.start, self.stop))
             if first < last:
                 yield text[first:last], ends
             position += len(text)
@@ -172,9 +193,9 @@ class Part:
             report(done, len(self))
 
 
-def _cut(text: str, at: int) -> int:
+def _cut(text: str, at: int, exact: bool) -> int:
     """``at``, within the text and moved back to where a word begins; the two parts at a boundary agree on it."""
-    if at <= 0 or at >= len(text):
+    if exact or at <= 0 or at >= len(text):
         return max(0, min(at, len(text)))
     return last_space(text[:at]) or at
 
@@ -193,6 +214,14 @@ def _count(reader: Reader, rows: bool, report: Progress) -> Part:
     if not characters:
         raise ValueError(f"{reader.name}: there is no text in it")
     return Part(reader, rows, 0, documents if rows else characters)
+
+
+def _official_parts(text: Part) -> list[Part]:
+    """text8's training, validation and test parts."""
+    starts = (0, *OFFICIAL.ends)
+    return [
+        replace(text, start=start, stop=stop, exact=True) for start, stop in zip(starts, OFFICIAL.ends, strict=False)
+    ]
 
 
 def _split(text: Part, holdout: float) -> tuple[Part, Part]:

@@ -9,7 +9,7 @@ from typing import Literal
 from unmask.data import corpora
 from unmask.models.files import sha256_of
 
-TRAIN, VALID = "train.tokens", "valid.tokens"
+TRAIN, VALID, TEST = "train.tokens", "valid.tokens", "test.tokens"
 
 Kind = Literal["tokens", "prepared", "corpus", "text"]
 

@@ -27,7 +27,8 @@ class Reader:
     """Reads a source as often as it is asked: counting, training a tokenizer and encoding are one pass each.
 
     ``by_line`` makes each line of a text file a document of its own; otherwise each file is one. ``size`` is the number
-    of characters after which a long document is handed on in part; ``called`` replaces the source's name in messages.
+    of characters after which a long document is handed on in part; ``called`` replaces the source's name in messages;
+    ``notate`` is what each document is turned into.
     """
 
     source: Source
@@ -35,8 +36,19 @@ class Reader:
     by_line: bool = False
     size: int = 1 << 20
     called: str | None = None
+    notate: Callable[[str], str] | None = None
 
     def __iter__(self) -> Iterator[Chunk]:
+        if self.notate is None:
+            yield from self._chunks()
+            return
+        for number, (text, ends) in enumerate(self._chunks(), 1):
+            try:
+                yield self.notate(text), ends
+            except ValueError as error:
+                raise ValueError(f"{self.name}, molecule {number}: {error}") from error
+
+    def _chunks(self) -> Iterator[Chunk]:
         for path in self._paths():
             yield from _parts(documents(path, self.column, self.by_line, self.size), self.size)
         if not isinstance(self.source, str | os.PathLike):
@@ -62,7 +74,7 @@ class Reader:
                 file.write(json.dumps({"text": text}) + "\n")
                 done += len(text)
                 report(done)
-        return Reader(copy, "text", self.by_line, self.size, self.name)
+        return Reader(copy, "text", self.by_line, self.size, self.name, self.notate)
 
     def _paths(self) -> list[Path]:
         if not isinstance(self.source, str | os.PathLike):

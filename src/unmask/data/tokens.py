@@ -215,6 +215,17 @@ class TokenFile:
         """
         return self.header.characters / (len(self) * self.length)
 
+    @property
+    def units_note(self) -> str:
+        """Why bits per character exceed bits per token, where they do; otherwise ""."""
+        per_token = self.characters_per_token
+        if per_token >= 1 or self.tokenizer.kind == "levels":
+            return ""
+        return (
+            f"of {self.length} tokens {per_token * self.length:.4g} are characters, the others ends and padding; a "
+            f"character bears their bits too, so bits per character are bits per token times {1 / per_token:.4g}"
+        )
+
     def bound(self, nats: Tensor, errors: Tensor | None = None, asked: Tensor | None = None) -> Bound:
         """The bound of some of its sequences from their nats [B], in all units; exact without ``errors``.
 

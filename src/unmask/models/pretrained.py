@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.models.card import card_text
 from unmask.models.config import DDiTConfig
@@ -39,6 +39,7 @@ else:
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 AVERAGE = "ema.safetensors"
 ARCHITECTURES = ("ddit", "causal")
+OWN = "own"  # the architecture of a network whose class the user has
 DISPLAYS = ("text", "molecule", "image", "grid")
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
 
@@ -132,9 +133,13 @@ def save(
 
     half: store float16, half the size; it is float32 again when loaded. extra: anything else to keep in config.json.
     """
+    write(folder, model, described(model, card, extra, half=half), half=half)
+
+
+def write(folder: str | Path, model: nn.Module, texts: Mapping[str, str], *, half: bool = False) -> None:
+    """Write the weights of any network, and these files beside them."""
     from safetensors.torch import save_file
 
-    texts = described(model, card, extra, half=half)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     parameters = {name for name, _ in model.named_parameters()}
@@ -142,17 +147,27 @@ def save(
     for name, tensor in model.state_dict().items():
         # Buffers stay: the rotary frequencies have no room in float16.
         dtype = torch.float16 if half and name in parameters else torch.float32
-        state[name] = tensor.detach().to("cpu", dtype).contiguous()
+        state[name] = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype)
         if not bool(state[name].isfinite().all()):
             raise ValueError(f"{name} has values that are not finite in {dtype}: the model was not saved")
     partial = folder / f".{WEIGHTS}.partial"
     try:
-        save_file(state, partial, metadata={"format": "pt"})
+        save_file(apart(state), partial, metadata={"format": "pt"})
         os.replace(partial, folder / WEIGHTS)
     finally:
         partial.unlink(missing_ok=True)
     for name, text in texts.items():
         write_whole(folder / name, text.encode())
+
+
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, none of which shares its memory with another: tied weights have several names."""
+    seen: set[int] = set()
+    made = {}
+    for name, tensor in tensors.items():
+        made[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in seen else tensor.contiguous()
+        seen.add(tensor.untyped_storage().data_ptr())
+    return made
 
 
 def described(
@@ -177,9 +192,9 @@ def read(folder: str | Path, cls: type[Any]) -> Any:
     """Read a saved network of this class, float32 and ready to sample. Whatever is wrong is one ValueError."""
     folder = Path(folder)
     config, header = read_config(folder)
-    stored = _read_weights(folder / WEIGHTS)
+    stored = read_weights(folder / WEIGHTS)
     if (folder / AVERAGE).is_file():  # a checkpoint of a run: the averaged weights are the ones to use
-        stored |= _read_weights(folder / AVERAGE)
+        stored |= read_weights(folder / AVERAGE)
     with torch.device("meta"):
         expected = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
     problems = [f"{name} is missing" for name in expected if name not in stored]
@@ -212,6 +227,15 @@ def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
 
 def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:
     """The network's config, and what else config.json holds: architecture, unmask_version, storage, card, extra."""
+    path, raw = Path(folder) / CONFIG, read_header(folder)
+    if raw["architecture"] not in ARCHITECTURES:
+        raise ValueError(f"{path}: architecture must be 'ddit' or 'causal', got {raw['architecture']!r}")
+    header = {name: raw.pop(name) for name in RESERVED if name in raw}
+    return _dataclass(DDiTConfig, raw, path), header
+
+
+def read_header(folder: str | Path) -> dict[str, Any]:
+    """Everything that config.json holds, of any architecture."""
     path = Path(folder) / CONFIG
     try:
         raw = json.loads(path.read_bytes())
@@ -221,13 +245,11 @@ def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(raw, dict) or "architecture" not in raw:
         raise ValueError(f"{path} was not written by unmask: it names no architecture")
-    if raw["architecture"] not in ARCHITECTURES:
-        raise ValueError(f"{path}: architecture must be 'ddit' or 'causal', got {raw['architecture']!r}")
-    header = {name: raw.pop(name) for name in RESERVED if name in raw}
-    return _dataclass(DDiTConfig, raw, path), header
+    return raw
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, and of nothing else."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

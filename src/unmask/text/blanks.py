@@ -32,6 +32,7 @@ class Blanks:
     visible: tuple[str, ...]  # the text before, between and after the holes
     holes: tuple[tuple[int, int], ...]  # where each begins and ends in ids
     spaced: tuple[int, ...]  # positions in holes whose token has to begin with a space
+    smiles: bool = False  # a SMILES whose tokens are SELFIES: its text is that of the whole molecule
 
     @property
     def begins(self) -> bool:

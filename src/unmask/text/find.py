@@ -42,6 +42,7 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = No
     ``unmask models`` lists the names, ``unmask inspect`` says what a folder or file is. device: where to put the
     network, the CPU by default. override: what a checkpoint does not say, or says otherwise; MDLM's, for example, take
     ``time=True`` to be fed the time although they were trained without, and ``ema=False`` for the weights as they were.
+    network: the class or module of what ``unmask.train`` made with a network of your own.
     """
     path = locate(name)
     # A folder or file by its full path, so that a saved trace finds it from anywhere; others as they are called.

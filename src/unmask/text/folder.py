@@ -10,6 +10,7 @@ from typing import Any
 from unmask.models import pretrained
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
+from unmask.models.own import read as read_own
 from unmask.schedule import SCHEDULES
 from unmask.text.model import TOKENIZER as TOKENIZER
 from unmask.text.model import Model
@@ -27,22 +28,30 @@ def is_ours(path: Path) -> bool:
     return isinstance(config, dict) and "unmask_version" in config
 
 
-def load_network(folder: str | Path) -> DDiT | Causal:
-    """The network in a folder that ``pretrained.save`` wrote, ready to sample. Whatever is wrong is one ValueError."""
-    kind = pretrained.read_config(folder)[1]["architecture"]
+def load_network(folder: str | Path, own: Any = None) -> Any:
+    """The network in a folder that ``pretrained.save`` wrote, ready to sample. Whatever is wrong is one ValueError.
+
+    own: a module, or what makes one of (vocab_size, length), for the weights of a network of the user's own.
+    """
+    header = pretrained.read_header(folder)
+    kind = header["architecture"]
+    if kind == pretrained.OWN:
+        return read_own(Path(folder), header, own)
+    if own is not None:
+        raise ValueError(f"{folder} holds a {kind!r} network of this project: it needs no network of your own")
     network: DDiT | Causal = pretrained.read(folder, DDiT if kind == DDiT.architecture else Causal)
     return network
 
 
 def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
-    """The model in a folder. override: time, whether the network is fed it."""
-    network: Any = load_network(folder)
+    """The model in a folder. override: time, whether the network is fed it; network, see ``load_network``."""
+    network = load_network(folder, override.pop("network", None))
     given = {key: value for key, value in override.items() if value is not None}
-    if given.keys() == {"time"} and not network.causal:
+    if given.keys() == {"time"} and isinstance(network, DDiT):
         network.config = replace(network.config, conditioning="time" if given["time"] else "none")
     elif given:
         raise ValueError(f"{folder} says everything about itself: {', '.join(given)} cannot be given, time can")
-    tokenizer, (_, header) = tokenizer_of(folder), pretrained.read_config(folder)
+    tokenizer, header = tokenizer_of(folder), pretrained.read_header(folder)
     extra: dict[str, Any] = header.get("extra") or {}
     schedule = extra.get("schedule", "linear")
     if schedule not in SCHEDULES:
@@ -67,7 +76,7 @@ def tokenizer_of(folder: Path) -> Any:
 
         return restored(folder / TOKENIZER)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
-    own = (pretrained.read_config(folder)[1].get("extra") or {}).get("tokenizer_sha256", tokenizer.hash)
+    own = (pretrained.read_header(folder).get("extra") or {}).get("tokenizer_sha256", tokenizer.hash)
     if own != tokenizer.hash:
         raise ValueError(
             f"{folder / TOKENIZER} is not the tokenizer that the model was trained with ({tokenizer.hash[:12]} and not "
@@ -78,12 +87,12 @@ def tokenizer_of(folder: Path) -> Any:
 
 def about(folder: Path) -> dict[str, Any]:
     """What the files say about the model, without its weights being read."""
-    (config, header), tokenizer = pretrained.read_config(folder), tokenizer_of(folder)
+    header, tokenizer = pretrained.read_header(folder), tokenizer_of(folder)
     extra = header.get("extra") or {}
     return {
         "architecture": header["architecture"],
         "megabytes": (folder / pretrained.WEIGHTS).stat().st_size / 1e6,
-        "length": config.length,
+        "length": header.get("length", extra.get("length")),
         "tokenizer": tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
         "characters_per_token": extra.get("characters_per_token"),

@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from unmask.checks import ids
+from unmask.network import device_of
 from unmask.protocol import check, for_bound, is_left_to_right, length_of
 from unmask.sampler import Step
 from unmask.sampling import Sample, SamplingOptions
 from unmask.sampling import sample as sample_tokens
 from unmask.schedule import SCHEDULES, Linear, Schedule
-from unmask.text.molecules import to_selfies, to_smiles
-from unmask.text.tokenizer import BPE, LAYOUTS, Layout, Tokenizer
+from unmask.text.molecules import fragments, to_selfies, to_smiles
+from unmask.text.tokenizer import BPE, EOS, LAYOUTS, Layout, Tokenizer
 
 if TYPE_CHECKING:
     from unmask.bound import Bound
@@ -95,8 +96,9 @@ class Model:
 
     @property
     def length(self) -> int | None:
-        """Tokens of a training sequence, if the network says."""
-        return length_of(self.denoiser)
+        """Tokens of a training sequence, if the network or its folder says."""
+        length = length_of(self.denoiser)
+        return self.extra.get("length") if length is None else length
 
     @property
     def token_width(self) -> float:
@@ -145,14 +147,19 @@ class Model:
         A run of underscores is a blank of as many tokens as its length in characters stands for: k underscores are
         k / characters_per_token tokens for a BPE, rounded and at least one, and k tokens for every other tokenizer.
         With ``mask_character`` each such character is one token, and underscores are text. So is each of the mask
-        tokens of somebody else's tokenizer, [MASK] or <mask>, in a text that has one.
+        tokens of somebody else's tokenizer, [MASK] or <mask>, in a text that has one. A row ends where it ended: a
+        blank in front of visible text is never its end.
+
+        Where the tokens are SELFIES, the text is SMILES or SELFIES, and comes back as what it was. Each underscore is
+        one SELFIES token. What stands between the blanks of a SMILES must be a molecule on its own (``CC__O``,
+        ``c1ccccc1____``), and its tokens stay; a branch or ring that is drawn in a blank may count them to its own.
         """
         if self.left_to_right:
             raise ValueError(
                 f"{self.name} is a left-to-right model and cannot fill blanks, as a masked model can; "
                 "sample(prompt=...) continues a text"
             )
-        return self._filled(self.blanks(text, mask_character), num, options, inside=True)
+        return self._filled(self.blanks(text, mask_character), num, options)
 
     def bound(
         self,
@@ -225,7 +232,8 @@ class Model:
             return str(api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message=message))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids: a row's ends at its first eos; in wrapped text eos is a new line between documents.
+        """The text of ids: a row's ends at its first eos; in wrapped text eos is a new line between documents, or
+        <eos> where the alphabet has no new line.
 
         Molecules come as SMILES, also where the tokens are SELFIES.
         """
@@ -243,7 +251,9 @@ class Model:
         texts = [self.tokenizer.decode(document) for document in documents]
         if self.tokenizer.kind == "metaspace":  # where a text begins, its first word brings a space
             texts[1:] = [text.removeprefix(" ") for text in texts[1:]]
-        return "\n".join(texts)
+        return (f" {EOS} " if self.tokenizer.kind == "characters" and "\n" not in self.tokenizer.vocab else "\n").join(
+            texts
+        )
 
     def blanks(self, text: str, mask_character: str | None = None) -> Blanks:
         """The canvas of an infill: the text with holes, its frame as the training data had it, and nothing more."""
@@ -252,9 +262,10 @@ class Model:
         if mask_character is None:
             text, mask_character = with_mask_token(text, self.tokenizer.mask_token)
         pieces = split(text, characters_per_token=self.token_width, mask_character=mask_character)
+        pieces, smiles = self._notated(pieces)
         bare = join(pieces, self.tokenizer, self.denoiser.mask_id)
         before, after = self._frame(len(bare.ids))
-        return join(pieces, self.tokenizer, self.denoiser.mask_id, before=before, after=after)
+        return replace(join(pieces, self.tokenizer, self.denoiser.mask_id, before=before, after=after), smiles=smiles)
 
     def prompted(self, prompt: str, length: int | None = None, *, room: int | None = None) -> Blanks:
         """The canvas of a text that begins with the prompt: one hole from there to the end, or of ``room`` tokens."""
@@ -266,11 +277,39 @@ class Model:
         before, after = self._frame(0)
         if self.tokenizer.frame is None:
             after = before if not self.left_to_right else []
-        begun = join([prompt, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
+        (begins, *_), smiles = self._notated([prompt, 1, ""])
+        begun = join([begins, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
         room = room or (length or 0) - (len(begun.ids) - 1)
         if room < 1:
             raise ValueError(f"the prompt has {len(begun.ids) - 1} tokens with its eos: length={length} has no room")
-        return join([prompt, room, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
+        made = join([begins, room, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
+        return replace(made, smiles=smiles)
+
+    def _notated(self, pieces: list[str | int]) -> tuple[list[str | int], bool]:
+        """Pieces of text in the tokenizer's notation: SMILES become SELFIES where those are the tokens."""
+        return fragments(pieces) if self.tokenizer.kind == "selfies" else (pieces, False)
+
+    def allowed(self, ids: Sequence[int], blanks: Blanks | None = None, *, stops: bool = False) -> dict[int, Tensor]:
+        """What may fill the holes of a canvas, {position: bool [V]}, where that is not everything.
+
+        A row ends once: in front of a token that is there, a hole is no end and no padding, and behind its end it is
+        nothing else, unless sampling ``stops`` at a drawn end. A hole to which a space belongs begins with one.
+        """
+        from unmask.text.blanks import spaces
+
+        found: dict[int, Tensor] = {}
+        ends = {self.tokenizer.eos_id, self.tokenizer.pad_id} - {None}
+        if self.layout == "rows" and ends and self.tokenizer.frame is None and not stops:
+            mask_id, eos = self.denoiser.mask_id, self.tokenizer.eos_id
+            text = max((at for at, token in enumerate(ids) if token != mask_id and token not in ends), default=-1)
+            end = next((at for at, token in enumerate(ids) if token == eos and at > text), None)  # where the row ends
+            is_end = torch.zeros(self.denoiser.vocab_size, dtype=torch.bool, device=device_of(self.denoiser))
+            is_end[[one for one in ends if one is not None]] = True
+            found = {at: ~is_end for at in range(text if end is None else end) if ids[at] == mask_id}
+            found |= {at: is_end for at in range(len(ids) if end is None else end, len(ids)) if ids[at] == mask_id}
+        if blanks is not None and blanks.spaced:
+            found |= dict.fromkeys(blanks.spaced, spaces(self.tokenizer, self.denoiser.vocab_size))
+        return found
 
     def _frame(self, tokens: int) -> tuple[list[int], list[int]]:
         """What stood before and after so many tokens of text in the training data."""
@@ -295,26 +334,22 @@ class Model:
         body = length - frame
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
-    def _filled(self, blanks: Blanks, num: int, options: WrittenOptions, *, inside: bool = False) -> TextSample:
-        from unmask.text.blanks import spaces
-
-        canvas = torch.tensor(blanks.ids).expand(num, -1).clone()
-        begins = spaces(self.tokenizer, self.denoiser.vocab_size) if blanks.spaced else None
-        allowed = dict.fromkeys(blanks.spaced, begins)
-        if inside and self.layout == "rows" and self.tokenizer.eos_id is not None and not options.get("stop"):
-            # A blank of a row has as many tokens as it says, and the row ends after it: no end inside.
-            no_end = torch.arange(self.denoiser.vocab_size) != self.tokenizer.eos_id
-            allowed = {at: no_end for start, end in blanks.holes for at in range(start, end)} | allowed
-        return self._sampled(blanks, canvas=canvas, allowed=allowed, **options)
+    def _filled(self, blanks: Blanks, num: int, options: WrittenOptions) -> TextSample:
+        return self._sampled(blanks, canvas=torch.tensor(blanks.ids).expand(num, -1).clone(), **options)
 
     def _sampled(self, blanks: Blanks | None, **options: Any) -> TextSample:
         given = {name: value for name, value in options.items() if value is not None}
         if "canvas" in given:
             given["canvas"] = ids(given["canvas"], "canvas")
+        elif self.length is not None:
+            given.setdefault("length", self.length)
         asked = given["canvas"].shape[1] if "canvas" in given else given.get("length")
         if self.length is not None and isinstance(asked, int) and asked > self.length:
             message = f"{asked} tokens: {self.name} was trained on {self.length} at a time, and may do badly beyond"
             warnings.warn(message, stacklevel=3)
+        if "canvas" in given:
+            stops = bool(given.get("stop"))
+            given["allowed"] = [self.allowed(row, blanks, stops=stops) for row in given["canvas"].tolist()]
         if given.get("stop") is True:
             if self.tokenizer.eos_id is None:
                 raise ValueError(f"the texts of {self.name} have no end: give stop as token ids")
@@ -333,7 +368,8 @@ class Model:
     def texts(self, rows: Sequence[Sequence[int]], blanks: Blanks | None = None) -> list[str]:
         """The text of each finished sequence, what was visible on a canvas with blanks left as it was given."""
         apart = self.tokenizer.kind == "levels"
-        text = [self.decode(row) if blanks is None else blanks.filled(row, self.written, apart=apart) for row in rows]
+        whole = blanks is None or blanks.smiles
+        text = [self.decode(row) if whole else blanks.filled(row, self.written, apart=apart) for row in rows]  # type: ignore[union-attr]
         if self.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
             text = [one.removeprefix(" ") for one in text]  # the space that the first word brought
         return text

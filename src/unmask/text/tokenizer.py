@@ -38,6 +38,8 @@ FOREIGN = "foreign"  # the kind of somebody else's, which unmask.text.foreign re
 FORMAT = 1
 # Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
 SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)
+ATOM = re.compile(r"\[[0-9]*(?:[A-Z][a-z]?|[bcnops]|se|as|\*)[^\[\]]*\]|Br|Cl|[BCNOPSFIbcnops*]")
+RING = re.compile(r"%\d\d|\d")
 SELFIES = re.compile(r"\[[^\]]*\]")
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece spells a byte of a character that it does not know
 CLOSING = " .,;:!?)'\n"  # before these no space is put where a text begins
@@ -286,6 +288,29 @@ def selfies(molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
 
 def _tokens(kind: str, molecules: Iterable[str]) -> list[str]:
     return sorted({token for molecule in molecules for token in split(kind, molecule)})
+
+
+def not_smiles(text: str) -> str:
+    """What keeps a text from being a SMILES: its alphabet, brackets, branches and rings; "" for nothing.
+
+    Valences are not counted: whether a SMILES is a molecule is for rdkit to say.
+    """
+    rings: set[str] = set()
+    depth, atoms = 0, 0
+    for token in SMILES.findall(text):
+        if ATOM.fullmatch(token):
+            atoms += 1
+        elif RING.fullmatch(token) and atoms:
+            rings ^= {token}
+        elif token in "()":
+            depth += 1 if token == "(" else -1
+            if depth < 0:
+                return "it closes a branch that is not open"
+        elif token not in "-=#$:/\\.":
+            return f"{token!r} is no part of one"
+    if rings or depth:
+        return f"ring {min(rings)} is not closed" if rings else "a branch is not closed"
+    return "" if atoms else "it has no atom"
 
 
 def levels(count: int) -> Tokenizer:

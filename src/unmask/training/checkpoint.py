@@ -24,6 +24,7 @@ from torch import Tensor
 from unmask.models import checkpoints
 from unmask.models.checkpoints import STATE, SUFFIX, SUMS, CheckpointError, listed, step_of, verify
 from unmask.models.files import new_folder, sha256_of
+from unmask.models.pretrained import apart
 
 Tensors = dict[str, Tensor]
 
@@ -63,7 +64,7 @@ def write(
     _clear_litter(folder)
     with new_folder(target) as partial:
         for name, group in tensors.items():
-            save_file({key: _plain(value) for key, value in group.items()}, partial / f"{name}{SUFFIX}")
+            save_file(apart({key: _plain(value) for key, value in group.items()}), partial / f"{name}{SUFFIX}")
         (partial / STATE).write_text(json.dumps({**state, "step": step}, indent=1) + "\n")
         for name, text in (texts or {}).items():
             (partial / name).write_text(text, encoding="utf-8")

@@ -173,6 +173,10 @@ class TrainConfig:
     def network(self, vocab_size: int, length: int) -> DDiTConfig:
         """The network of a resolved configuration; the mask is one past the data."""
         assert self.preset is not None, "resolve the configuration first"
+        if self.preset == OWN:
+            raise ValueError(
+                "the run's network is somebody's own: unmask.train(DATA, NETWORK, ...) in Python trains it"
+            )
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
         config = preset(
             self.preset,
@@ -227,19 +231,25 @@ TOKENS_PER_PASS = 32_768
 NARROW = 512  # networks of a smaller width have settings of their own
 OFTEN_READ = 5  # readings of the data after which a network may begin to learn them by heart
 OVERFIT_SEQUENCES, OVERFIT_STEPS = 4, 500  # few sequences, each with several masks in a batch
+OWN = "own"  # the preset of a network that is the user's own
 
 
-def resolve(config: TrainConfig, *, tokens: int, length: int, device: str) -> TrainConfig:
-    """Fill in what was left open, for training data of so many tokens in sequences of ``length``."""
+def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small: bool | None = None) -> TrainConfig:
+    """Fill in what was left open, for training data of so many tokens in sequences of ``length``.
+
+    small: of a network of the user's own, whether it is one; None for the project's.
+    """
     kind = "cpu" if device == "cpu" else "accelerator"
     size = next(size for size in SIZES[kind] if tokens <= size.tokens)
     if config.overfit:
-        config = replace(_filled(config, steps=OVERFIT_STEPS), dropout=0.0, patience=0)
-    config = _filled(config, preset=size.preset, batch=size.batch, steps=size.steps)
-    narrow = config.network(1, length).width < NARROW  # measured: docs/training.md
+        # A constant rate: whether the loss still falls in the end is then the network's doing.
+        config = replace(_filled(config, steps=OVERFIT_STEPS, decay="constant"), dropout=0.0, patience=0)
+    own = small is not None
+    config = _filled(config, preset=OWN if own else size.preset, batch=size.batch, steps=size.steps)
+    narrow = config.network(1, length).width < NARROW if small is None else small  # measured: docs/training.md
     config = _filled(
         config,
-        optimizer="muon" if narrow else "adamw",
+        optimizer="muon" if narrow and not own else "adamw",  # which matrices are a network's blocks, it cannot know
         decay="cosine" if narrow else "constant",
         convolution=3 if narrow else 0,
     )

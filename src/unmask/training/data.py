@@ -12,7 +12,7 @@ from unmask.data import corpora
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions
 from unmask.data.prepare import Progress, prepare
-from unmask.data.resolve import TRAIN, VALID, content, resolve
+from unmask.data.resolve import TEST, TRAIN, VALID, content, resolve
 from unmask.data.runs import OVERFIT, SOURCE
 from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.models.files import write_whole
@@ -27,6 +27,12 @@ class Data:
 
     train: TokenFile
     valid: TokenFile
+
+    def files(self) -> dict[str, Path]:
+        """The token files by their part; where the data have a test part, with it."""
+        parts = {"train": self.train.path, "valid": self.valid.path}
+        test = self.valid.path.with_name(TEST)
+        return parts | ({"test": test} if test.is_file() else {})
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be the same for a run to be continued: the training tokens and the tokenizer."""

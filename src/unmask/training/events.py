@@ -56,6 +56,8 @@ class Finished:
     samples: tuple[str, ...] = ()
     picture: Path | None = None
     overfit: str = ""  # what came of --overfit
+    own: str = ""  # the class of a network of the user's own
+    notes: tuple[str, ...] = ()  # what a reader of the bound must know
 
 
 Event = Started | Stepped | Validated | Previewed | Saved | Finished

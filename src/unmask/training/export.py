@@ -7,28 +7,29 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from unmask.models.causal import Causal
-from unmask.models.ddit import DDiT
+from torch import nn
+
+from unmask.models import own, pretrained
 from unmask.models.files import new_folder
-from unmask.models.pretrained import Card, described, save
+from unmask.models.pretrained import Card
 from unmask.text.folder import TOKENIZER
-from unmask.training.config import TrainConfig
+from unmask.training.config import OWN, TrainConfig
 from unmask.training.data import Data
 from unmask.training.learner import Learner
 
 
-def export(folder: Path, network: DDiT | Causal, config: TrainConfig, data: Data, learner: Learner) -> None:
+def export(folder: Path, network: nn.Module, config: TrainConfig, data: Data, learner: Learner) -> None:
     """Write the model's folder, whole or not at all; an older export of the same run is replaced."""
-    card, extra = about(config, data, learner)
+    texts = beside(network, config, data, learner)
     shutil.rmtree(folder, ignore_errors=True)
     with new_folder(folder) as partial:
-        save(partial, network, card=card, extra=extra)
-        data.train.tokenizer.save(partial / TOKENIZER)
+        pretrained.write(partial, network, texts)
 
 
-def beside(network: DDiT | Causal, config: TrainConfig, data: Data, learner: Learner) -> dict[str, str]:
+def beside(network: Any, config: TrainConfig, data: Data, learner: Learner) -> dict[str, str]:
     """The files that make a checkpoint a model: its config, card and tokenizer."""
     card, extra = about(config, data, learner)
+    described = own.described if config.preset == OWN else pretrained.described
     return described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
 
 
@@ -50,4 +51,5 @@ def about(config: TrainConfig, data: Data, learner: Learner) -> tuple[Card, dict
         "layout": data.train.header.layout,
         "characters_per_token": None if data.train.tokenizer.kind == "levels" else data.train.characters_per_token,
         "tokenizer_sha256": data.train.tokenizer.hash,
+        "length": data.train.length,
     }

@@ -6,7 +6,7 @@ logits are at hand, so nothing is kept for the backward pass but the gradient it
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,13 +20,28 @@ PIECE = 12_000_000  # logits at a time: 48 MB, but
 LEAST_ROWS = 256  # a product of fewer rows is slow
 
 
-def cross_entropy(network: Any, states: Tensor, x0: Tensor, masking: Masking) -> tuple[Tensor, Tensor]:
+@runtime_checkable
+class Apart(Protocol):
+    """A network whose logits are a linear map of final states that it gives where it is asked to."""
+
+    def states_where(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor: ...
+
+    def head(self) -> tuple[Tensor, Tensor]: ...
+
+    def logits(self, states: Tensor) -> Tensor: ...
+
+
+def cross_entropy(
+    network: Apart, states: Tensor, x0: Tensor, masking: Masking, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """``objective.cross_entropy`` from the final states [M, width] of the masked positions.
 
-    The weighted sum over sequences, to be differentiated, and the sums of terms that weights are for, in nats.
+    ``scale`` times the weighted sum over sequences, to be differentiated, and the sums of terms that weights are for,
+    in nats.
     """
     block = block_of(network)
-    targets, weight = x0[masking.masked], masking.weight.to(states.dtype).flatten()[masking.parts(block)]
+    targets = x0[masking.masked]
+    weight = (masking.weight * scale).to(states.dtype).flatten()[masking.parts(block)]
     if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
         matrix, bias = network.head()
         in_pieces: Any = _InPieces.apply

@@ -6,19 +6,17 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.data.batches import generator, global_batch, share
 from unmask.data.tokens import TokenFile
 from unmask.masking import Masking
-from unmask.models.causal import Causal
 from unmask.models.checkpoints import CheckpointError
-from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.files import write_whole
 from unmask.schedule import SCHEDULES
 from unmask.text.folder import load_network as load
@@ -28,6 +26,7 @@ from unmask.training.checkpoint import Checkpoint, Tensors, copy_into, whole
 from unmask.training.config import TrainConfig
 from unmask.training.ema import EMA
 from unmask.training.masking import Losses, of_step
+from unmask.training.network import Network
 
 
 class NotFinite(ArithmeticError):
@@ -46,11 +45,11 @@ class Update:
 class Learner:
     """One training run's state; ``update`` is a step. Every process has one, and they agree."""
 
-    def __init__(self, config: TrainConfig, network: DDiTConfig, accelerator: Any) -> None:
-        self.config, self.accelerator = config, accelerator
+    def __init__(self, config: TrainConfig, network: Network, accelerator: Any) -> None:
+        self.config, self.accelerator, self.build = config, accelerator, network.build
         self.schedule = SCHEDULES[config.schedule]
         torch.manual_seed(generator(config.seed, 0, "weights").initial_seed())
-        bare = Causal(network) if config.objective == "left-to-right" else DDiT(network)
+        bare = network.build()
         if config.compile:
             _compile(bare)
         made = optimizer.make(
@@ -60,8 +59,9 @@ class Learner:
             eps=config.eps,
             weight_decay=config.weight_decay,
         )
-        self.losses, *self.optimizers = accelerator.prepare(Losses(bare, config.objective), *made)
-        self.network: DDiT | Causal = accelerator.unwrap_model(self.losses).network
+        losses = Losses(bare, config.objective, network.loss)
+        self.losses, *self.optimizers = accelerator.prepare(losses, *made)
+        self.network: Any = accelerator.unwrap_model(self.losses).network
         self.sharded = any(hasattr(parameter, "full_tensor") for parameter in self.network.parameters())
         if self.sharded:
             _prepare_shards(self.network, config)
@@ -94,11 +94,11 @@ class Learner:
             block=config.block,
             where=tokens.asked(indices),
         )
-        terms = self._accumulate(tokens, indices, masking)
+        losses = self._accumulate(tokens, indices, masking)
         norm = float(whole(self.accelerator.clip_grad_norm_(self.losses.parameters(), config.clip)))
-        loss = float((terms * masking.weight).sum() / (config.batch * tokens.length))
+        loss = float(losses.sum() / (config.batch * tokens.length))
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            self._refuse(trouble, loss, norm, indices, terms)
+            self._refuse(trouble, loss, norm, indices, losses)
         rate = optimizer.learning_rate(
             self.step + 1, peak=config.learning_rate, warmup=config.warmup or 0, steps=config.steps, decay=config.decay
         )
@@ -110,18 +110,18 @@ class Learner:
         self.step += 1
         self.ema.update(self.step)
         if self.adaptive is not None:
-            self.adaptive.update(masking.n, terms * tokens.length / masking.n)
+            self.adaptive.update(masking.n, losses / masking.weight * tokens.length / masking.n)
         return Update(loss, norm, rate)
 
     def _accumulate(self, tokens: TokenFile, indices: Tensor, masking: Masking) -> Tensor:
-        """Leave the gradient of the mean loss per token; return each sequence's unweighted loss, over all processes."""
+        """Leave the gradient of the mean loss per token; return each sequence's loss, over all processes."""
         config, accelerator = self.config, self.accelerator
         assert config.batch and config.micro_batch
         rank, world = accelerator.process_index, accelerator.num_processes
         masking = masking.map(lambda part: share(part, rank, world))
         x0 = tokens.sequences(share(indices, rank, world))
         # The mean over the global batch and its tokens, as a sum; DDP and FSDP average the processes' gradients.
-        masking = replace(masking, weight=masking.weight * world / (config.batch * tokens.length))
+        scale = world / (config.batch * tokens.length)
         torch.manual_seed(generator(config.seed, self.step, f"dropout {rank}").initial_seed())
         self.losses.train()
         done = []
@@ -130,16 +130,16 @@ class Learner:
             last = start + config.micro_batch >= len(x0)
             with nullcontext() if last else accelerator.no_sync(self.losses):
                 inputs = (x0[part], *masking.rows(part).tensors())
-                total, terms = self.losses(*(values.to(accelerator.device) for values in inputs))
+                total, losses = self.losses(*(values.to(accelerator.device) for values in inputs), scale=scale)
                 accelerator.backward(total)
-            done.append(terms.double())
+            done.append(losses)
         gathered: Tensor = accelerator.gather(torch.cat(done)).cpu()
         return gathered
 
-    def _refuse(self, trouble: Path, loss: float, norm: float, indices: Tensor, terms: Tensor) -> None:
+    def _refuse(self, trouble: Path, loss: float, norm: float, indices: Tensor, losses: Tensor) -> None:
         """Write down the batch and stop, before anything was updated."""
         path = trouble / f"not-finite-step-{self.step:08d}.json"
-        bad = ~terms.isfinite().view(len(terms), -1).all(1)
+        bad = ~losses.isfinite()
         record = {
             "step": self.step,
             "loss": repr(loss),
@@ -215,11 +215,11 @@ class Learner:
         copy_into(dict(self.network.state_dict()), state, f"init={folder!r}")
         copy_into(self.ema.shadow, {name: state[name] for name in self.ema.shadow}, f"init={folder!r}")
 
-    def averaged(self) -> DDiT | Causal:
+    def averaged(self) -> nn.Module:
         """A network of its own with the averaged weights, whole; every process must call it."""
-        state = {name: whole(tensor).detach().clone() for name, tensor in self.network.state_dict().items()}
-        state |= {name: whole(tensor).clone() for name, tensor in self.ema.shadow.items()}
-        network: DDiT | Causal = type(self.network).built(self.network.config, state)
+        network = self.build().to(self.accelerator.device)
+        network.load_state_dict({name: whole(tensor) for name, tensor in self.network.state_dict().items()})
+        copy_into(dict(network.named_parameters()), {n: whole(t) for n, t in self.ema.shadow.items()}, "the average")
         return network.eval()
 
     def _groups(self) -> dict[str, Tensors]:
@@ -243,13 +243,13 @@ def _prepare_shards(network: torch.nn.Module, config: TrainConfig) -> None:
         raise ValueError("optimizer='muon' needs whole matrices: use DDP, or adamw with FSDP")
     if config.self_conditioning:
         raise ValueError("self_conditioning makes passes that differ between processes: use DDP")
-    for block in network.get_submodule("blocks").children():
-        if isinstance(block, FSDPModule):
+    for block in network.modules():
+        if hasattr(block, "attend") and isinstance(block, FSDPModule):
             for method in ("attend", "feed_forward", "vectors"):
                 register_fsdp_forward_method(block, method)
 
 
-def _compile(network: DDiT | Causal) -> None:
+def _compile(network: nn.Module) -> None:
     """torch.compile the blocks, which are alike and so compiled once; the rest changes shape from step to step."""
-    for block in network.blocks:
+    for block in network.get_submodule("blocks").children():
         block.compile()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -10,20 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from unmask.data.prepare import Progress
-from unmask.models.causal import Causal
-from unmask.models.ddit import DDiT
+from unmask.data.text8 import compared
+from unmask.models.own import Make
 from unmask.protocol import is_left_to_right
 from unmask.sampling import sample
 from unmask.text.model import Model
 from unmask.training import checkpoint as checkpoints
 from unmask.training import data as find_data
-from unmask.training.config import TrainConfig, explained
+from unmask.training.config import OWN, TrainConfig, explained
 from unmask.training.data import Data
 from unmask.training.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
 from unmask.training.export import beside, export
 from unmask.training.learner import Learner
+from unmask.training.masking import Loss
+from unmask.training.network import SMALL, made, of_config, of_user
 from unmask.training.report import by_heart, draw_curve, samples_of, trigram
 from unmask.training.run import MetricsFile, Run
 from unmask.training.signals import Interrupted, Signals
@@ -38,14 +42,17 @@ FIRST_VALIDATION = 60.0  # seconds after which the first validation, sample and 
 def train(
     config: TrainConfig,
     *,
+    own: Make | None = None,
+    loss: Loss | None = None,
     report: Report = lambda event: None,
     progress: Progress | None = None,
     accelerator: Any = None,
 ) -> Path:
     """Train, and return the folder of the finished model.
 
-    report is called with every event of ``events``, in the main process; progress while text is prepared. Raises
-    Interrupted after SIGTERM or SIGINT, when a last checkpoint is saved, and NotFinite before a bad update.
+    own: a network instead of the project's; loss: instead of the objective's (see ``unmask.train``). report is called
+    with every event of ``events``, in the main process; progress while text is prepared. Raises Interrupted after
+    SIGTERM or SIGINT, when a last checkpoint is saved, and NotFinite before a bad update.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -54,21 +61,24 @@ def train(
     resumed = run.occupied(config)
     with accelerator.main_process_first():
         data = find_data.find(config, progress if accelerator.is_main_process else None)
-    asked, config = config, resolved(config, data, run, accelerator)
-    if config.overfit:
-        with accelerator.main_process_first():
-            data = find_data.few(data, Path(config.out))
-    network = config.network(data.train.vocab_size, data.train.length)
-    if resumed:
-        run.check(config, data, network)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
+        module = None if own is None else made(own, data, config)
+        small = None if module is None else sum(parameter.numel() for parameter in module.parameters()) < SMALL
+        asked, config = config, resolved(config, data, run, accelerator, small)
+        if config.overfit:
+            with accelerator.main_process_first():
+                data = find_data.few(data, Path(config.out))
+        vocab_size, length = data.train.vocab_size, data.train.length
+        network = of_config(config, vocab_size, length) if module is None else of_user(module, length, loss)
+        if resumed:
+            run.check(config, data, network)
         if accelerator.is_main_process:
             stack.enter_context(run.locked())
         started = time.monotonic()
         if config.minutes is not None and asked.steps is None and not resumed:
-            config = planned(asked, data, network, accelerator)
+            config = planned(asked, data, network, accelerator, small)
         learner = Learner(config, network, accelerator)
         accelerator.wait_for_everyone()  # everybody has looked at the folder before it changes
         lines = restored(learner, run, config) if resumed else 0
@@ -222,14 +232,17 @@ class Training:
         learner.accelerator.wait_for_everyone()
         return self.run.model
 
-    def _finished(self, network: DDiT | Causal) -> Finished:
+    def _finished(self, network: nn.Module) -> Finished:
         config, data, learner = self.config, self.data, self.learner
-        ended = Finished(learner.step, self.run.model, self.why, learner.bound)
+        own = type(network).__name__ if config.preset == OWN else ""
+        ended = Finished(learner.step, self.run.model, self.why, learner.bound, own=own, notes=self._notes())
         picture = draw_curve(self.run.metrics, self.run.folder / "curve.png")
         if config.overfit and learner.bound is not None:
-            verdict = by_heart(learner.bound["nats_per_token"], len(data.train), data.train.length)
-            return replace(ended, picture=picture, overfit=verdict)
-        model = Model(network, data.train.tokenizer, learner.schedule, layout=data.train.header.layout)  # type: ignore[arg-type]
+            lines = map(json.loads, self.run.metrics.read_text(encoding="utf-8").splitlines())
+            bounds = [line["nats_per_token"] for line in lines if line["kind"] == "validation"]
+            return replace(ended, picture=picture, overfit=by_heart(data.train, bounds))
+        about = {"layout": data.train.header.layout, "extra": {"length": data.train.length}}
+        model = Model(network, data.train.tokenizer, learner.schedule, **about)  # type: ignore[arg-type]
         steps = None if is_left_to_right(network) else min(data.train.length, PREVIEW_STEPS)
         return replace(
             ended,
@@ -237,6 +250,12 @@ class Training:
             trigram=trigram(data.train, data.valid, config.validate_sequences),
             samples=samples_of(model, config.seed, steps) if config.preview else (),
         )
+
+    def _notes(self) -> tuple[str, ...]:
+        """What the data say of the bound's units, and whether it may stand beside published numbers."""
+        bits, tokens = (self.learner.bound or {}).get("bits_per_character"), self.data.valid
+        beside = "" if bits is None else compared(tokens.header.source, bits)
+        return tuple(note for note in (tokens.units_note and f"note: {tokens.units_note}", beside) if note)
 
     def log(self, kind: str, **values: Any) -> None:
         if self.metrics is not None:

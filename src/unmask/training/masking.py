@@ -6,6 +6,7 @@ and stratified times are stratified across all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,9 @@ from unmask.masking import Masking, all_tokens, by_count, by_time, maskgit_count
 from unmask.protocol import block_of, follows_order, for_bound
 from unmask.schedule import Linear, Schedule
 from unmask.training import head
+
+# A sequence's loss in nats, float [B], of (network, complete tokens [B, L], what is masked of them and how it counts).
+Loss = Callable[[Any, Tensor, Masking], Tensor]
 
 TIMES: dict[str, timing.Times] = {"independent": timing.independent, "vdm": timing.vdm, "stratified": timing.stratified}
 ALL_TOKENS = ("left-to-right", "two-stream")  # objectives that are the chain rule: every token is a term, of weight 1
@@ -95,25 +99,37 @@ def for_validation(
 class Losses(nn.Module):
     """The network and its loss as one module, to be wrapped by DDP or FSDP: each pass is then one forward of theirs."""
 
-    def __init__(self, network: nn.Module, kind: str) -> None:
+    def __init__(self, network: nn.Module, kind: str, own: Loss | None = None) -> None:
         super().__init__()
-        self.network, self.kind = network, kind
+        self.network, self.kind, self.own = network, kind, own
 
-    def forward(self, x0: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted sum over sequences, to be differentiated, and each sequence's own sum of terms, as the weights.
+    def forward(self, x0: Tensor, *tensors: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """``scale`` times the sum over sequences, to be differentiated, and each sequence's own loss, float64 [B] nats.
 
-        tensors: those of a Masking. The terms are cross-entropies at masked positions, and in the training of
-        "score-entropy" SEDD's. "two-stream" has the chain rule along the order, -log p(x^l | what came before l), as
-        its terms: all L in one pass.
+        tensors: those of a Masking. A loss is the masking's weight times the sum of its terms: cross-entropies at
+        masked positions, and in the training of "score-entropy" SEDD's. "two-stream" has the chain rule along the
+        order, -log p(x^l | what came before l), as its terms: all L in one pass. A loss of the user's own is for
+        training: validation is the bound of Eq. 7 for everybody.
         """
-        network, masking = self.network, Masking(*tensors)
-        if self.kind == "score-entropy" and self.training:
-            terms = objective.score_terms(network, x0, masking)  # type: ignore[arg-type]
-        elif not self.training and (evaluated := for_bound(network)) is not network:
-            terms = objective.cross_entropy(evaluated, x0, masking)
+        network: Any = self.network
+        masking = Masking(*tensors)
+        if self.training and self.own is not None:
+            losses = _checked(self.own(network, x0, masking), x0)
+            return scale * losses.sum(), losses.detach().double()
+        evaluated = network if self.training else for_bound(network)
+        if self.training and self.kind == "score-entropy":
+            terms = objective.score_terms(network, x0, masking)
+        elif evaluated is network and isinstance(network, head.Apart):
+            total, terms = head.cross_entropy(network, self._states(x0, masking), x0, masking, scale)
+            return total, objective.weighted(masking, terms.double())
+        elif self.kind == "left-to-right":
+            terms = objective.left_to_right(network, x0)
+        elif self.kind == "two-stream":
+            terms = objective.along_order(network, x0, masking.when.argsort(1))  # type: ignore[union-attr]
         else:
-            return head.cross_entropy(network, self._states(x0, masking), x0, masking)
-        return objective.weighted(masking, terms).sum(), terms.detach()
+            terms = objective.cross_entropy(evaluated, x0, masking)
+        losses = objective.weighted(masking, terms.double())
+        return scale * losses.sum(), losses.detach()
 
     def _states(self, x0: Tensor, masking: Masking) -> Tensor:
         """The final states [M, width] of the positions that have a term."""
@@ -125,3 +141,13 @@ class Losses(nn.Module):
         if block_of(network) is not None:
             along = {"clean": x0}
         return network.states_where(x, masking.time, masking.masked, **along)  # type: ignore[no-any-return]
+
+
+def _checked(losses: Any, x0: Tensor) -> Tensor:
+    """What a loss of the user's own returned, if it is what it should be."""
+    if not isinstance(losses, Tensor) or losses.shape != (len(x0),) or not losses.is_floating_point():
+        got = f"{losses.dtype} {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        raise ValueError(f"loss must return each sequence's loss, a float tensor [{len(x0)}], got {got}")
+    if not losses.requires_grad:
+        raise ValueError("loss returned numbers that do not depend on the network's weights: was it detached?")
+    return losses

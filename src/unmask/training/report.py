@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from unmask.training import curve
 
 SAMPLES = 3
 LARGEST = 20_000_000  # training tokens of the trigram: about a minute, and as many gigabytes as a laptop has
-BY_HEART = 0.1  # nats per token above the least that is possible
+BY_HEART = 0.1  # what may be left of the way from the tokens' entropy down to the least that is possible
+FALLING = 0.1  # the part of what is left that must go between two validations for a run to be on its way
 ORDER = 3
 
 
@@ -42,13 +44,28 @@ def draw_curve(metrics: Path, path: Path) -> Path | None:
     return None
 
 
-def by_heart(nats_per_token: float, sequences: int, length: int) -> str:
-    """Whether a few sequences were learned: which of the sequences it is, log(sequences) / length, nobody can know."""
-    least = math.log(sequences) / length
-    told = f"{nats_per_token:.3f} nats per token on its {sequences} sequences, where {least:.3f} is the least possible"
-    if nats_per_token < least + BY_HEART:
+def by_heart(tokens: TokenFile, validations: Sequence[float]) -> str:
+    """Whether a few sequences were learned, from the bounds of the run's validations in nats per token.
+
+    The scale is the data's own: counting tokens gives their entropy, and nobody can know which of the sequences it is,
+    log(sequences) / length. Learned: at most BY_HEART of that way is left. Not learned: more is left, and the last
+    validation was hardly better than the one before. Otherwise the run was only too short.
+    """
+    rows = tokens.sequences(range(len(tokens))).numpy()
+    different = len(np.unique(rows, axis=0))
+    least = math.log(different) / tokens.length
+    count = np.unique(rows, return_counts=True)[1] / rows.size
+    entropy = max(float(-(count * np.log(count)).sum()), least)
+    left = [max(0.0, nats - least) / max(entropy - least, 1e-9) for nats in validations]
+    told = (
+        f"{validations[-1]:.3f} nats per token on its {len(tokens)} sequences, where counting tokens gives "
+        f"{entropy:.3f} and {least:.3f} is the least possible"
+    )
+    if left[-1] <= BY_HEART:
         return f"learned by heart: {told}"
+    if len(left) < 2 or left[-1] < (1 - FALLING) * left[-2]:
+        return f"not yet learned by heart, but still falling: {told}. Give it more --steps"
     return (
-        f"not learned by heart: {told}. A network that cannot learn so little will not learn the data: look for an "
-        "error in it, or give it more --steps or another --learning-rate"
+        f"not learned by heart: {told}, and it has stopped falling. A network that cannot learn so little will not "
+        "learn the data: look for an error in it, or try another --learning-rate"
     )

@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from unmask.models.ddit import DDiTConfig
 from unmask.models.files import exclusive, sync, write_whole
 from unmask.training.config import TrainConfig, differences, read_toml, to_toml
 from unmask.training.data import Data
+from unmask.training.network import Network
 
 CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
 BEFORE_A_RUN = {
@@ -81,7 +82,7 @@ class Run:
             )
         return True
 
-    def check(self, config: TrainConfig, data: Data, network: DDiTConfig) -> None:
+    def check(self, config: TrainConfig, data: Data, network: Network) -> None:
         """Refuse to resume the run with another network, other data or another seed, and show the difference."""
         before = stored_config(self.folder)
         assert before is not None
@@ -92,7 +93,7 @@ class Run:
                 "nothing was written"
             )
 
-    def start(self, config: TrainConfig, data: Data, network: DDiTConfig) -> None:
+    def start(self, config: TrainConfig, data: Data, network: Network) -> None:
         """Write down whose folder this is; the configuration last, because it makes the folder a run."""
         from unmask import __version__
 
@@ -100,18 +101,18 @@ class Run:
         identity = {
             "unmask": __version__,
             "data": data.fingerprint(),
-            "files": named({"train": data.train.path, "valid": data.valid.path}, self.folder),
-            "network": asdict(network),
+            "files": named(data.files(), self.folder),
+            "network": network.identity,
         }
         write_whole(self.folder / IDENTITY, (json.dumps(identity, indent=1) + "\n").encode())
         write_whole(self.folder / CONFIG, to_toml(config).encode())
 
-    def _other_identity(self, data: Data, network: DDiTConfig) -> list[str]:
+    def _other_identity(self, data: Data, network: Network) -> list[str]:
         path = self.folder / IDENTITY
         try:
             stored = json.loads(path.read_bytes())
             defaults = {field.name: field.default for field in fields(DDiTConfig)}  # a run may be older than a field
-            pairs = [(stored["data"], data.fingerprint()), (defaults | stored["network"], asdict(network))]
+            pairs = [(stored["data"], data.fingerprint()), (defaults | stored["network"], network.identity)]
             return [
                 f"{name}: {old.get(name)!r} -> {new[name]!r}"
                 for old, new in pairs

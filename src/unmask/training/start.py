@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from unmask.models.ddit import DDiTConfig
 from unmask.training import checkpoint as checkpoints
 from unmask.training.config import TrainConfig, completed, resolve
 from unmask.training.data import Data
 from unmask.training.learner import Learner
+from unmask.training.network import Network
 from unmask.training.run import Run, stored_config
 
 TIMED_STEPS, PART_FOR_STEPS = 3, 0.9  # how a run of so many minutes is planned; the rest is for validations
@@ -35,27 +35,29 @@ def make_accelerator(config: TrainConfig) -> Any:
     return accelerator
 
 
-def resolved(config: TrainConfig, data: Data, run: Run, accelerator: Any) -> TrainConfig:
+def resolved(config: TrainConfig, data: Data, run: Run, accelerator: Any, small: bool | None = None) -> TrainConfig:
     """The effective configuration: what is open comes from the run that is resumed, or from the table of defaults."""
     before = stored_config(run.folder)
-    return settled(config if before is None else completed(config, before), data, accelerator)
+    return settled(config if before is None else completed(config, before), data, accelerator, small)
 
 
-def settled(config: TrainConfig, data: Data, accelerator: Any) -> TrainConfig:
-    """What was left open, filled in for the data and the machine."""
+def settled(config: TrainConfig, data: Data, accelerator: Any, small: bool | None = None) -> TrainConfig:
+    """What was left open, filled in for the data and the machine; small as in ``config.resolve``."""
     if accelerator.distributed_type.value == "FSDP" and config.optimizer is None:
         config = replace(config, optimizer="adamw")  # muon needs whole matrices
     tokens = len(data.train) * data.train.length
-    config = resolve(config, tokens=tokens, length=data.train.length, device=accelerator.device.type)
+    config = resolve(config, tokens=tokens, length=data.train.length, device=accelerator.device.type, small=small)
     assert config.batch is not None
     if config.batch % accelerator.num_processes:
         raise ValueError(f"batch={config.batch}: it must be a multiple of the {accelerator.num_processes} processes")
     return config
 
 
-def planned(asked: TrainConfig, data: Data, network: DDiTConfig, accelerator: Any) -> TrainConfig:
+def planned(
+    asked: TrainConfig, data: Data, network: Network, accelerator: Any, small: bool | None = None
+) -> TrainConfig:
     """The configuration with the steps that fit into its minutes, by timing a few of them with a learner of its own."""
-    one = settled(replace(asked, steps=TIMED_STEPS + 1), data, accelerator)
+    one = settled(replace(asked, steps=TIMED_STEPS + 1), data, accelerator, small)
     learner = Learner(one, network, accelerator)
     learner.update(data.train, Path(asked.out))  # the first one warms up
     before = time.perf_counter()
@@ -65,7 +67,8 @@ def planned(asked: TrainConfig, data: Data, network: DDiTConfig, accelerator: An
     slowest = float(accelerator.gather(seconds).max())
     accelerator.free_memory()
     assert asked.minutes is not None
-    return settled(replace(asked, steps=max(1, int(PART_FOR_STEPS * 60 * asked.minutes / slowest))), data, accelerator)
+    steps = max(1, int(PART_FOR_STEPS * 60 * asked.minutes / slowest))
+    return settled(replace(asked, steps=steps), data, accelerator, small)
 
 
 def restored(learner: Learner, run: Run, config: TrainConfig) -> int:

@@ -13,13 +13,13 @@ import torch
 from unmask import plan as plans
 from unmask.checks import check_canvas
 from unmask.draw import Pick
-from unmask.network import Allowed, device_of
+from unmask.network import Allowed
 from unmask.noise import Streams
 from unmask.predict import first_order
 from unmask.protocol import Caches, follows_order, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
-from unmask.text.blanks import Blanks, spaces
+from unmask.text.blanks import Blanks
 from unmask.text.find import Known, describe, load, locate
 from unmask.text.model import Model
 
@@ -74,12 +74,6 @@ class Served:
             return None
         return [piece.decode(errors="replace") for piece in tokenizer.pieces(range(tokenizer.vocab_size))]
 
-    @cached_property
-    def begins_with_space(self) -> torch.Tensor:
-        """The ids that may stand where a space belongs to the token: bool [V]."""
-        allowed = spaces(self.model.tokenizer, self.model.denoiser.vocab_size)
-        return allowed.to(device_of(self.model.denoiser))
-
 
 @dataclass(frozen=True)
 class Work:
@@ -111,8 +105,8 @@ class Work:
 
     @cached_property
     def allowed(self) -> Allowed | None:
-        """The ids of the positions to which a space belongs."""
-        return dict.fromkeys(self.blanks.spaced, self.served.begins_with_space) if self.blanks else None
+        """What may fill its holes, where that is not everything."""
+        return self.model.allowed(self.canvas, self.blanks) or None
 
     def begin(self) -> Any:
         """The state of its sequences, for which nothing but the network is needed any more."""

@@ -120,7 +120,10 @@ class Completion:
         assert self._sequence is not None
         if isinstance(self.prompt, list) and self.prompt:
             return self.model.written(tokens[self._first : self._sequence.end])
-        text = self.model.texts([tokens], self._sequence.blanks)[0]
+        blanks = self._sequence.blanks
+        text = self.model.texts([tokens], blanks)[0]
+        if blanks is not None and blanks.smiles:
+            return text  # of a molecule that went on from a SMILES no part is the continuation
         return text[len(self.prompt) : len(text) - len(self.prompted.suffix)]
 
 

@@ -1,0 +1,102 @@
+"""What a run trains: the project's network, by its configuration, or a module of the user's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from unmask.data.batches import generator
+from unmask.models.causal import Causal
+from unmask.models.ddit import DDiT
+from unmask.models.own import Make
+from unmask.protocol import check, follows_order, is_left_to_right
+from unmask.training.config import OWN, TrainConfig
+from unmask.training.data import Data
+from unmask.training.masking import Loss
+
+SHAPE = (
+    "layers",
+    "width",
+    "heads",
+    "attention",
+    "block",
+    "conditioning",
+    "self_conditioning",
+    "convolution",
+    "tie_embeddings",
+)
+FOR_OURS = (*SHAPE, "dropout", "compile", "init")  # settings of the project's networks
+SMALL = 30_000_000  # parameters, below which a network of the user's own gets the settings of a small one
+
+
+@dataclass(frozen=True)
+class Network:
+    """How the network of a run is made, and what must agree when the run is resumed."""
+
+    build: Callable[[], nn.Module]  # a new one, whose weights follow from torch's generator or are given
+    length: int
+    identity: dict[str, Any]
+    loss: Loss | None = None  # by default that of the configuration's objective
+
+
+def of_config(config: TrainConfig, vocab_size: int, length: int) -> Network:
+    """The project's network of a resolved configuration."""
+    shape = config.network(vocab_size, length)
+    return Network(lambda: Causal(shape) if config.objective == "left-to-right" else DDiT(shape), length, asdict(shape))
+
+
+def of_user(module: nn.Module, length: int, loss: Loss | None) -> Network:
+    """A network of the user's own, each time a copy of this one."""
+    identity = {
+        "class": type(module).__qualname__,
+        "vocab_size": module.vocab_size,
+        "mask_id": module.mask_id,
+        "loss": None if loss is None else getattr(loss, "__qualname__", type(loss).__qualname__),
+    }
+    return Network(lambda: copy.deepcopy(module), length, identity, loss)
+
+
+def made(make: Make, data: Data, config: TrainConfig) -> nn.Module:
+    """The user's module for these data, with the initial weights of the seed; refused if it is no denoiser of them."""
+    usual = {field.name: field.default for field in fields(TrainConfig)}
+    given = [name for name in FOR_OURS if getattr(config, name) != usual[name]]
+    if config.preset not in (None, OWN):
+        given.insert(0, "preset")
+    if given:
+        raise ValueError(f"{', '.join(given)}: settings of the project's networks, and the network is your own")
+    if config.optimizer == "muon":
+        raise ValueError("optimizer='muon' is for the blocks of the project's networks: adamw is for your own")
+    vocab_size, length = data.train.vocab_size, data.train.length
+    module: Any = make
+    if not isinstance(make, nn.Module):
+        torch.manual_seed(generator(config.seed, 0, "weights").initial_seed())
+        module = make(vocab_size, length)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"network must be a torch module, or make one of (vocab_size, length); got {module!r}")
+    check(module)
+    _check_vocabulary(module, vocab_size)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(f"{type(module).__name__} has no parameter to train")
+    _check_objective(module, config.objective)
+    return module
+
+
+def _check_vocabulary(module: Any, ids: int) -> None:
+    """The ids are 0 .. ids - 1 and the mask is the next one, which may or may not have a logit."""
+    if module.mask_id != ids or module.vocab_size not in (ids, ids + 1):
+        raise ValueError(
+            f"{type(module).__name__} has vocab_size={module.vocab_size} and mask_id={module.mask_id}, and the data "
+            f"have {ids} ids: it needs mask_id={ids}, and vocab_size={ids}, or {ids + 1} with a logit for the mask"
+        )
+
+
+def _check_objective(module: Any, objective: str) -> None:
+    if objective == "left-to-right" and not is_left_to_right(module):
+        raise ValueError("objective='left-to-right' needs a network with causal=True, whose row l sees what is before")
+    if objective == "two-stream" and not follows_order(module):
+        raise ValueError("objective='two-stream' needs a network that follows an order (unmask.protocol.AnyOrder)")

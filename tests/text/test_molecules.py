@@ -1,0 +1,97 @@
+"""SMILES in and SMILES out where the tokens are SELFIES, and rows that end where their layout lets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import unmask
+from unmask.cli import main
+from unmask.data.prepare import prepare
+from unmask.text.molecules import of_smiles, to_smiles
+from unmask.text.tokenizer import not_smiles
+
+
+@pytest.fixture(scope="module")
+def molecules() -> unmask.Model:
+    return unmask.load("molecules")
+
+
+def test_the_blanks_of_a_smiles_are_selfies_tokens(molecules: unmask.Model) -> None:
+    made = molecules.infill("c1ccccc1____", 4, seed=1)
+    ring = molecules.tokenizer.encode(of_smiles("c1ccccc1"))
+    for row, text in zip(made.tokens.tolist(), made.text, strict=True):
+        assert row[: len(ring)] == ring and row[len(ring) + 4] == molecules.tokenizer.eos_id
+        assert text == to_smiles(molecules.tokenizer.decode(row[: len(ring) + 4]))
+    selfies = molecules.infill("[C][C]__[O]", seed=1).text[0]
+    assert selfies.startswith("[C][C]") and selfies.endswith("[O]"), "SELFIES in, SELFIES out"
+
+
+@pytest.mark.parametrize("text", ["c1cc__c1", "(C__O", "CC__(O"])
+def test_a_fragment_that_is_no_molecule_is_refused(molecules: unmask.Model, text: str) -> None:
+    with pytest.raises(ValueError, match="must be a molecule on its own"):
+        molecules.infill(text)
+
+
+def test_a_prompt_may_be_smiles(molecules: unmask.Model) -> None:
+    made = molecules.sample(2, prompt="c1ccccc1", seed=0)
+    assert made.text == [molecules.decode(row) for row in made.tokens.tolist()]
+    assert all(text.startswith("C1=CC=CC=C1") for text in made.text)
+
+
+def test_every_verb_takes_smiles(molecules: unmask.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["infill", "molecules", "CC__O", "--seed", "1"]) == 0
+    assert "[" not in capsys.readouterr().out
+    assert main(["sample", "molecules", "--prompt", "c1ccccc1", "--seed", "0"]) == 0
+    assert capsys.readouterr().out.startswith("C1=CC=CC=C1")
+    (tmp_path / "some.smi").write_text("CCO\nc1ccccc1O ethanol\n")
+    assert main(["evaluate", "molecules", str(tmp_path / "some.smi"), "--passes", "2", "--json"]) == 0
+    assert '"sequences": 2' in capsys.readouterr().out
+
+
+def test_what_is_no_smiles_is_named(tmp_path: Path) -> None:
+    good = [
+        "CCO",
+        "c1ccccc1Br",
+        "C[C@@H](N)C(=O)[O-]",
+        "F/C=C/F",
+        "[nH]1cccc1",
+        "C%12CCCC%12",
+        "[Na+].[Cl-]",
+        "[13CH4]",
+    ]
+    assert [not_smiles(text) for text in good] == [""] * len(good)
+    wrong = ["hello world", "C1CC", "CC(", "CC)", "", "12", "C[", "X"]
+    assert all(not_smiles(text) for text in wrong)
+    (tmp_path / "some.txt").write_text("\n".join([*good, "C1CC"]))
+    with pytest.raises(ValueError, match="molecule 9: 'C1CC' is no SMILES: ring 1 is not closed"):
+        prepare(tmp_path / "some.txt", tmp_path / "data", tokenizer="smiles", held_out="random")
+    (tmp_path / "fine.txt").write_text("\n".join(good[:2] * 20))
+    train, _ = prepare(tmp_path / "fine.txt", tmp_path / "selfies", tokenizer="selfies")
+    assert train.tokenizer.kind == "selfies" and "[=C]" in train.tokenizer.vocab
+
+
+def test_a_row_ends_only_where_its_canvas_lets_it(molecules: unmask.Model) -> None:
+    """By a network that wants the end everywhere: in front of visible text it may not have it."""
+    eos, mask = molecules.tokenizer.eos_id, molecules.denoiser.mask_id
+
+    class Ends:
+        vocab_size, mask_id, length = molecules.denoiser.vocab_size, mask, molecules.length
+
+        def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+            logits = torch.zeros(*tokens.shape, self.vocab_size)
+            logits[..., eos] = 30.0
+            return logits
+
+    model = unmask.Model(Ends(), molecules.tokenizer, layout="rows")
+    carbon = molecules.tokenizer.encode("[C]")[0]
+    canvas = torch.tensor(
+        [[mask, carbon, mask, mask], [mask, mask, mask, carbon], [mask, mask, eos, mask], [mask, mask, mask, mask]]
+    )
+    made = model.sample(canvas=canvas, seed=3).tokens
+    assert made[0, 0] != eos and made[0, 2:].tolist() == [eos, eos]
+    assert bool((made[1] != eos).all()) and bool((made[2, :2] != eos).all()) and made[2, 3] == eos
+    assert made[3].tolist() == [eos] * 4
+    assert eos not in model.infill("[C]__[C]", seed=1).tokens[0, :4].tolist()
