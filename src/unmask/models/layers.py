@@ -183,7 +183,7 @@ class Block(nn.Module):
         return q, k, v.transpose(1, 2)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        causal = self.causal and mask is None
+        causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries are of the last entry
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
         out: Tensor = self.attn_out(mixed.transpose(1, 2).flatten(2))
         return out
