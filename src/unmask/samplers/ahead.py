@@ -20,8 +20,7 @@ canvas for each guess: that saves rounds, which is latency on an accelerator, no
 from __future__ import annotations
 
 import time as clock
-from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -30,116 +29,12 @@ from torch import Tensor
 from unmask.noise import KeptNoise
 from unmask.plan import Plan, Planner, first_hitting
 from unmask.sampler import Ask, State, Step, Task
-
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-FIRST = 2
-MEMORY = 0.98  # what a guess counts less than the next one
-SLOWER, FASTER = 0.25, 0.75  # how much a new pass counts in what is known of its width's seconds
-TRIES = 0.01  # the part of the time that may be lost by trying other widths
-
-
-@dataclass
-class Width:
-    """How far to look ahead: a number, or the width that promises the most tokens a second.
-
-    What a pass settles follows from the part q of the guesses that come out right. What a pass costs is measured at the
-    widths that were used, and taken to be linear between and beyond them; so most widths are judged without being
-    tried. None is chosen that is more than twice as wide as any before. Now and then a neighbour of the best is tried,
-    so that costs are known where they matter. The first pass of a width does not count: its guesses are as few, or as
-    many, as the width before has left. The choice changes the time of a run and never its tokens.
-    """
-
-    fixed: int | None = None
-    now: int = FIRST
-    right: float = 4.0
-    wrong: float = 1.0  # q = 4/5 to begin with
-    seconds: dict[int, float] = field(default_factory=dict)  # of a pass, by width
-    last: int = 0  # the width of the last pass
-    budget: float = 0.0  # seconds
-    wider: bool = True  # which neighbour is tried next
-    most: int = WIDTHS[-1]  # that it may choose
-
-    def __post_init__(self) -> None:
-        self.now = self.fixed or self.now
-
-    @property
-    def next(self) -> int:
-        """How many tokens the next pass looks at."""
-        return self.fixed or min(self.now, self.most)
-
-    def passed(self, width: int, right: int, wrong: int, seconds: float) -> None:
-        """A pass of this width took so many seconds; so many guesses came out right, before the first wrong ones."""
-        if self.fixed is not None:
-            return
-        faded = MEMORY ** (right + wrong)
-        self.right, self.wrong = faded * self.right + right, faded * self.wrong + wrong
-        again, self.last = width == self.last, width
-        if not again or width != self.next:  # the end of a sequence has no room for the whole width
-            return
-        expected = self.cost(width) if self.seconds else seconds
-        seconds = min(seconds, 2 * expected)  # whatever else the machine did
-        news = 1.0 if width not in self.seconds else FASTER if seconds < expected else SLOWER
-        self.seconds[width] = expected + news * (seconds - expected)
-        self.budget = min(self.budget + TRIES * seconds, 2 * seconds)
-        self.now = self._chosen()
-
-    def _chosen(self) -> int:
-        widest = max(self.seconds)
-        if len(self.seconds) == 1:
-            return 2 * widest
-        q = self.right / (self.right + self.wrong)
-        known = [w for w in WIDTHS if w <= 2 * widest]
-        best = max(known, key=lambda w: settled(w, q) / self.cost(w))
-        at = WIDTHS.index(best) + (1 if self.wider else -1)
-        if not 0 <= at < len(known):
-            self.wider = not self.wider
-            return best
-        other = WIDTHS[at]
-        loss = 2 * (self.cost(other) - self.cost(best) * settled(other, q) / settled(best, q))
-        if loss > self.budget:
-            return best
-        self.budget, self.wider = self.budget - loss, not self.wider
-        return other
-
-    def cost(self, width: int) -> float:
-        """Seconds of a pass: linear between the widths that were used and beyond them, and never less for more."""
-        used = sorted(self.seconds)
-        # What a wider pass took, a narrower one takes at most: whatever made it slow is over.
-        seconds = {low: min(self.seconds[high] for high in used[i:]) for i, low in enumerate(used)}
-        if len(used) == 1:
-            return seconds[used[0]]
-        at = min(max(bisect_left(used, width), 1), len(used) - 1)
-        low, high = used[at - 1], used[at]
-        slope = (seconds[high] - seconds[low]) / (high - low)
-        line = seconds[low] + slope * (width - low)
-        if width < low:
-            return max(line, seconds[low] * width / low)
-        return max(line, seconds[high]) if width > high else line
+from unmask.samplers.width import Width, shared_width
 
 
 def seconds_now(x: Tensor) -> float:
     """A clock for passes: on a CPU the time that this thread was running, whatever else the machine did meanwhile."""
     return clock.thread_time() if x.device.type == "cpu" else clock.perf_counter()
-
-
-def shared_width(sequences: int) -> int:
-    """The most tokens to look ahead for each of so many sequences of a pass: the widest window, divided among them.
-
-    One sequence's pass waits for the weights, and rows are cheap. Those of many sequences cost what they compute.
-    """
-    return max(1, WIDTHS[-1] // max(sequences, 1))
-
-
-def settled(width: int, q: float) -> float:
-    """The mean number of tokens that a pass settles, if each guess is right with probability q.
-
-    With k guesses these are s = 1 + q + .. + q^k, and the other rows are the guesses of the next pass: k = width - s.
-    """
-    q = min(q, 1 - 1e-9)
-    s = min((1 - q**width) / (1 - q), (width + 1) / 2)
-    for _ in range(6):  # half a step at a time: as it stands it may swing, as do passes with many guesses and with few
-        s = (s + (1 - q ** (width - s + 1)) / (1 - q)) / 2
-    return s
 
 
 @dataclass
@@ -231,7 +126,8 @@ class Ahead:
         state.noise.forget(torch.where(settles, rows, -1))
         state.settled = state.settled + count
         wrong = int((settles & (guesses >= 0) & ~same).sum())
-        state.width.passed(rows.shape[1], int(run.sum()), wrong, seconds_now(state.x) - ask.started)
+        seconds, (sequences, width) = seconds_now(state.x) - ask.started, rows.shape
+        state.width.passed(width, int(run.sum()), wrong, seconds, tokens=int(count.sum()), sequences=sequences)
         kept, later = settles[:, : int(count.max())], real & ~settles
         most = kept.shape[1]
         tau = state.plan.times.gather(1, slots[:, :most].clamp(max=state.plan.times.shape[1] - 1))
