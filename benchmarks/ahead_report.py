@@ -59,7 +59,7 @@ def draw(files: Sequence[Path]) -> None:
 
     picture, *files = files
     result = merged(files)
-    panels = [_rounds, _tokens, *([_seconds] if "small" in result else [])]
+    panels = [_rounds, _tokens, *([_seconds] if "passes" in result else [])]
     figure, axes = pyplot.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.6), layout="constrained")
     for axis, panel in zip(axes, panels, strict=True):
         panel(axis, result)
@@ -96,14 +96,17 @@ def _tokens(axis: Any, result: dict[str, Any]) -> None:
 
 
 def _seconds(axis: Any, result: dict[str, Any]) -> None:
-    for batch, at in result["small"].items():
-        seconds = at["seconds_per_sequence"]
-        windows = [w for w in seconds if w.isdigit()]
-        axis.plot([int(w) for w in windows], [seconds[w] for w in windows], "o-", label=f"B = {batch}", ms=3)
-        axis.axhline(seconds["auto"], ls=":", color=axis.lines[-1].get_color(), label=f"B = {batch}, auto")
+    """Against W = 1: whole runs of the box models, and the small network's passes with the tokens of a model of text."""
+    for name, at in result["seconds"].items():
+        windows = [w for w in at if w.isdigit()]
+        axis.plot([int(w) for w in windows], [at[w] / at["1"] for w in windows], "o-", label=name, ms=3)
+        axis.axhline(at["auto"] / at["1"], ls=":", lw=1, color=axis.lines[-1].get_color())
+    passes, per_pass = result["passes"]["1"], result["text"]["1024"]
+    mean = {w: sum(at.values()) / len(at) / per_pass[w] for w, at in passes["levels"].items() if w in per_pass}
+    label = f"small network, L = {passes['length']:,}"
+    axis.plot([int(w) for w in mean], [s / mean["1"] for s in mean.values()], "s--", color="black", label=label, ms=3)
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    axis.set(xlabel="window W", ylabel="CPU seconds per sequence", title="Small network, L = 1,024")
+    axis.set(xlabel="window W (dotted: auto)", ylabel="CPU seconds, W = 1 is 1", title="Seconds per sequence")
 
 
 def _cell(at: dict[str, Any], window: str) -> str:
