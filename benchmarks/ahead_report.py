@@ -96,7 +96,7 @@ def _tokens(axis: Any, result: dict[str, Any]) -> None:
 
 
 def _seconds(axis: Any, result: dict[str, Any]) -> None:
-    """Against W = 1: whole runs of the box models, and the small network's passes with the tokens of a model of text."""
+    """Relative to W = 1: runs of the box models, and the small network with the tokens per pass of a model of text."""
     for name, at in result["seconds"].items():
         windows = [w for w in at if w.isdigit()]
         axis.plot([int(w) for w in windows], [at[w] / at["1"] for w in windows], "o-", label=name, ms=3)
