@@ -62,7 +62,7 @@ class Width:
         """
         if self.fixed is not None:
             return
-        self.passes += 1
+        self.passes, seconds = self.passes + 1, max(seconds, 1e-9)  # a coarse clock may say 0
         faded = MEMORY ** (right + wrong)
         self.right, self.wrong = faded * self.right + right, faded * self.wrong + wrong
         again, self.last = width == self.last, width
