@@ -49,7 +49,7 @@ COSTS = {
 }
 
 
-RECORDED = {  # lines through measured milliseconds of a pass, by width and guesses shown; a part of right guesses near theirs
+RECORDED = {  # lines through measured ms of a pass, by width and guesses shown; a part of right guesses near theirs
     "kjv, a canvas for each guess": (lambda w, k: 12.3 + 8.2 * k, 0.66),
     "kjv-ar, left to right": (lambda w, k: 4.6 if w == 1 else 5.35 + 0.1 * k, 0.13),
 }
