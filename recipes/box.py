@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs/results/box"
 ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
 SLICE, SLICE_PASSES = 24, 8
+TRUTH, DISTANCE = "truth_nats_per_token", "distance_from_truth_nats_per_token"
 
 
 def main() -> None:
@@ -42,6 +43,8 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--number", type=int, default=MOST, help="held-out sequences at most (default: %(default)s)")
+    parser.add_argument("--passes", type=int, default=PASSES, help="over each of them (default: %(default)s)")
     parser.add_argument("--notes", help="what else its card should say, for example measured validity")
     chosen = parser.parse_args()
     if chosen.name == "table":
@@ -50,7 +53,7 @@ def main() -> None:
     if chosen.run:
         store(chosen.name, chosen.run, chosen.notes)
     if chosen.run or chosen.measure:
-        measure(chosen.name)
+        measure(chosen.name, chosen.number, chosen.passes)
     print(json.dumps(asdict(describe(chosen.name)), indent=2))
 
 
@@ -67,28 +70,30 @@ def data_of(name: str) -> corpora.Corpus:
     return corpora.load(read_toml(ROOT / f"recipes/{name}.toml")["data"])
 
 
-def measure(name: str) -> None:
+def measure(name: str, most: int = MOST, passes: int = PASSES) -> None:
     """The held-out bound of what is stored and of counting, and the slice that a test checks."""
     model, corpus = unmask.load(BOX / name), data_of(name)
     folder = corpora.prepared(corpus.name)
     train, held_out = (TokenFile.open(folder / f"{part}.tokens") for part in ("train", "valid"))
-    number = None if len(held_out) <= MOST else MOST
+    number = None if len(held_out) <= most else most
     RESULTS.mkdir(parents=True, exist_ok=True)
     for model_name, made in (
-        (name, evaluate(model, held_out, passes=PASSES, sequences=number, seed=SEED)),
+        (name, evaluate(model, held_out, passes=passes, sequences=number, seed=SEED)),
         (f"ngram:{ORDER}", evaluate_ngram(ORDER, train, held_out, sequences=number)),
     ):
         path = RESULTS / f"{name if model_name == name else f'ngram{ORDER}-{corpus.name}'}.json"
         command = f"unmask evaluate {model_name} {corpus.name}" + (f" --number {number}" if number else "") + " --json"
+        if model_name == name and passes != PASSES:
+            command = command.replace(" --json", f" --passes {passes} --json")
         found = made.to_dict(sequences=False) | {"model": model_name, "data": corpus.name}
         found.pop("profile", None)
         path.write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
 
-    few = held_out.sequences(torch.arange(SLICE) * len(held_out) // SLICE)
-    bits = bits_per_token(model, few)
+    few, passes = held_out.sequences(torch.arange(SLICE) * len(held_out) // SLICE), min(passes, SLICE_PASSES)
+    bits = bits_per_token(model, few, passes)
     check = {
         "sha256": sha256_of(BOX / name / pretrained.WEIGHTS),
-        "passes": SLICE_PASSES,
+        "passes": passes,
         "bits_per_token": float(bits.mean()),
         "error": float(bits.std()) / math.sqrt(len(few)),
         "tokens": few.tolist(),
@@ -117,12 +122,25 @@ def describe(name: str) -> pretrained.Card:
         measured_by=found["command"].removesuffix(" --json"),
         ngram=f"{shown(counted)} bits per token, a Kneser-Ney {ORDER}-gram model (order {ORDER} on every card) fitted "
         f"on the training part, on the same sequences; `{counted['command'].removesuffix(' --json')}`",
+        truth=_truth(found),
         command=f"unmask train --config recipes/{name}.toml --out runs/{name}",
         samples=stored.sample(3, seed=SEED).text,
     )
     pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])
     assert sha256_of(folder / pretrained.WEIGHTS) == before, "float16 weights survive the way to float32 and back"
     return card
+
+
+def _truth(found: dict[str, Any]) -> str | None:
+    """Of data that were drawn from a known law: its own bits, and how far the model is from it."""
+    if TRUTH not in found:
+        return None
+    own, far = ([x / math.log(2) for x in found[key].values()] for key in (TRUTH, DISTANCE))
+    most = "" if found["exact"] else "at most "
+    return (
+        f"{own[0]:.3f} ± {own[1]:.2g} bits per token by the law that the data were drawn from; the model is {most}"
+        f"{far[0]:.3f} ± {far[1]:.2g} from it (Kullback-Leibler)"
+    )
 
 
 def measured(stem: str) -> dict[str, Any]:
@@ -148,13 +166,13 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def bits_per_token(model: Model, tokens: torch.Tensor) -> torch.Tensor:
+def bits_per_token(model: Model, tokens: torch.Tensor, passes: int) -> torch.Tensor:
     """The bound of each sequence in bits per token."""
     scale = 1 / tokens.shape[1] / math.log(2)
     if model.left_to_right:
         with torch.inference_mode():
             return unmask.objective.left_to_right(model.denoiser, tokens).double() * scale
-    return unmask.nelbo(model.denoiser, tokens, passes=SLICE_PASSES, schedule=model.schedule).nats * scale
+    return unmask.nelbo(model.denoiser, tokens, passes=passes, schedule=model.schedule).nats * scale
 
 
 if __name__ == "__main__":

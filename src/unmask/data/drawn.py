@@ -33,7 +33,7 @@ OPTIONS = {
     "nae-sat": ("tokens", "held_out_tokens", "seed", "latents", "observations"),
 }
 NAMES = tuple(OPTIONS)
-TOKENS = {"stories": (20_000_000, 1_000_000), "sudoku4": (160_000, 16_000)}  # for training, held out
+TOKENS = {"stories": (2_676_480, 522_240), "sudoku4": (160_000, 16_000)}  # for training, held out
 OTHERS = (7_200_000, 360_000)
 AT_ONCE = 10_000  # sequences
 

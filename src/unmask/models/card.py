@@ -45,6 +45,7 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             f"- Tokens seen in training: {unknown if card.tokens_seen is None else f'{card.tokens_seen:,}'}",
             f"- Held-out {'negative log-likelihood' if model.architecture == 'causal' else 'bound (NELBO)'}: {bound}",
             *([f"- Counting alone: {card.ngram}"] if card.ngram else []),
+            *([f"- The truth: {card.truth}"] if card.truth else []),
             f"- License: {card.license or unknown}",
             *([f"- Notes: {card.notes}"] if card.notes else []),
             *([f"- Command: `{card.command}`"] if card.command else []),

@@ -57,6 +57,7 @@ class Card:
     held_out: str | None = None  # what the bound was measured on
     measured_by: str | None = None  # the command that measured it
     ngram: str | None = None  # what a Kneser-Ney model gives on the same sequences, and its command
+    truth: str | None = None  # of data that were drawn from a known law: its own bits, and the distance from it
     license: str | None = None
     notes: str | None = None
     command: str | None = None  # what trained it
