@@ -158,7 +158,7 @@ def _above(made: Judgement, data: str) -> dict[str, float]:
     truth = file.truth(torch.arange(len(file)))
     if truth is None:
         raise ValueError(f"--data {data}: it has no truth; data that were drawn from a known law have one")
-    own = truth / file.length
+    own = truth / (file.length - 1)  # the first token is given
     error = float(own.std()) / len(own) ** 0.5
     return {
         "nats per token above the data's own": float((made.nats / made.tokens).mean() - own.mean()),

@@ -214,9 +214,8 @@ def load_judge(
     if not path.exists() and text == TRUTH:
         if device != "cpu" or window is not None or first is not None:
             raise ValueError(f"judge={TRUTH!r} reads whole sequences on the CPU: leave device, window and first out")
-        return OracleJudge(
-            stories.law(), TRUTH, "the law that the corpus stories is drawn from judges the samples' own tokens"
-        )
+        how = "the law that the corpus stories is drawn from judges the samples' own tokens; the first one is given"
+        return OracleJudge(stories.law(), TRUTH, how)
     if not path.exists() and text in NAMES:
         make: Callable[..., CausalJudge] = huggingface.smollm2 if text == "smollm2" else llama2c.stories15m
     elif path.is_file():

@@ -45,7 +45,7 @@ class OracleJudge:
         if bool((tokens >= self.oracle.vocab_size).any()):
             raise ValueError(f"tokens must be below the oracle's V={self.oracle.vocab_size}, got {int(tokens.max())}")
         if isinstance(self.oracle, Teacher):
-            return list(self.oracle.nats(tokens))
+            return list(self.oracle.nats(tokens)[:, 1:])  # the first token of a row is given by the law
         if isinstance(self.oracle, HiddenMarkovOracle):
             return list(-_forward(self.oracle, tokens).log())
         return list(_chain_rule(self.oracle, tokens))
