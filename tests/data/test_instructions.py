@@ -13,7 +13,7 @@ from tests.training.runs import settings
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
-from unmask.text.foreign import Foreign, alphabet
+from unmask.text.external import ExternalTokenizer, alphabet
 from unmask.training.events import Validated
 from unmask.training.loop import train
 
@@ -21,7 +21,7 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}[as
 VOCAB = ["<s>", "<pad>", "</s>", "<mask>", "<eos>", *"abcdefghijklmnopqrstuvwxyz[];"]
 
 
-def letters(*, pad: bool = False) -> Foreign:
+def letters(*, pad: bool = False) -> ExternalTokenizer:
     """LLaDA's kind: eos is data and there is no padding; or a masked LM's: padding is none of the data."""
     made = alphabet(VOCAB)
     return made if pad else replace(made, eos_id=4, pad_id=None, special_ids=frozenset({0, 1, 2, 3}), around=((), ()))

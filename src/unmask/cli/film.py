@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.cli.view import END, lines_of, text_spans
 
 if TYPE_CHECKING:
-    from unmask.text.foreign import Foreign
+    from unmask.text.external import ExternalTokenizer
     from unmask.text.tokenizer import Tokenizer
 
 COLUMNS, WIDE, HIGH, MARGIN = 84, 8.43, 22, 16  # characters of a line, and pixels: of a character, a line, the edge
@@ -28,7 +28,7 @@ rect.new {{ fill: #238636 }}
 }}"""
 
 
-def svg(record: dict[str, Any], tokenizer: Tokenizer | Foreign) -> str:
+def svg(record: dict[str, Any], tokenizer: Tokenizer | ExternalTokenizer) -> str:
     """The film of one record of ``unmask sample --json``."""
     if tokenizer.kind == "levels":
         raise ValueError("--svg draws texts, and these tokens are grey levels")

@@ -21,7 +21,7 @@ from unmask.sampling import divided
 from unmask.text.find import DEFAULT, default, tokenizer_of
 
 if TYPE_CHECKING:
-    from unmask.text.foreign import Foreign
+    from unmask.text.external import ExternalTokenizer
     from unmask.text.model import Model
     from unmask.text.tokenizer import Tokenizer
 
@@ -140,7 +140,7 @@ def _watch(chosen: SampleOptions, file: str) -> None:
         print(texts.for_terminal(record["text"], record["tokens"], tokenizer), flush=True)
 
 
-def _replay(record: dict[str, Any], tokenizer: Tokenizer | Foreign) -> None:
+def _replay(record: dict[str, Any], tokenizer: Tokenizer | ExternalTokenizer) -> None:
     from unmask.cli.view import view
 
     mask_id = tokenizer.vocab_size if tokenizer.mask_id is None else tokenizer.mask_id

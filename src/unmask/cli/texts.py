@@ -21,7 +21,7 @@ from unmask.text.find import load
 from unmask.text.model import Model, TextSample
 
 if TYPE_CHECKING:
-    from unmask.text.foreign import Foreign
+    from unmask.text.external import ExternalTokenizer
     from unmask.text.tokenizer import Tokenizer
 
 
@@ -175,7 +175,7 @@ def put(chosen: TextOptions, model: Model, lines: Iterable[str]) -> None:
         write_whole(Path(chosen.output), content.encode())
 
 
-def for_terminal(text: str, ids: Sequence[int], tokenizer: Tokenizer | Foreign) -> str:
+def for_terminal(text: str, ids: Sequence[int], tokenizer: Tokenizer | ExternalTokenizer) -> str:
     """On a terminal, an image as a picture, and text without what would move the cursor; elsewhere the text."""
     if not sys.stdout.isatty():
         return text

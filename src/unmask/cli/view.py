@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.sampler import Step, apply
 
 if TYPE_CHECKING:
-    from unmask.text.foreign import Foreign
+    from unmask.text.external import ExternalTokenizer
     from unmask.text.tokenizer import Tokenizer
 
 FOG = "░"  # a blank, as wide as a token is on average
@@ -33,7 +33,7 @@ Span = tuple[str, str]  # text and its style
 
 @contextmanager
 def view(
-    tokenizer: Tokenizer | Foreign | None,
+    tokenizer: Tokenizer | ExternalTokenizer | None,
     canvas: Tensor,
     mask_id: int,
     *,
@@ -70,7 +70,7 @@ class CanvasView:
 
     def __init__(
         self,
-        tokenizer: Tokenizer | Foreign | None,
+        tokenizer: Tokenizer | ExternalTokenizer | None,
         canvas: Tensor,
         mask_id: int,
         *,
@@ -195,7 +195,7 @@ def duration(seconds: float) -> str:
 
 
 def text_spans(
-    ids: Sequence[int], styles: Iterable[str], tokenizer: Tokenizer | Foreign, fog: str, mask_id: int
+    ids: Sequence[int], styles: Iterable[str], tokenizer: Tokenizer | ExternalTokenizer, fog: str, mask_id: int
 ) -> Iterator[Span]:
     """Characters appear when the last of their bytes is there, in the style of the token that brought it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -9,10 +9,10 @@ import numpy as np
 
 from unmask.data.formats import Chunk
 from unmask.data.tokens import TokenWriter
-from unmask.text.foreign import Foreign
+from unmask.text.external import ExternalTokenizer
 from unmask.text.tokenizer import Ids, Tokenizer
 
-AnyTokenizer = Tokenizer | Foreign
+AnyTokenizer = Tokenizer | ExternalTokenizer
 Encoded = list[tuple[Chunk, Ids]]
 
 
@@ -108,7 +108,7 @@ def write_rows(
 
 def padding(tokenizer: AnyTokenizer) -> int | None:
     """What stands behind a row that is shorter: padding, or as LLaDA has it eos, which the network predicts."""
-    if isinstance(tokenizer, Foreign) and tokenizer.pad_id is None:
+    if isinstance(tokenizer, ExternalTokenizer) and tokenizer.pad_id is None:
         return tokenizer.eos_id
     return tokenizer.pad_id
 

@@ -25,9 +25,9 @@ from unmask.data.text8 import OFFICIAL
 from unmask.data.tokens import TokenFile, TokenWriter, check_dtype
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
-from unmask.text.foreign import restored
+from unmask.text.external import restored
 from unmask.text.molecules import to_selfies
-from unmask.text.tokenizer import FOREIGN, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
+from unmask.text.tokenizer import EXTERNAL, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
 from unmask.text.weights import gpt2_tokenizer
 
 # Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
@@ -315,7 +315,7 @@ def known_tokenizer(tokenizer: str | AnyTokenizer) -> str | AnyTokenizer:
         return tokenizer
     if not Path(tokenizer).is_file():
         raise ValueError(f"tokenizer={tokenizer!r}: it must be one of {', '.join(MADE)}, or a saved tokenizer's path")
-    return restored(Path(tokenizer)) if kind_of(Path(tokenizer)) == FOREIGN else Tokenizer.load(tokenizer)
+    return restored(Path(tokenizer)) if kind_of(Path(tokenizer)) == EXTERNAL else Tokenizer.load(tokenizer)
 
 
 def _check(layout: str, length: int | None, holdout: float, chunk: int, long: str | None, held_out: str | None) -> None:

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from unmask.bound import Bound
 from unmask.models.files import sync, write_whole
-from unmask.text.foreign import Foreign, from_json
-from unmask.text.tokenizer import FOREIGN, LAYOUTS, Tokenizer
+from unmask.text.external import ExternalTokenizer, from_json
+from unmask.text.tokenizer import EXTERNAL, LAYOUTS, Tokenizer
 
 MAGIC = b"unmaskTK"
 VERSION = 1
@@ -96,10 +96,10 @@ class TokenFile:
     path: Path
     header: Header
     offset: int = field(repr=False)
-    tokenizer: Tokenizer | Foreign = field(repr=False)
+    tokenizer: Tokenizer | ExternalTokenizer = field(repr=False)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, tokenizer: Tokenizer | Foreign | None = None) -> TokenFile:
+    def open(cls, path: str | os.PathLike[str], *, tokenizer: Tokenizer | ExternalTokenizer | None = None) -> TokenFile:
         """Check magic, header and size, and map the tokens; with ``tokenizer``, refuse a file made by another one."""
         path = Path(path)
         if not path.is_file():
@@ -161,7 +161,7 @@ class TokenFile:
 
         Our own tokenizers' padding is a token that networks predict. Somebody else's is none of the network's data.
         """
-        pad = self.tokenizer.pad_id if isinstance(self.tokenizer, Foreign) else None
+        pad = self.tokenizer.pad_id if isinstance(self.tokenizer, ExternalTokenizer) else None
         return None if pad is None or self.header.layout != "rows" else (tokens != pad).sum(1)
 
     def asked(self, indices: ArrayLike | Tensor) -> Tensor | None:
@@ -256,7 +256,7 @@ class TokenWriter:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        tokenizer: Tokenizer | Foreign,
+        tokenizer: Tokenizer | ExternalTokenizer,
         length: int,
         layout: str,
         *,
@@ -342,7 +342,7 @@ class TokenWriter:
         return json.dumps({**asdict(self._header), "tokenizer": self._tokenizer.to_json()}).encode()
 
 
-def _read_header(path: Path) -> tuple[Header, int, Tokenizer | Foreign]:
+def _read_header(path: Path) -> tuple[Header, int, Tokenizer | ExternalTokenizer]:
     size = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(PREFIX.size)
@@ -358,8 +358,8 @@ def _read_header(path: Path) -> tuple[Header, int, Tokenizer | Foreign]:
         raise ValueError("its header is damaged")
     content = json.loads(raw)
     written = content.pop("tokenizer")
-    foreign = json.loads(written).get("kind") == FOREIGN
-    tokenizer: Tokenizer | Foreign = from_json(written) if foreign else Tokenizer.from_json(written)
+    external = json.loads(written).get("kind") == EXTERNAL
+    tokenizer: Tokenizer | ExternalTokenizer = from_json(written) if external else Tokenizer.from_json(written)
     header = Header(**content)
     expected = PREFIX.size + length + header.num * header.length * header.itemsize
     if size != expected:

@@ -22,7 +22,7 @@ from unmask.predict import Predictor, log_mean
 from unmask.sampler import Planned, PlanState, Task, apply
 from unmask.sampling import Sample, sample
 from unmask.schedule import Linear, Schedule
-from unmask.text import foreign
+from unmask.text import external
 from unmask.text.adapters import transformers_mlm
 from unmask.text.adapters.framed import Framed
 from unmask.text.model import Model, ModelOptions, TextSample
@@ -54,12 +54,12 @@ def generate(
 
 def denoiser(model: Any, tokenizer: Any) -> Framed:
     """A masked LM of transformers as a Denoiser for canvases as the tokenizer makes them, special tokens included."""
-    return transformers_mlm.denoiser(model, foreign.of_transformers(tokenizer), framed=False)
+    return transformers_mlm.denoiser(model, external.of_transformers(tokenizer), framed=False)
 
 
 def wrap(model: Any, tokenizer: Any, *, name: str | None = None) -> Model:
     """A masked LM of transformers as an ``unmask.Model``: sample, infill, bound, and every sampler of the package."""
-    own = foreign.of_transformers(tokenizer)
+    own = external.of_transformers(tokenizer)
     made = transformers_mlm.denoiser(model, own)
     return Model(made, own, name=name or str(getattr(model, "name_or_path", "") or type(model).__name__), layout="rows")
 

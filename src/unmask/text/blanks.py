@@ -18,7 +18,7 @@ from torch.nn import functional
 from unmask.text.tokenizer import BPE, Tokenizer
 
 if TYPE_CHECKING:
-    from unmask.text.foreign import Foreign
+    from unmask.text.external import ExternalTokenizer
 
 BLANK = "_"
 HOLE = "\ue000"  # of Unicode's private use: no text has it
@@ -83,7 +83,7 @@ def with_mask_token(text: str, mask_token: str | None) -> tuple[str, str | None]
 
 def join(
     pieces: Sequence[str | int],
-    tokenizer: Tokenizer | Foreign,
+    tokenizer: Tokenizer | ExternalTokenizer,
     mask_id: int,
     *,
     before: Sequence[int] = (),
@@ -107,7 +107,7 @@ def join(
     return Blanks((*ids, *after), tuple(visible), tuple(holes), tuple(spaced))
 
 
-def spaces(tokenizer: Tokenizer | Foreign, vocab_size: int) -> Tensor:
+def spaces(tokenizer: Tokenizer | ExternalTokenizer, vocab_size: int) -> Tensor:
     """Which ids begin with a space: bool [vocab_size]."""
     pieces = tokenizer.pieces(range(tokenizer.vocab_size), mask="")
     begins = torch.tensor([piece.startswith(b" ") for piece in pieces])

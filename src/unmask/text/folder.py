@@ -14,7 +14,7 @@ from unmask.models.own import read as read_own
 from unmask.schedule import SCHEDULES
 from unmask.text.model import TOKENIZER as TOKENIZER
 from unmask.text.model import Model
-from unmask.text.tokenizer import FOREIGN, ROWS, Tokenizer, kind_of
+from unmask.text.tokenizer import EXTERNAL, ROWS, Tokenizer, kind_of
 
 CONFIG = "config.json"
 
@@ -71,8 +71,8 @@ def tokenizer_of(folder: Path) -> Any:
     """The folder's tokenizer, without the network being read."""
     if not (folder / TOKENIZER).is_file():
         raise ValueError(f"{folder} has no {TOKENIZER}: its ids have no meaning; put the training data's there")
-    if kind_of(folder / TOKENIZER) == FOREIGN:
-        from unmask.text.foreign import restored
+    if kind_of(folder / TOKENIZER) == EXTERNAL:
+        from unmask.text.external import restored
 
         return restored(folder / TOKENIZER)
     tokenizer = Tokenizer.load(folder / TOKENIZER)

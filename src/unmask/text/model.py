@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unmask.models.causal import Causal
     from unmask.models.ddit import DDiT
     from unmask.text.blanks import Blanks
-    from unmask.text.foreign import Foreign
+    from unmask.text.external import ExternalTokenizer
 
 TOKENIZER = "tokenizer.json"
 CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
@@ -70,7 +70,7 @@ class Model:
     """
 
     denoiser: Any = field(repr=False)
-    tokenizer: Tokenizer | Foreign = field(repr=False)
+    tokenizer: Tokenizer | ExternalTokenizer = field(repr=False)
     schedule: Schedule = field(default_factory=Linear)
     name: str = "model"
     layout: Layout = "wrapped"

@@ -34,7 +34,7 @@ Ids = NDArray[np.int64]
 BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # kinds in which a word's space belongs to its own first token
 ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one molecule or image each
 EOS = "<eos>"
-FOREIGN = "foreign"  # the kind of somebody else's, which unmask.text.foreign reads and writes
+EXTERNAL = "foreign"  # the kind of somebody else's, which unmask.text.external reads and writes
 FORMAT = 1
 # Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
 SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.text.foreign import Foreign
+from unmask.text.external import ExternalTokenizer
 from unmask.text.model import Model
 from unmask.text.tokenizer import BPE
 
@@ -27,7 +27,7 @@ class Page:
     @property
     def before(self) -> list[int]:
         """Wrapped sequences begin with eos; a row begins with its text; another's tokenizer says itself."""
-        if isinstance(self.model.tokenizer, Foreign):
+        if isinstance(self.model.tokenizer, ExternalTokenizer):
             return list(self.model.tokenizer.frame[0])
         eos = self.model.tokenizer.eos_id
         return [] if self.model.layout != "wrapped" or eos is None else [eos]
@@ -35,7 +35,7 @@ class Page:
     @property
     def after(self) -> list[int]:
         """Wrapped sequences end with eos, too. A left-to-right model does not look there."""
-        if isinstance(self.model.tokenizer, Foreign):
+        if isinstance(self.model.tokenizer, ExternalTokenizer):
             return list(self.model.tokenizer.frame[1])
         return [] if self.model.left_to_right else self.before
 

@@ -17,7 +17,7 @@ from unmask.text import tokenizer as make
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.settings import refuse_unknown
 from unmask.text.fetch import FetchError
-from unmask.text.tokenizer import FOREIGN, Tokenizer, kind_of
+from unmask.text.tokenizer import EXTERNAL, Tokenizer, kind_of
 from unmask.text.weights import gpt2_tokenizer
 
 EMBEDDING, LEVEL, HEAD = "vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.linear.weight"
@@ -221,20 +221,20 @@ def tokenizer_of(found: Found, data_ids: int) -> tuple[str | None, str | None]:
 
 def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
     """The folder's tokenizer, or GPT-2's where the ids are its number; or None and what is needed."""
-    from unmask.text import foreign
+    from unmask.text import external
 
     folder, (_, needed) = found.folder, tokenizer_of(found, data_ids)
     if needed is not None:
         return None, needed
     if kind := kind_of(folder / "tokenizer.json"):
-        read = foreign.restored if kind == FOREIGN else Tokenizer.load
+        read = external.restored if kind == EXTERNAL else Tokenizer.load
         return read(folder / "tokenizer.json"), None
     for encoder, merges in GPT2_FILES:
         if (folder / encoder).is_file() and (folder / merges).is_file():
             return _byte_level(folder / encoder, folder / merges), None
-    theirs = foreign.load(folder)
+    theirs = external.load(folder)
     if theirs is None and found.tokenizer is not None:
-        theirs = foreign.parsed(*found.tokenizer)
+        theirs = external.parsed(*found.tokenizer)
     if theirs is not None and not (theirs.kind == "bpe" and data_ids == GPT2):
         return theirs, None
     try:

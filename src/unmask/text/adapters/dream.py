@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from unmask.models.llama import LlamaConfig
-from unmask.text import foreign
+from unmask.text import external
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.llamas import LlamaCheckpoint, checked, mask_of, number
 from unmask.text.adapters.settings import refuse_unknown
-from unmask.text.foreign import Foreign
+from unmask.text.external import ExternalTokenizer
 from unmask.text.tokenizer import import_tokenizers
 
 NAME = "Dream"
@@ -73,7 +73,7 @@ def _read(found: Found, override: dict[str, Any]) -> LlamaCheckpoint:
     return LlamaCheckpoint(NAME, found, _config(found, tokenizer, override), names, tokenizer)
 
 
-def _config(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -> LlamaConfig:
+def _config(found: Found, tokenizer: ExternalTokenizer | None, override: dict[str, Any]) -> LlamaConfig:
     config = found.config
     refuse_unknown(found.path, config, KNOWN)
     for name, wanted in FIXED.items():
@@ -109,7 +109,7 @@ def _renamed(name: str) -> str | None:
     return None
 
 
-def _tokenizer(found: Found) -> Foreign | None:
+def _tokenizer(found: Found) -> ExternalTokenizer | None:
     """A text ends with eos, which is drawn like any other token; nothing stands before it, and no padding behind.
 
     The folder has vocab.json, merges.txt, the special tokens in tokenizer_config.json, and code instead of a
@@ -117,9 +117,9 @@ def _tokenizer(found: Found) -> Foreign | None:
     """
     folder, config = found.folder, found.config
     if (folder / "tokenizer.json").is_file() or not (folder / "vocab.json").is_file():
-        tokenizer = foreign.load(folder)
+        tokenizer = external.load(folder)
     else:
-        tokenizer = foreign.wrapped(_qwen2(folder), {})
+        tokenizer = external.wrapped(_qwen2(folder), {})
     if tokenizer is None:
         return None
     mask_id = config.get("mask_token_id", tokenizer.mask_id)

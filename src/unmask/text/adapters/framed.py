@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.text.foreign import Frame
+from unmask.text.external import Frame
 
 
 class Framed(nn.Module):

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from unmask.models.llama import LlamaConfig
-from unmask.text import foreign
+from unmask.text import external
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.llamas import LlamaCheckpoint, checked, mask_of, number
 from unmask.text.adapters.settings import refuse_unknown
-from unmask.text.foreign import Foreign
+from unmask.text.external import ExternalTokenizer
 
 NAME = "LLaDA"
 NEEDS = "model.transformer.wte and model.transformer.blocks.i.{attn_norm, q_proj, ff_proj, up_proj, ...}"
@@ -81,7 +81,7 @@ def _read(found: Found, override: dict[str, Any]) -> LlamaCheckpoint:
     return LlamaCheckpoint(NAME, found, _config(found, tokenizer, override), names, tokenizer)
 
 
-def _config(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -> LlamaConfig:
+def _config(found: Found, tokenizer: ExternalTokenizer | None, override: dict[str, Any]) -> LlamaConfig:
     config = found.config
     refuse_unknown(found.path, config, KNOWN)
     for name, wanted in FIXED.items():
@@ -104,9 +104,9 @@ def _config(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -
     )
 
 
-def _tokenizer(found: Found) -> Foreign | None:
+def _tokenizer(found: Found) -> ExternalTokenizer | None:
     """A text ends with eos, which is drawn like any other token; nothing stands before it, and no padding behind."""
-    tokenizer, config = foreign.load(found.folder), found.config
+    tokenizer, config = external.load(found.folder), found.config
     if tokenizer is None:
         return None
     mask_id = config.get("mask_token_id", tokenizer.mask_id)

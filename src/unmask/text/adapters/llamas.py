@@ -10,7 +10,7 @@ import torch
 
 from unmask.models.llama import Llama, LlamaConfig
 from unmask.text.adapters.found import Found, Loaded
-from unmask.text.foreign import Foreign
+from unmask.text.external import ExternalTokenizer
 
 OVERRIDES = ("mask_id", "length", "theta")
 
@@ -23,7 +23,7 @@ class LlamaCheckpoint:
     found: Found
     config: LlamaConfig
     names: Mapping[str, str]
-    tokenizer: Foreign | None
+    tokenizer: ExternalTokenizer | None
 
     def network(self) -> Llama:
         """Without weights yet. A matrix is often made wider than the vocabulary: ids past it have no text."""
@@ -85,7 +85,7 @@ def number(found: Found, name: str, override: Mapping[str, Any], other: str | No
     return value
 
 
-def mask_of(found: Found, tokenizer: Foreign | None, override: Mapping[str, Any]) -> int:
+def mask_of(found: Found, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> int:
     mask_id = override.get("mask_id", found.config.get("mask_token_id", tokenizer.mask_id if tokenizer else None))
     if isinstance(mask_id, bool) or not isinstance(mask_id, int):
         raise ValueError(f"{found.path}: neither config nor tokenizer says which id is the mask: give mask_id")

@@ -15,8 +15,8 @@ from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.text.adapters import ddit_family as family
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.mdlm_ar import Given
-from unmask.text.foreign import Foreign, alphabet
-from unmask.text.foreign import load as foreign_tokenizer
+from unmask.text.external import ExternalTokenizer, alphabet
+from unmask.text.external import load as external_tokenizer
 
 NAME = "MDLM"
 NEEDS = "tensors backbone.vocab_embed.embedding, backbone.blocks.0.attn_qkv.weight, ... (model.safetensors or .ckpt)"
@@ -79,7 +79,7 @@ def _tokenizer(found: Found, config: DDiTConfig) -> tuple[Any, str | None]:
     tokenizer, needs = family.tokenizer(found, config.vocab_size - 1)
     if tokenizer is None and _is_text8(found, config):
         return replace(alphabet(TEXT8), frame=((2,), (3,)), around=((), ())), None
-    if isinstance(tokenizer, Foreign):
+    if isinstance(tokenizer, ExternalTokenizer):
         tokenizer = replace(tokenizer, frame=tokenizer.around, around=((), ()))
     return tokenizer, needs
 
@@ -95,7 +95,7 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
     columns = found.tensors[prefix + family.EMBEDDING].shape[0]
     mask_id = given.get("mask_id", said.get("mask_index", _known(MASKS, found)))
     if mask_id is None and family.is_foreign(found):
-        theirs = foreign_tokenizer(found.folder)
+        theirs = external_tokenizer(found.folder)
         mask_id = None if theirs is None else theirs.mask_id
     config = family.config_of(
         found,

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.text import foreign
+from unmask.text import external
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.framed import Framed
-from unmask.text.foreign import Foreign
+from unmask.text.external import ExternalTokenizer
 
 NAME = "fairseq's RoBERTa over an alphabet (Sapiens)"
 NEEDS = "decoder.sentence_encoder.* tensors and, beside the file, fairseq's dict.txt"
@@ -121,7 +121,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     return _facts(found, override)[0]
 
 
-def _facts(found: Found, override: dict[str, Any]) -> tuple[dict[str, Any], Foreign, dict[str, int]]:
+def _facts(found: Found, override: dict[str, Any]) -> tuple[dict[str, Any], ExternalTokenizer, dict[str, int]]:
     if override:
         raise ValueError(f"{NAME}: there is no setting {sorted(override)[0]!r}")
     sizes = _sizes(found)
@@ -136,7 +136,7 @@ def _facts(found: Found, override: dict[str, Any]) -> tuple[dict[str, Any], Fore
         )
     if not (found.folder / DICTIONARY).is_file():
         raise ValueError(f"{found.path}: its ids have no meaning without fairseq's {DICTIONARY}; put it beside it")
-    tokenizer = foreign.fairseq(found.folder / DICTIONARY)
+    tokenizer = external.fairseq(found.folder / DICTIONARY)
     if tokenizer.vocab_size != sizes["vocab"] or tokenizer.mask_id is None:
         raise ValueError(
             f"{found.path} knows {sizes['vocab']} ids, and {DICTIONARY} {tokenizer.vocab_size}: "

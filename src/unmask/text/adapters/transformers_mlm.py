@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from unmask.network import inference
-from unmask.text import foreign
+from unmask.text import external
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.framed import Framed
-from unmask.text.foreign import Foreign
+from unmask.text.external import ExternalTokenizer
 
 NAME = "masked LM of transformers"
 NEEDS = "a config.json with the model_type of a masked LM of transformers (bert, roberta, esm, ...), and its head"
@@ -53,7 +53,7 @@ def recognises(found: Found) -> bool:
 def load(found: Found, **override: Any) -> Loaded:
     """The network with its tokenizer. override: ``mask_id``, which a folder without a tokenizer needs."""
     facts = about(found, **override)
-    tokenizer, network = foreign.load(found.folder), _network(found)
+    tokenizer, network = external.load(found.folder), _network(found)
     names = {name: _renamed(name) for name in found.tensors}
     missing, unexpected = _fill(network, {names[name]: tensor for name, tensor in found.read().items()}, found)
     if missing:
@@ -73,7 +73,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
             f"{found.path} is a {kind} without the head that predicts tokens ({' or '.join(head)} is needed): "
             "it was trained for another task and cannot be sampled"
         )
-    tokenizer = foreign.load(found.folder)
+    tokenizer = external.load(found.folder)
     mask_id = _mask_id(found, tokenizer, override)
     around = tokenizer.around if tokenizer else ((), ())
     limit = _limit(found.config)
@@ -91,7 +91,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
 
 
 def denoiser(
-    model: Any, tokenizer: Foreign | None = None, *, mask_id: int | None = None, framed: bool = True
+    model: Any, tokenizer: ExternalTokenizer | None = None, *, mask_id: int | None = None, framed: bool = True
 ) -> Framed:
     """Any ``AutoModelForMaskedLM`` as a Denoiser. With ``framed`` the canvas holds no [CLS] and no [SEP]."""
     mask_id = mask_id if mask_id is not None else tokenizer.mask_id if tokenizer else None
@@ -185,7 +185,7 @@ def _limit(config: dict[str, Any]) -> int | None:
     return int(limit) - (int(1 if pad is None else pad) + 1 if counted else 0)
 
 
-def _mask_id(found: Found, tokenizer: Foreign | None, override: dict[str, Any]) -> int:
+def _mask_id(found: Found, tokenizer: ExternalTokenizer | None, override: dict[str, Any]) -> int:
     if unknown := sorted(override.keys() - {"mask_id"}):
         raise ValueError(f"{NAME}: there is no setting {unknown[0]!r}; there is mask_id")
     named = found.config.get("mask_token_id")

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from unmask import Model
-from unmask.text import foreign
+from unmask.text import external
 from unmask.text.adapters.framed import Framed
-from unmask.text.foreign import Foreign
+from unmask.text.external import ExternalTokenizer
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS += ["the", "quick", "fox", "jump", "##s", "##ing", "over", "a", "well", "-", "known", ".", "'", "dog", "s"]
@@ -18,13 +18,13 @@ ESM = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<nul
 TEXT = "the quick brown fox jumps over the lazy dog, and é 神 again the quick fox"
 
 
-def word_piece(folder, **settings) -> Foreign:
+def word_piece(folder, **settings) -> ExternalTokenizer:
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, **settings}))
-    return foreign.load(folder)
+    return external.load(folder)
 
 
-def byte_level(folder, *, as_json: bool) -> Foreign:
+def byte_level(folder, *, as_json: bool) -> ExternalTokenizer:
     made = tokenizers.ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     made.train_from_iterator([TEXT] * 20, vocab_size=300, special_tokens=special, show_progress=False)
@@ -32,10 +32,10 @@ def byte_level(folder, *, as_json: bool) -> Foreign:
         made.save(str(folder / "tokenizer.json"))
     else:
         made.save_model(str(folder))
-    return foreign.load(folder)
+    return external.load(folder)
 
 
-def metaspace(folder) -> Foreign:
+def metaspace(folder) -> ExternalTokenizer:
     made = tokenizers.Tokenizer(tokenizers.models.Unigram())
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     made.decoder = tokenizers.decoders.Metaspace()
@@ -47,7 +47,7 @@ def metaspace(folder) -> Foreign:
     )
     made.train_from_iterator([TEXT] * 20, trainer)
     made.save(str(folder / "tokenizer.json"))
-    return foreign.load(folder)
+    return external.load(folder)
 
 
 class Flat(nn.Module):
@@ -65,7 +65,7 @@ class Flat(nn.Module):
         return self.logits.expand(*rows.shape, -1)
 
 
-def flat(tokenizer: Foreign, *, favourite: int | None = None, limit: int | None = None) -> Model:
+def flat(tokenizer: ExternalTokenizer, *, favourite: int | None = None, limit: int | None = None) -> Model:
     network = Framed(
         Flat(tokenizer.vocab_size, favourite),
         vocab_size=tokenizer.vocab_size,
@@ -108,7 +108,7 @@ class TestFiles:
 
     def test_an_alphabet(self, tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join(ESM))
-        made = foreign.load(tmp_path)
+        made = external.load(tmp_path)
         assert made.kind == "characters" and made.mask_id == 32 and made.around == ((0,), (2,))
         assert made.special_ids == {0, 1, 2, 3, 31, 32}
         assert made.decode(made.encode("MKV")) == "MKV"
@@ -117,12 +117,12 @@ class TestFiles:
 
     def test_fairseqs_dictionary(self, tmp_path):
         (tmp_path / "dict.txt").write_text("A 12\nC 3\n")
-        made = foreign.load(tmp_path)
+        made = external.load(tmp_path)
         assert made.vocab == ("<s>", "<pad>", "</s>", "<unk>", "A", "C", "<mask>")
         assert made.encode("CA") == [5, 4] and made.mask_id == 6 and made.special_ids == {0, 1, 2, 3, 6}
         (tmp_path / "dict.txt").write_text("1532 12\n464 3\n")
         with pytest.raises(ValueError, match="its symbols are not single characters"):
-            foreign.load(tmp_path)
+            external.load(tmp_path)
 
     def test_names_come_from_the_config(self, tmp_path):
         (tmp_path / "special_tokens_map.json").write_text(json.dumps({"mask_token": {"content": "dog"}}))
@@ -130,13 +130,13 @@ class TestFiles:
         assert word_piece(tmp_path).mask_id == WORDS.index("dog")
 
     def test_a_folder_without_one_and_damaged_files(self, tmp_path):
-        assert foreign.load(tmp_path) is None
+        assert external.load(tmp_path) is None
         (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
         with pytest.raises(ValueError, match="its tokenizer cannot be read"):
-            foreign.load(tmp_path)
+            external.load(tmp_path)
         (tmp_path / "special_tokens_map.json").write_text("[")
         with pytest.raises(ValueError, match=r"special_tokens_map\.json"):
-            foreign.load(tmp_path)
+            external.load(tmp_path)
 
     def test_pieces(self, tmp_path):
         made = word_piece(tmp_path)
@@ -152,7 +152,7 @@ class TestFiles:
 class TestModel:
     def test_special_ids_are_never_drawn_and_stand_around_the_canvas(self, tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join(ESM))
-        model = flat(foreign.load(tmp_path))
+        model = flat(external.load(tmp_path))
         out = model.sample(200, length=12, seed=1, steps=3)
         assert not set(out.tokens.flatten().tolist()) & model.tokenizer.special_ids
         assert len(set(out.tokens.flatten().tolist())) == 27
@@ -160,7 +160,7 @@ class TestModel:
         assert shown.shape == (200, 14) and set(shown[:, 0].tolist()) == {0} and set(shown[:, -1].tolist()) == {2}
 
     def test_rows_are_those_of_the_canvas(self):
-        tokenizer = foreign.alphabet(["<cls>", "<eos>", "<mask>", "a", "b"])
+        tokenizer = external.alphabet(["<cls>", "<eos>", "<mask>", "a", "b"])
 
         def echo(ids, rows):  # says what stands at each row, and the row
             chosen = ids.gather(1, rows)
@@ -197,19 +197,19 @@ class TestModel:
         assert model.sample(prompt="the", length=2).text == ["the dog"]
 
     def test_a_canvas_longer_than_the_network_is_told(self):
-        model = flat(foreign.alphabet(["<cls>", "<eos>", "<mask>", "a", "b"]), limit=6)
+        model = flat(external.alphabet(["<cls>", "<eos>", "<mask>", "a", "b"]), limit=6)
         assert model.length == 4 and len(model.sample().text[0]) == 4
         for run in (lambda: model.sample(length=5), lambda: model.infill("ab___")):
             with pytest.raises(ValueError, match=r"a canvas of 5 tokens: this network takes at most 4 \(6 with"):
                 run()
 
     def test_a_bound_counts_the_text_alone(self):
-        model = flat(foreign.alphabet(["<cls>", "<eos>", "<mask>", "a", "b"]))
+        model = flat(external.alphabet(["<cls>", "<eos>", "<mask>", "a", "b"]))
         found = model.bound(["abba", "ab"], passes=2)
         assert found.nats.tolist() == pytest.approx([4 * 0.6931471805599453, 2 * 0.6931471805599453])
 
     def test_what_does_not_belong_together_is_refused(self):
-        tokenizer = foreign.alphabet(["<mask>", "a", "b"])
+        tokenizer = external.alphabet(["<mask>", "a", "b"])
         small = Framed(Flat(2), vocab_size=2, mask_id=0)
         with pytest.raises(ValueError, match="knows 2 ids and the mask 0, and the tokenizer 3 ids"):
             Model(small, tokenizer)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.models.files import write_whole
-from unmask.text.tokenizer import FOREIGN, Ids, byte_spelling, import_tokenizers
+from unmask.text.tokenizer import EXTERNAL, Ids, byte_spelling, import_tokenizers
 
 Kind = Literal["characters", "bpe", "wordpiece", "metaspace"]
 Frame = tuple[tuple[int, ...], tuple[int, ...]]
@@ -35,7 +35,7 @@ GLUED = re.compile(r"(?<=\w[-'\u2019/]) (?=\w)")
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ExternalTokenizer:
     """Somebody else's tokenizer. ``vocab[i]`` is the text of id i as its own files spell it.
 
     special_ids: ids that are no data, the mask among them: they are never drawn, and decoding leaves them out. frame:
@@ -113,7 +113,7 @@ class Foreign:
         if self.encoder is not None and self.written is None:
             raise ValueError("a slow tokenizer of transformers cannot be written: make it a fast one")
         content: dict[str, Any] = {name: getattr(self, name) for name in STORED}
-        content |= {"format": 1, "kind": FOREIGN, "spelling": self.kind, "special_ids": sorted(self.special_ids)}
+        content |= {"format": 1, "kind": EXTERNAL, "spelling": self.kind, "special_ids": sorted(self.special_ids)}
         return json.dumps(content, ensure_ascii=False)
 
     @cached_property
@@ -130,7 +130,7 @@ class Foreign:
         return {token: i for i, token in enumerate(self.vocab) if i not in self.special_ids and len(token) == 1}
 
 
-def restored(path: Path) -> Foreign:
+def restored(path: Path) -> ExternalTokenizer:
     """What ``save`` wrote."""
     try:
         return from_json(path.read_bytes().decode())
@@ -138,7 +138,7 @@ def restored(path: Path) -> Foreign:
         raise ValueError(f"{path} is not a whole tokenizer: {error}") from None
 
 
-def from_json(text: str) -> Foreign:
+def from_json(text: str) -> ExternalTokenizer:
     """What ``to_json`` gave."""
     try:
         content = json.loads(text)
@@ -151,7 +151,7 @@ def from_json(text: str) -> Foreign:
         raise ValueError(repr(error)) from None
 
 
-def load(folder: str | os.PathLike[str]) -> Foreign | None:
+def load(folder: str | os.PathLike[str]) -> ExternalTokenizer | None:
     """The tokenizer of a checkpoint's folder, or None if there is none.
 
     tokenizer.json, or vocab.txt (WordPiece, or an alphabet), or vocab.json with merges.txt, or fairseq's dict.txt; what
@@ -177,7 +177,7 @@ def load(folder: str | os.PathLike[str]) -> Foreign | None:
     return None
 
 
-def parsed(written: str, names: dict[str, str]) -> Foreign:
+def parsed(written: str, names: dict[str, str]) -> ExternalTokenizer:
     """A tokenizer from the content of its tokenizer.json."""
     try:
         return wrapped(import_tokenizers().Tokenizer.from_str(written), names)
@@ -187,7 +187,7 @@ def parsed(written: str, names: dict[str, str]) -> Foreign:
         raise ValueError(f"the tokenizer in the checkpoint cannot be read: {error}") from error
 
 
-def fairseq(path: Path) -> Foreign:
+def fairseq(path: Path) -> ExternalTokenizer:
     """The alphabet of fairseq's dict.txt: <s> <pad> </s> <unk>, one symbol per line with its count, and <mask>."""
     symbols = [line.rsplit(" ", 1)[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     # A dictionary is filled up to a multiple of eight with names that stand for nothing.
@@ -197,14 +197,14 @@ def fairseq(path: Path) -> Foreign:
     return alphabet(["<s>", "<pad>", "</s>", "<unk>", *symbols, "<mask>"], {"cls_token": "<s>", "sep_token": "</s>"})
 
 
-def alphabet(vocab: Sequence[str], names: dict[str, str] | None = None) -> Foreign:
+def alphabet(vocab: Sequence[str], names: dict[str, str] | None = None) -> ExternalTokenizer:
     """One id per character; tokens of more than one character are special."""
     vocab = [token.rstrip("\r") for token in vocab]
     special = frozenset(i for i, token in enumerate(vocab) if len(token) != 1)
-    return _foreign("characters", vocab, special, names or {}, None)
+    return _made("characters", vocab, special, names or {}, None)
 
 
-def wrapped(tokenizer: Any, names: dict[str, str] | None = None) -> Foreign:
+def wrapped(tokenizer: Any, names: dict[str, str] | None = None) -> ExternalTokenizer:
     """A ``tokenizers.Tokenizer``. names: which token is which, as tokenizer_config.json has them (mask_token, ...)."""
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     vocab = [""] * (max(ids.values()) + 1)
@@ -218,11 +218,11 @@ def wrapped(tokenizer: Any, names: dict[str, str] | None = None) -> Foreign:
         found: Sequence[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return found
 
-    made = _foreign(_kind(tokenizer), vocab, frozenset(added), names or {}, encoder)
+    made = _made(_kind(tokenizer), vocab, frozenset(added), names or {}, encoder)
     return replace(made, written=tokenizer.to_str())
 
 
-def of_transformers(tokenizer: Any) -> Foreign:
+def of_transformers(tokenizer: Any) -> ExternalTokenizer:
     """A tokenizer of transformers, fast or slow."""
     names = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     if getattr(tokenizer, "is_fast", False):
@@ -237,16 +237,16 @@ def of_transformers(tokenizer: Any) -> Foreign:
     if not any(token.startswith(("##", METASPACE)) for token in vocab):
         kind = "bpe"
     special = frozenset(tokenizer.all_special_ids)
-    return _foreign(kind, vocab, special, names, lambda text: tokenizer.encode(text, add_special_tokens=False))
+    return _made(kind, vocab, special, names, lambda text: tokenizer.encode(text, add_special_tokens=False))
 
 
-def _foreign(
+def _made(
     kind: Kind,
     vocab: Sequence[str],
     special: frozenset[int],
     names: dict[str, str],
     encoder: Callable[[str], Sequence[int]] | None,
-) -> Foreign:
+) -> ExternalTokenizer:
     place = {token: i for i, token in enumerate(vocab)}
     named = {place[token] for token in names.values() if token in place}
     mask = _first(place, [names.get("mask_token"), *MASKS])
@@ -256,7 +256,7 @@ def _foreign(
     before = _first(place, [names.get("cls_token"), "[CLS]", "<cls>", "<s>"])
     after = _first(place, [names.get("sep_token"), "[SEP]", "<sep>", names.get("eos_token"), "</s>", "<eos>"])
     around = (() if before is None else (before,)), (() if after is None else (after,))
-    return Foreign(kind, tuple(vocab), mask, special, around=around, pad_id=pad, encoder=encoder)
+    return ExternalTokenizer(kind, tuple(vocab), mask, special, around=around, pad_id=pad, encoder=encoder)
 
 
 def _first(place: dict[str, int], tokens: Iterable[str | None]) -> int | None:
@@ -319,7 +319,7 @@ def _names(folder: Path) -> dict[str, str]:
     return names
 
 
-def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> Foreign:
+def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> ExternalTokenizer:
     """BERT's tokenizer from its vocab.txt."""
     config = folder / "tokenizer_config.json"
     settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
@@ -336,10 +336,10 @@ def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> Fo
         found: Sequence[int] = made.encode(text, add_special_tokens=False).ids
         return found
 
-    return replace(_foreign("wordpiece", vocab, special, names, encoder), written=made.to_str())
+    return replace(_made("wordpiece", vocab, special, names, encoder), written=made.to_str())
 
 
-def _byte_level(folder: Path, names: dict[str, str]) -> Foreign:
+def _byte_level(folder: Path, names: dict[str, str]) -> ExternalTokenizer:
     """RoBERTa's tokenizer from GPT-2's kind of files."""
     tokenizers = import_tokenizers()
     model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
