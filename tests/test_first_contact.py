@@ -34,7 +34,8 @@ def test_the_python_of_the_readme_runs(tmp_path):
 
 def commands_of_the_readme():
     """The commands that need nothing but the box."""
-    blocks = re.findall(r"```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    blocks = [block for language, block in fenced if not language]
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if re.match(r"unmask (sample|infill|models)\b", line) and "runs/" not in line]
 

@@ -22,7 +22,7 @@ class NewOptions:
 
 
 COMMAND = Command(
-    "new", NewOptions, {"name": "The folder to make."}, ("unmask new mine", "cd mine && pytest && python train.py kjv")
+    "new", NewOptions, {"name": "The folder to make."}, ("unmask new mine", "unmask new experiments/first")
 )
 
 

@@ -12,9 +12,6 @@ Attention = Literal["bidirectional", "visible", "order", "block"]
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "heads": 2, "width": 64},
     "mini": {"layers": 5, "heads": 6, "width": 192},
-    "compact": {"layers": 8, "heads": 6, "width": 384},
-    "small": {"layers": 12, "heads": 12, "width": 768},  # the paper's
-    "medium": {"layers": 24, "heads": 16, "width": 1024},
     # The blocks of the Llama that writes the corpus stories, to begin with its weights (recipes/stories_start.py).
     "stories15m": {
         "layers": 6,
@@ -26,6 +23,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "adaln": False,
         "shifted": True,
     },
+    "compact": {"layers": 8, "heads": 6, "width": 384},
+    "small": {"layers": 12, "heads": 12, "width": 768},  # the paper's
+    "medium": {"layers": 24, "heads": 16, "width": 1024},
 }
 
 
