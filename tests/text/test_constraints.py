@@ -35,6 +35,21 @@ def test_a_text_has_at_most_so_many_tokens_and_stops(model):
         model.sample(1, length=9, max_tokens=3)
 
 
+@pytest.mark.parametrize("name", ["kjv", "kjv-ar", "stories"])
+def test_the_eos_that_begins_a_wrapped_sequence_ends_no_text(name):
+    model = unmask.load(name)
+    made = model.sample(3, length=16, seed=0, stop=True)
+    assert (made.tokens[:, 0] == model.tokenizer.eos_id).all()
+    assert all(len(text) > 4 for text in made.text)
+    few = model.sample(2, max_tokens=6, seed=0, stop=True)
+    assert int((few.tokens != model.tokenizer.eos_id).sum(1).max()) <= 6 and all(few.text)
+
+
+def test_a_block_model_continues_a_prompt():
+    made = unmask.load("stories").sample(1, prompt="Once upon a time", length=24, seed=1)
+    assert made.text[0].startswith("Once upon a time") and len(made.text[0]) > 30
+
+
 def test_what_is_no_word_is_refused(model):
     with pytest.raises(ValueError, match="a list of words"):
         model.sample(1, contains="God")

@@ -81,7 +81,7 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
     if chosen.max_tokens is not None and (chosen.length is not None or chosen.max_tokens < 1):
         raise ValueError(f"--max-tokens {chosen.max_tokens}: it must be at least 1, and goes with no --length")
     ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or chosen.max_tokens or model.length or 0)
-    if chosen.prompt:
+    if model.begins(chosen.prompt, chosen.stop):
         ids = model.prompted(chosen.prompt, chosen.length, room=chosen.max_tokens).ids
     if chosen.ray:
         return texts.put(chosen, model, _on_cluster(chosen, model, ids))

@@ -256,7 +256,8 @@ def _characters(pattern: str) -> tuple[int, set[int], Mapping[int, Mapping[str |
     try:
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()  # type: ignore[no-untyped-call]
     except (interegular.InvalidSyntax, interegular.Unsupported) as error:
-        raise ValueError(f"the regular expression {pattern!r} is not understood: {error}") from error
+        why = f": {error}" if str(error) else ""
+        raise ValueError(f"the regular expression {pattern!r} is not understood{why}") from error
     symbols: dict[int, list[str | None]] = {}
     for symbol, key in machine.alphabet.items():
         symbols.setdefault(key, []).append(symbol if isinstance(symbol, str) else None)

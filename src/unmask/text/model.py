@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.checks import ids
 from unmask.network import device_of
-from unmask.protocol import check, for_bound, is_left_to_right, length_of
+from unmask.protocol import block_of, check, for_bound, is_left_to_right, length_of
 from unmask.sampler import Step
 from unmask.sampling import Sample, SamplingOptions
 from unmask.sampling import sample as sample_tokens
@@ -129,11 +129,12 @@ class Model:
         pattern, contains: a regular expression that the text matches as a whole, and words that it has in it; guides,
         which are approximations for a network, and repaired by ``particles`` (docs/guidance.md).
         """
+        begun = self.begins(prompt, options.get("stop")) and (prompt or canvas is None)
         if max_tokens is not None:
             if length is not None or canvas is not None or max_tokens < 1:
                 raise ValueError(f"max_tokens={max_tokens} must be at least 1, and goes with no length and no canvas")
-            length = max_tokens if not prompt else len(self.prompted(prompt, room=max_tokens).ids)
-        if not prompt:
+            length = max_tokens if not begun else len(self.prompted(prompt, room=max_tokens).ids)
+        if not begun:
             return self._sampled(None, num=num, length=length, canvas=canvas, **options)
         if canvas is not None:
             raise ValueError("give a prompt or a canvas, not both")
@@ -267,6 +268,13 @@ class Model:
         before, after = self._frame(len(bare.ids))
         return replace(join(pieces, self.tokenizer, self.denoiser.mask_id, before=before, after=after), smiles=smiles)
 
+    def begins(self, prompt: str, stop: object) -> bool:
+        """Whether a canvas begins with given tokens: a prompt, or the eos that begins every wrapped sequence.
+
+        That eos is no end of a text, so sampling that stops must not draw it.
+        """
+        return bool(prompt) or (stop not in (None, False) and self.layout == "wrapped")
+
     def prompted(self, prompt: str, length: int | None = None, *, room: int | None = None) -> Blanks:
         """The canvas of a text that begins with the prompt: one hole from there to the end, or of ``room`` tokens."""
         from unmask.text.blanks import join
@@ -276,7 +284,8 @@ class Model:
             raise ValueError("give length, the number of tokens")
         before, after = self._frame(0)
         if self.tokenizer.frame is None:
-            after = before if not self.left_to_right else []
+            continues = self.left_to_right or block_of(self.denoiser) is not None
+            after = [] if continues else before
         (begins, *_), smiles = self._notated([prompt, 1, ""])
         begun = join([begins, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
         room = room or (length or 0) - (len(begun.ids) - 1)
