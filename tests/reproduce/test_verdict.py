@@ -10,6 +10,7 @@ import pytest
 
 from tests.reproduce import invented
 from unmask.reproduce import ITEMS, files
+from unmask.reproduce.cells import part
 from unmask.reproduce.items import module
 from unmask.reproduce.verdict import LEVEL, Number, claim, half_width, mean, quantile, ratio
 
@@ -76,6 +77,18 @@ class TestRule:
         found = ratio("x", Number("a", 1.0, 0.05, 50), Number("b", 2.0, 0.1, 90))
         assert found.error == pytest.approx((tops / bottoms).std(), rel=0.03) and found.n == 50
         assert ratio("x", Number("a", 1.0, 0.1, 9), Number("b", 0.0, 0.1, 9)).value is None
+
+    def test_a_part_of_a_fall_has_its_own_spread_though_the_base_is_in_both(self):
+        """r = (base - a) / (base - b), 200,000 times: an error of the base moves both falls."""
+        random, n = np.random.default_rng(2), 200_000
+        base, a, b = (random.normal(mean, error, n) for mean, error in ((5.0, 0.06), (4.1, 0.02), (4.0, 0.03)))
+        rows = (
+            {"nats per token": v, "error": e, "sequences": k}
+            for v, e, k in ((4.1, 0.02, 40), (4.0, 0.03, 50), (5.0, 0.06, 90))
+        )
+        found = part(*rows, "part")
+        assert found.value == pytest.approx(0.9) and found.n == 40
+        assert found.error == pytest.approx(((base - a) / (base - b)).std(), rel=0.03)
 
     def test_more_numbers_at_once_have_wider_intervals(self):
         one = Number("x", 0.0, 1.0, 100_000)

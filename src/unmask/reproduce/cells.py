@@ -157,6 +157,19 @@ def _apart(a: Row, b: Row, value: str, error: str, what: str) -> Number:
     return Number(what, a[value] - b[value], math.sqrt(spread * sum(1 / row["sequences"] for row in rows)), n)
 
 
+def part(a: Row, b: Row, base: Row, what: str) -> Number:
+    """What part of b's fall below a base a has too: r = (base - a) / (base - b), for independent cells.
+
+    The base is in both falls, and its error enters by 1 - r alone.
+    """
+    fall = base["nats per token"] - b["nats per token"]
+    if not fall or any(row["error"] is None for row in (a, b, base)):
+        return Number(what, None)
+    r = (base["nats per token"] - a["nats per token"]) / fall
+    error = math.hypot(a["error"], r * b["error"], (1 - r) * base["error"]) / abs(fall)
+    return Number(what, r, error, min(row["sequences"] for row in (a, b, base)))
+
+
 def curve(table: Table, subject: str, sampler: How | str) -> list[Row]:
     """The rows of a subject and a sampler by their N."""
     label = sampler if isinstance(sampler, str) else sampler.label
@@ -279,6 +292,6 @@ def left_to_right(
 def reference(subject: Subject, length: int, settings: Settings) -> Cell:
     """What the model's own law looks like: exact draws of an oracle, or first-hitting sampling token by token."""
     if subject.exact is None:
-        return measure(subject, How("parallel"), length, settings.pick(full=64, fast=8, tiny=8), length, settings)
+        return measure(subject, How("parallel"), length, settings.pick(full=112, fast=8, tiny=8), length, settings)
     num = settings.pick(full=2000, fast=1000, tiny=200)
     return measure(subject, How("truth"), None, num, length, settings)

@@ -36,7 +36,7 @@ def trained(name: str, settings: Settings) -> Subject:
         judge=_judge(settings.judge),
         decode=model.decode,
         left_to_right=left_to_right if twin else None,
-        most=settings.pick(full=48, fast=4, tiny=8),
+        most=settings.pick(full=128, fast=4, tiny=8),
         sedd=None if sedd is None else sedd.denoiser,
     )
 

@@ -27,7 +27,7 @@ def run(settings: Settings) -> ItemResult:
         fast=(64, 256, 1024, 4096, 10_000, 50_000),
         tiny=(8, 64),
     )
-    runs = settings.pick(full=200, fast=20, tiny=40)
+    runs = settings.pick(full=60, fast=20, tiny=40)
     rows: list[tuple[Any, ...]] = []
     for B in batches:
         for N in steps:

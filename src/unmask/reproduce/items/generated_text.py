@@ -21,12 +21,12 @@ def run(settings: Settings) -> ItemResult:
         L, N = subject.length, drawn_steps(settings)[-1]
         # As in published_steps and after_the_fix: the same cells.
         num = settings.pick(full=32, fast=24, tiny=8)
-        exact, wide = settings.pick(full=(300, 50_000), fast=(200, 10_000), tiny=(20, 32))
+        exact, wide = settings.pick(full=(300 if subject.exact else 112, 50_000), fast=(200, 10_000), tiny=(20, 32))
         ways: list[tuple[How, int | None, int]] = [
             (MDLM, N, num),
             (How("coupled"), wide, num),
             (How("parallel"), L, exact),
-            (How("parallel", predictor="correct"), L, settings.pick(full=32 if subject.exact else 16, fast=32, tiny=8)),
+            (How("parallel", predictor="correct"), L, settings.pick(full=32 if subject.exact else 8, fast=32, tiny=8)),
         ]
         if subject.left_to_right is not None:
             ways.append((How("left to right"), None, exact))

@@ -32,15 +32,16 @@ def run(settings: Settings) -> ItemResult:
     pictures: dict[str, Drawing] = {}
     for subject in found:
         L, num = subject.length, settings.pick(full=32, fast=24, tiny=8)
-        of_law = settings.pick(full=300, fast=64, tiny=32)
+        of_law = settings.pick(full=300 if subject.exact else 32, fast=64, tiny=32)
+        drawn = drawn_steps(settings)
+        if not subject.exact:  # a network costs more
+            drawn = (drawn[0], drawn[-1])
         curves = {
             MDLM_LAW: [cells.measure(subject, MDLM_LAW, N, of_law, L, settings) for N in law_steps(settings)],
-            MDLM: [cells.measure(subject, MDLM, N, num, L, settings) for N in drawn_steps(settings)],
+            MDLM: [cells.measure(subject, MDLM, N, num, L, settings) for N in drawn],
         }
         if subject.sedd:
-            curves[SEDD_LAW] = [
-                cells.measure(subject, SEDD_LAW, N, 32, L, settings) for N in drawn_steps(settings)[::2]
-            ]
+            curves[SEDD_LAW] = [cells.measure(subject, SEDD_LAW, N, num, L, settings) for N in drawn]
         base = cells.reference(subject, L, settings)
         ar = cells.left_to_right(subject, settings.pick(full=64, fast=16, tiny=8), L, settings)
         measured += [*(cell for curve in curves.values() for cell in curve), *([ar] if ar else []), base]

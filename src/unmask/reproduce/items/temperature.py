@@ -28,15 +28,15 @@ def run(settings: Settings) -> ItemResult:
         heats = settings.pick(
             full=(0.8, 0.85, 0.9, 0.95, 1.0) if known else (0.8, 0.9, 1.0), fast=(0.8, 0.9, 1.0), tiny=(0.8, 1.0)
         )
-        num = settings.pick(full=500 if known else 48, fast=100, tiny=8)
+        num = settings.pick(full=500 if known else 32, fast=100, tiny=8)
         ways = [How("parallel", predictor="correct", temperature=T) for T in heats]
         curves = {OURS: [cells.measure(subject, how, L, num, L, settings) for how in ways]}
-        few = settings.pick(full=128, fast=64, tiny=8)
+        few = settings.pick(full=64, fast=64, tiny=8)
         # Left to right an oracle is no other model.
         ar = [] if known else [cells.left_to_right(subject, few, L, settings, temperature=T) for T in heats]
         if any(ar):
             curves[LEFT] = [cell for cell in ar if cell is not None]
-        of_law = settings.pick(full=300, fast=64, tiny=32)
+        of_law = settings.pick(full=300 if known else 32, fast=64, tiny=32)
         fault = [cells.measure(subject, MDLM_LAW, N, of_law, L, settings) for N in settings.pick(
             full=(2048, 10_000, 50_000), fast=(10_000, 50_000), tiny=(1000, 100_000_000)
         )]  # fmt: skip
