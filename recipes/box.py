@@ -154,7 +154,7 @@ def shown(found: dict[str, Any]) -> str:
 
 def table() -> str:
     """The models of the box that are measured so: their bounds beside what counting gives, and their sizes."""
-    lines = ["| | held-out bits per token | counting, 5-gram | parameters | tokens seen |", "|---|---|---|---|---|"]
+    lines = ["| | held-out bits per token | 5-gram model | parameters | tokens seen |", "|---|---|---|---|---|"]
     for name in sorted(path.name for path in BOX.iterdir() if (RESULTS / f"{path.name}.json").exists()):
         network, found = unmask.load(BOX / name).denoiser, measured(name)
         parameters = sum(one.numel() for one in network.parameters())
