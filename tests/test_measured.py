@@ -5,6 +5,7 @@ A table with numbers has a comment on the line above it, one of
     <!-- measured: results/coverage.json by `python -m benchmarks.coverage` -->     the stored result, and its command
     <!-- measured by `unmask steps kjv` -->                                         the command alone
     <!-- not measured -->                                                           sizes, section numbers, definitions
+    <!-- a log: by scripts that were not kept -->                                   in docs/notes alone
 
 and every number with a decimal point in a table of the first kind stands in the stored JSON, rounded as shown, or is
 printed from it by the report of its benchmark.
@@ -25,8 +26,15 @@ from benchmarks import sampling_report
 from unmask.text.find import BOX
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SOURCE = re.compile(r"<!-- (?:not measured|measured(?:: (?P<file>\S+\.json))? by `(?P<command>[^`]+)`) -->")
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "recipes/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/notes").glob("*.md")),
+]
+SOURCE = re.compile(
+    r"<!-- (?:not measured|a log: [^>]*|measured(?:: (?P<file>\S+\.json))? by `(?P<command>[^`]+)`) -->"
+)
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*\.\d+(?=x\b|[^\w.]|\.(?!\d)|$)")  # 2.5x is one too
 REPORTS = {"sampling.json": sampling_report.tables}  # what is computed from the stored numbers and shown
 
@@ -91,6 +99,7 @@ def every() -> list[Table]:
 
 def test_a_table_of_numbers_names_its_source() -> None:
     assert not [f"{t.page.relative_to(ROOT)}:{t.line}" for t in every() if not SOURCE.search(t.above)]
+    assert not [t.page.name for t in every() if "<!-- a log" in t.above and t.page.parent.name != "notes"]
 
 
 @pytest.mark.parametrize(
