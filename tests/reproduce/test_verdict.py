@@ -29,12 +29,13 @@ class TestRule:
     def test_noise_is_not_agreement(self):
         """+0.350 +- 0.130 once passed for "hardly touched"."""
         assert outcome(Number("x", 0.35, 0.13, 32).within(-0.05, 0.05)) == "not decided"
-        assert outcome(Number("x", 0.0, 0.13, 32).within(-0.05, 0.05)) == "not decided"
+        assert outcome(Number("x", 0.0, 0.13, 32).within(-0.05, 0.05)) == "no verdict"  # it would take n = 2,000
+        assert outcome(Number("x", 0.0, 0.03, 32).within(-0.05, 0.05)) == "not decided"
         assert outcome(Number("x", 0.0, 0.01, 32).within(-0.05, 0.05)) == "holds"
         assert outcome(Number("x", 0.35, 0.05, 32).within(-0.05, 0.05)) == "fails"
 
     def test_one_number_of_several_is_enough_to_fail_and_all_are_needed_to_hold(self):
-        good, bad, open_ = (Number("x", value, 0.1, 10_000).at_least(0) for value in (1.0, -1.0, 0.1))
+        good, bad, open_ = (Number("x", value, 0.1, 10_000).at_least(0) for value in (1.0, -1.0, 0.2))
         assert outcome(good, good) == "holds"
         assert outcome(good, open_) == "not decided"
         assert outcome(good, open_, bad) == "fails"
@@ -45,6 +46,24 @@ class TestRule:
         assert outcome(Number("x", 1.0, 0.0, 9).at_least(0)) == "not decided"  # sampled, and without a spread
         assert outcome(Number("x", 1.0, 0.1, 3).at_least(0)) == "not decided"  # three samples are none
         assert outcome(Number("x", 1.0, 0.1, 90)) == outcome() == "no verdict"
+
+    def test_the_n_that_is_said_to_decide_does(self):
+        for value, low, high in ((0.02, -0.05, 0.05), (0.3, 0.1, math.inf), (-0.1, 0.0, math.inf)):
+            numbers = [Number("x", value, 0.1, 40), Number("y", value, 0.08, 40)]
+            n = claim("", "", "", *(one.within(low, high) for one in numbers)).needed
+            assert n and n > 40
+            for many, decided in ((n, True), (int(0.98 * n) - 1, False)):
+                more = [replace(one, error=(one.error or 0) * (40 / many) ** 0.5, n=many) for one in numbers]
+                found = outcome(*(one.within(low, high) for one in more))
+                assert (found in ("holds", "fails")) == decided
+
+    def test_what_is_out_of_reach_has_no_verdict_and_what_is_within_it_is_open(self):
+        near, far = (Number("x", value, 0.1, 100).at_least(0) for value in (0.2, 0.05))
+        assert outcome(near) == "not decided" and outcome(far) == "no verdict"
+        assert claim("", "", "", far).needed > 10 * 100 > claim("", "", "", near).needed
+        bad = Number("x", -1.0, 0.1, 100).at_least(0)
+        assert outcome(far, bad) == "fails" and claim("", "", "", far, bad).needed is None
+        assert claim("", "", "", Number("x", 1.0, 0.1, 100).at_least(0)).needed is None
 
     def test_computed_numbers_have_no_error(self):
         assert outcome(Number("x", 1e-13).at_most(1e-12)) == "holds"

@@ -148,7 +148,7 @@ def claims_table(claims: list[Claim]) -> str:
             ", ".join(dict.fromkeys(_range(number) for number in _some(one))),
             one.on,
             f"{one.power:.2g} away" if one.power is not None and math.isfinite(one.power) else "-",
-            one.outcome,
+            one.outcome + (f": takes n = {_rounded(one.needed)}" if one.needed else ""),
         )
         for one in claims
     ]
@@ -163,6 +163,12 @@ def _some(one: Claim) -> list[Number]:
         return min(ends, default=math.inf) / (number.error or 1)
 
     return list(one.numbers) if len(one.numbers) <= 6 else sorted(one.numbers, key=room)[:3]
+
+
+def _rounded(n: int) -> str:
+    """To two digits: it is an estimate."""
+    step = 10 ** max(0, len(str(n)) - 2)
+    return f"{math.ceil(n / step) * step:,}"
 
 
 def _rest(one: Claim) -> str:
@@ -254,8 +260,10 @@ Each claim gives its numbers a range. A number's interval reaches as many standa
 needs for a chance of 0.00135 beyond either end (three, for many samples; of k numbers of one claim 0.00135 / k each).
 The claim **holds** if the whole interval lies in the range, **fails** if none of it does, and is **not decided**
 otherwise. "Told from" is the power: a true value that far from the end of its range is told with probability 0.9. What
-is computed and not sampled has no error and no power. A claim without a range has **no verdict**: its numbers depend on
-the machine, or could not be had. This page is made from the stored numbers by `unmask reproduce --verdicts`."""
+is computed and not sampled has no error and no power. What is not decided says which n would decide it, if the values
+are as measured. Where that is more than ten times the n that was affordable, the claim has **no verdict**, and its
+numbers stand for themselves; neither has a claim without a range, whose numbers depend on the machine or could not be
+had. This page is made from the stored numbers by `unmask reproduce --verdicts`."""
 
 
 def summary(folder: Path) -> str:

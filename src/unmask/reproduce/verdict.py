@@ -9,6 +9,9 @@ computed and not sampled has the error 0.
 
 The power of a verdict is how far from the end of its range a true value must lie to be told from it with probability
 0.9: the interval's half width and 1.28 errors more.
+
+What is not decided says how many samples would decide it if the values are as measured. Where that is more than
+``REACH`` times as many as there are, the claim cannot be decided here: its numbers stand without a verdict.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Literal
 Outcome = Literal["holds", "fails", "not decided", "no verdict"]
 LEVEL = NormalDist().cdf(-3.0)
 POWER = 0.9
+REACH = 10
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,23 @@ class Claim:
         if not ranged:
             return "no verdict"
         found = {_outcome(number, len(ranged)) for number in ranged}
-        return "fails" if "fails" in found else "not decided" if "not decided" in found else "holds"
+        if "fails" in found or "not decided" not in found:
+            return "fails" if "fails" in found else "holds"
+        return "no verdict" if self.needed and self.needed > REACH * min(one.n for one in ranged) else "not decided"
+
+    @property
+    def needed(self) -> int | None:
+        """How many samples would decide it, if all values are as measured; None where nothing is open or known.
+
+        One number outside its range is enough to fail; all must be inside it to hold.
+        """
+        ranged = [number for number in self.numbers if (number.low, number.high) != (-math.inf, math.inf)]
+        found = {_outcome(number, len(ranged)) for number in ranged}
+        if "fails" in found or "not decided" not in found or not all(one.known and one.error for one in ranged):
+            return None
+        outside = [one for one in ranged if not one.low <= (one.value or 0.0) <= one.high]
+        many = [_enough(one, len(ranged)) for one in outside or ranged]
+        return min(many) if outside else max(many)
 
     @property
     def power(self) -> float | None:
@@ -89,6 +109,16 @@ def _outcome(number: Number, together: int) -> Outcome:
     if number.low <= low and high <= number.high:
         return "holds"
     return "fails" if high < number.low or low > number.high else "not decided"
+
+
+def _enough(number: Number, together: int) -> int:
+    """Samples with which the interval ends at the nearest end of the range."""
+    value, error = number.value or 0.0, number.error or 0.0
+    room = min(abs(value - end) for end in (number.low, number.high) if math.isfinite(end))
+    n, spread = max(number.n, 4), error * math.sqrt(number.n)
+    for _ in range(20):  # Student's quantile depends on n in its turn, ever less
+        n = max(4, math.ceil((quantile(n, LEVEL / together) * spread / max(room, 1e-6)) ** 2))
+    return n
 
 
 def half_width(number: Number, together: int = 1) -> float:

@@ -42,7 +42,7 @@ def run(settings: Settings) -> ItemResult:
         sweeps[UNCACHED.label] = [cells.measure(subject, UNCACHED, many[0], slow, L, settings)]
         for how in VARIANTS.values():
             sweeps[how.label] = [cells.measure(subject, how, N, num, L, settings) for N in few]
-        whole = settings.pick(full=300 if subject.exact else 112, fast=200, tiny=20)
+        whole = settings.pick(full=300 if subject.exact else 96, fast=200, tiny=20)
         exact = cells.measure(subject, How("parallel"), L, whole, L, settings)
         base = cells.reference(subject, L, settings)
         ltr = cells.left_to_right(subject, whole, L, settings)

@@ -56,7 +56,7 @@ def claims(tables: Tables) -> list[Claim]:
     for name in cells.subjects_of(tables["pairs"]):
         own = [row for row in tables["pairs"].records() if row["subject"] == name]
         L = next(row["L"] for row in tables["cells"].records() if row["subject"] == name)
-        on = f"{name}: {own[0]['sequences']} pairs of sequences of {L} tokens"
+        on = f"{name}: pairs of sequences of {L} tokens"
 
         def nats(order: str, own: list[cells.Row] = own) -> list[Number]:
             rows = [row for row in own if row["order"] == order]

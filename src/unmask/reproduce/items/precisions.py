@@ -24,7 +24,7 @@ def run(settings: Settings) -> ItemResult:
     for subject in found:
         num = settings.pick(full=64 if subject.exact else 32, fast=24, tiny=8)
         most = settings.pick(
-            full=160 if subject.exact else 112, fast=24, tiny=8
+            full=160 if subject.exact else 96, fast=24, tiny=8
         )  # that float64 is right takes more than that float32 is not
         by = {
             bits: cells.measure(

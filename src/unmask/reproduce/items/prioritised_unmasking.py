@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+import unmask
 from unmask.noise import generator
 from unmask.predict import log_mean
 from unmask.reproduce.item import ItemResult, Settings, Subject, Table, Tables
+from unmask.reproduce.keep import kept
 from unmask.reproduce.subjects import oracle
 from unmask.reproduce.verdict import Claim, Number, claim
 from unmask.samplers.rare import races
@@ -41,10 +46,13 @@ def run(settings: Settings) -> ItemResult:
     mu, entropy = mu[entropy.argsort()], entropy.sort().values
     grids = settings.pick(full=(1000, 10_000), fast=(1000, 10_000), tiny=(50, 500))
     events = settings.pick(full=300, fast=60, tiny=40)  # of an exact draw, for each position
+    ways = [(kind, N) for kind in KINDS for N in grids]
+    with ThreadPoolExecutor(settings.workers) as pool:
+        counts = dict(zip(ways, pool.map(lambda way: counted_of(mu, *way, events, settings), ways), strict=True))
     rows = []
     for kind in KINDS:
         for N in grids:
-            hits = unmasked(mu, N, kind, events * N, settings.seed)
+            hits = counts[kind, N]
             law = closed(mu.numpy(), N) if kind == "float64-truncated" else grid(mu.numpy(), N)
             law = np.ones(len(mu)) if kind == "float64" else law
             for third, part in enumerate(np.array_split(np.arange(len(mu)), 3)):
@@ -111,14 +119,24 @@ def predictions(subject: Subject, positions: int, settings: Settings) -> Tensor:
     return mu[order[torch.linspace(0, len(mu) - 1, positions).long()]]
 
 
-def unmasked(mu: Tensor, N: int, kind: str, draws: int, seed: int) -> Any:
+def counted_of(mu: Tensor, kind: str, N: int, events: int, settings: Settings) -> Any:
+    """``unmasked``, or what was kept of it."""
+    name = hashlib.sha256(
+        repr((unmask.__version__, mu.shape, settings.size, settings.seed, kind, N, events)).encode()
+    ).hexdigest()[:24]
+    path = Path(settings.cells) / f"unmasked-{name}.pt" if settings.cells else None
+    found = kept(path, lambda: {"hits": unmasked(mu, N, kind, events * N, settings.seed)})
+    return found["hits"].numpy()
+
+
+def unmasked(mu: Tensor, N: int, kind: str, draws: int, seed: int) -> Tensor:
     """How often each position leaves the mask in so many draws of the published step at t = 1: exactly, with 1/N."""
     hits, at_once = torch.zeros(len(mu), dtype=torch.int64), max(1, 2**19 // len(mu))
     for i, start in enumerate(range(0, draws, at_once)):
         leave = torch.full((min(at_once, draws - start),), 1 / N, dtype=torch.float64)
         left, _ = races(mu, leave, 1 - leave, generator(i, seed, f"prioritised, {kind}, {N}"), kind)
         hits += left.sum(0)
-    return hits.numpy()
+    return hits
 
 
 def closed(mu: Any, N: int) -> Any:

@@ -33,11 +33,11 @@ def run(settings: Settings) -> ItemResult:
     for subject in found:
         L, num = subject.length, settings.pick(full=32, fast=24, tiny=8)
         of_law = settings.pick(full=300 if subject.exact else 32, fast=64, tiny=32)
-        drawn = drawn_steps(settings)
-        if not subject.exact:  # a network costs more
-            drawn = (drawn[0], drawn[-1])
+        law, drawn = law_steps(settings), drawn_steps(settings)
+        if not subject.exact:  # a network costs more: the ends
+            law, drawn = (law[0], law[-1]), (drawn[0], drawn[-1])
         curves = {
-            MDLM_LAW: [cells.measure(subject, MDLM_LAW, N, of_law, L, settings) for N in law_steps(settings)],
+            MDLM_LAW: [cells.measure(subject, MDLM_LAW, N, of_law, L, settings) for N in law],
             MDLM: [cells.measure(subject, MDLM, N, num, L, settings) for N in drawn],
         }
         if subject.sedd:
