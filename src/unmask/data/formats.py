@@ -154,7 +154,8 @@ def _table(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-def _json_lines(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each with where it stands."""
     with utf8(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -166,7 +167,12 @@ def _json_lines(path: Path, column: str | None, by_line: bool, size: int) -> Ite
                 raise ValueError(f"{where} is not JSON: {error}") from error
             if not isinstance(record, dict):
                 raise ValueError(f"{where} is not a JSON object with named fields")
-            yield field(record, column, where), True
+            yield where, record
+
+
+def _json_lines(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    for where, record in json_records(path):
+        yield field(record, column, where), True
 
 
 def _parquet(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:

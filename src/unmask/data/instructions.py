@@ -6,17 +6,16 @@ where a response ends. How many tokens are the prompt's stands in ``train.given.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unmask.data.batches import global_batch
-from unmask.data.formats import utf8
+from unmask.data.formats import json_records
 from unmask.data.layout import AnyTokenizer, padding
 from unmask.data.tokens import GIVEN, TokenFile, TokenWriter
 from unmask.models.files import new_folder
@@ -31,7 +30,7 @@ def is_instructions(path: Path) -> bool:
     """Whether a file of records has prompts and responses, or messages, by its first record."""
     if path.suffix not in (".jsonl", ".ndjson") or not path.is_file():
         return False
-    first = next(_records(path), (0, {}))[1]
+    first = next(json_records(path), ("", {}))[1]
     return "messages" in first or any(set(pair) <= first.keys() for pair in PAIRS)
 
 
@@ -52,8 +51,7 @@ def prepare_instructions(
     """
     if tokenizer.eos_id is None and padding(tokenizer) is None:
         raise ValueError(f"the tokenizer ({tokenizer.kind}) has no eos, with which responses end")
-    records = list(_records(Path(source)))
-    pairs = [_encoded(record, tokenizer, template, f"{source}, line {number}") for number, record in records]
+    pairs = [_encoded(record, tokenizer, template, where) for where, record in json_records(Path(source))]
     longest = max((len(prompt) + len(response) for prompt, response in pairs), default=0)
     length = length or min(longest, LONGEST)
     kept = [pair for pair in pairs if len(pair[0]) + len(pair[1]) <= length]
@@ -110,17 +108,3 @@ def _encoded(
     end = tokenizer.eos_id if tokenizer.eos_id is not None else padding(tokenizer)
     assert end is not None
     return tokenizer.encode(text), [*tokenizer.encode(last["content"]), end]
-
-
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with utf8(path) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
-            if not isinstance(record, dict):
-                raise ValueError(f"{path}, line {number} is not a JSON object with named fields")
-            yield number, record

@@ -59,6 +59,21 @@ class Cached(Seated):
     def forget(self, seats: slice, length: int) -> None:
         self.kept["valid"][seats] = 0  # slots whose contents are what the sequence's record says
 
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
+        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        if not tokens.numel() or not rows.numel():
+            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
+        return self.at_rows(tokens, rows, self.here(tokens, seats))
+
+    def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
+        """Logits [B, R, V] at the rows [B, R] of tokens [B, L], whose seats are ``here``."""
+        raise NotImplementedError
+
     def run(self, ready: Ready, feed: Feed, here: slice) -> Tensor:
         """Logits [B, R, V]: the blocks over the entries, of the last one only what the wanted ones need."""
         network = ready.network
@@ -152,17 +167,9 @@ class AnyOrderCached(Cached):
         self.kept["seen"][seats], self.kept["slot"][seats] = self.mask_id, NOWHERE
         self.kept["usual"][seats, :length] = usual_order(length).to(self.kept["usual"].device)
 
-    @torch.inference_mode()
-    def forward(
-        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
-    ) -> Tensor:
-        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
-        if rows is None:
-            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        if not tokens.numel() or not rows.numel():
-            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
+    def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
         nothing = rows[:, :0]
-        return self._answer(tokens, nothing, nothing.sum(1, keepdim=True), rows, self.here(tokens, seats))
+        return self._answer(tokens, nothing, nothing.sum(1, keepdim=True), rows, here)
 
     @torch.inference_mode()
     def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:

@@ -84,20 +84,12 @@ class BlockCached(InTurn):
         every = torch.arange(length, device=slots.device).expand(len(slots), -1)
         return neighbours(every, every, slots, level, slots, taps)
 
-    @torch.inference_mode()
-    def forward(
-        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
-    ) -> Tensor:
-        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
+    def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
         every = torch.arange(tokens.shape[1], device=tokens.device)
-        if rows is None:
-            rows = every.expand_as(tokens)
-        if not tokens.numel() or not rows.numel():
-            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
         first = torch.where(tokens == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
         if self.network.config.shifted:  # the first of a block is answered by the block before it, which is read again
             rows, first = before(rows), before(first)
-        return self.answer(self.ready, tokens, rows, first, self.here(tokens, seats))
+        return self.answer(self.ready, tokens, rows, first, here)
 
 
 class LeftToRightCached(InTurn):
@@ -117,16 +109,8 @@ class LeftToRightCached(InTurn):
     def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
         return (slots.unsqueeze(-1) + torch.arange(2 - taps, 2, device=slots.device)).clamp(min=0)
 
-    @torch.inference_mode()
-    def forward(
-        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
-    ) -> Tensor:
-        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
-        if rows is None:
-            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        if not tokens.numel() or not rows.numel():
-            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
-        return self._answer(tokens, rows, self.here(tokens, seats), len(tokens) > 1)
+    def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
+        return self._answer(tokens, rows, here, len(tokens) > 1)
 
     @torch.inference_mode()
     def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -189,15 +189,36 @@ def said(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig, 
     }
 
 
-def load(found: Found, config: DDiTConfig, about: dict[str, Any], *, ema: bool) -> Loaded:
-    """A DDiT whose tensors have no prefix, with its tokenizer."""
-    denoiser = network(found, "", DDiT, config, ema=ema)
-    found_tokenizer, about["needs"] = tokenizer(found, config.vocab_size - 1)
-    return Loaded(denoiser, found_tokenizer, about=about)
+@dataclass(frozen=True)
+class WithoutPrefix:
+    """A format whose tensors have no prefix: SEDD's and RADD's."""
+
+    name: str
+    settings: tuple[str, ...]  # that may be given
+    config: Callable[[Found, dict[str, Any]], DDiTConfig]
+
+    def load(self, found: Found, **override: Any) -> Loaded:
+        """The network. override: ``settings``; ema (averaged weights) is the default, time=False feeds 0."""
+        config, ema = self._chosen(found, override)
+        about = self.about(found, **override)
+        denoiser = network(found, "", DDiT, config, ema=ema)
+        found_tokenizer, about["needs"] = tokenizer(found, config.vocab_size - 1)
+        return Loaded(denoiser, found_tokenizer, about=about)
+
+    def about(self, found: Found, **override: Any) -> dict[str, Any]:
+        """What the files say, without the weights being read."""
+        config, ema = self._chosen(found, override)
+        return {"format": self.name, "time": time_in_words(config)} | said(found, "", DDiT, config, ema=ema)
+
+    def _chosen(self, found: Found, override: dict[str, Any]) -> tuple[DDiTConfig, bool]:
+        given = checked(override, self.settings, self.name)
+        return self.config(found, given), bool(given.get("ema", True))
 
 
 def time_in_words(config: DDiTConfig) -> str:
     """Which noise level the network is fed."""
+    if config.conditioning != "time":
+        return "none: sigma is fed as 0" if config.adaln else "none"
     if config.time_embedding == "log-linear":
         return f"sigma = -log(1 - (1 - {math.exp(-config.sigma_max):.3g}) t)"
     return f"sigma = -log(alpha), {config.sigma_max:.4g} at most"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unmask.models.llama import LlamaConfig
 from unmask.text import external
-from unmask.text.adapters.found import Found, Loaded
-from unmask.text.adapters.llamas import LlamaCheckpoint, checked, mask_of, number
-from unmask.text.adapters.settings import refuse_unknown
+from unmask.text.adapters.found import Found
+from unmask.text.adapters.llamas import LlamaFormat, Names, mask_of, number
 from unmask.text.external import ExternalTokenizer
 from unmask.text.tokenizer import import_tokenizers
 
@@ -57,28 +54,8 @@ def recognises(found: Found) -> bool:
     return named and "model.layers.0.self_attn.q_proj.weight" in found.tensors
 
 
-def load(found: Found, *, dtype: torch.dtype | None = None, **override: Any) -> Loaded:
-    """The network with its tokenizer. override: mask_id, length, theta."""
-    return _read(found, override).load(dtype)
-
-
-def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the files say, without the weights being read."""
-    return _read(found, override).about()
-
-
-def _read(found: Found, override: dict[str, Any]) -> LlamaCheckpoint:
-    override, tokenizer = checked(NAME, override), _tokenizer(found)
-    names = {name: ours for name in found.tensors if (ours := _renamed(name)) is not None}
-    return LlamaCheckpoint(NAME, found, _config(found, tokenizer, override), names, tokenizer)
-
-
-def _config(found: Found, tokenizer: ExternalTokenizer | None, override: dict[str, Any]) -> LlamaConfig:
+def _config(found: Found, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> LlamaConfig:
     config = found.config
-    refuse_unknown(found.path, config, KNOWN)
-    for name, wanted in FIXED.items():
-        if config.get(name, wanted) not in (wanted, None):
-            raise ValueError(f"{found.path}: a Dream with {name}={config[name]!r} is not known, only {wanted!r}")
     embedding = found.tensors["model.embed_tokens.weight"].shape
     heads = number(found, "num_attention_heads", {})
     return LlamaConfig(
@@ -98,32 +75,13 @@ def _config(found: Found, tokenizer: ExternalTokenizer | None, override: dict[st
     )
 
 
-def _renamed(name: str) -> str | None:
-    """Our name of a tensor of theirs."""
-    module, _, kind = name.rpartition(".")
-    if module in TOP:
-        return f"{TOP[module]}.{kind}"
-    parts = module.split(".", 3)
-    if len(parts) == 4 and parts[:2] == ["model", "layers"] and parts[3] in BLOCK:
-        return f"blocks.{parts[2]}.{BLOCK[parts[3]]}.{kind}"
-    return None
-
-
-def _tokenizer(found: Found) -> ExternalTokenizer | None:
-    """A text ends with eos, which is drawn like any other token; nothing stands before it, and no padding behind.
-
-    The folder has vocab.json, merges.txt, the special tokens in tokenizer_config.json, and code instead of a
-    tokenizer.json; the code is not run.
+def _tokenizer(folder: Path) -> ExternalTokenizer | None:
+    """The folder's; it has vocab.json, merges.txt, the special tokens in tokenizer_config.json, and code instead of a
+    tokenizer.json. The code is not run.
     """
-    folder, config = found.folder, found.config
     if (folder / "tokenizer.json").is_file() or not (folder / "vocab.json").is_file():
-        tokenizer = external.load(folder)
-    else:
-        tokenizer = external.wrapped(_qwen2(folder), {})
-    if tokenizer is None:
-        return None
-    mask_id = config.get("mask_token_id", tokenizer.mask_id)
-    return replace(tokenizer, mask_id=mask_id, eos_id=config.get("eos_token_id"), pad_id=None, around=((), ()))
+        return external.load(folder)
+    return external.wrapped(_qwen2(folder), {})
 
 
 def _qwen2(folder: Path) -> Any:
@@ -146,3 +104,7 @@ def _qwen2(folder: Path) -> Any:
     made.decoder = tokenizers.decoders.ByteLevel()
     made.add_special_tokens(special)
     return made
+
+
+_FORMAT = LlamaFormat(NAME, Names(TOP, "model.layers", BLOCK), FIXED, KNOWN, _config, _tokenizer)
+load, about = _FORMAT.load, _FORMAT.about

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from unmask.models.llama import LlamaConfig
 from unmask.text import external
-from unmask.text.adapters.found import Found, Loaded
-from unmask.text.adapters.llamas import LlamaCheckpoint, checked, mask_of, number
-from unmask.text.adapters.settings import refuse_unknown
+from unmask.text.adapters.found import Found
+from unmask.text.adapters.llamas import LlamaFormat, Names, mask_of, number
 from unmask.text.external import ExternalTokenizer
 
 NAME = "LLaDA"
 NEEDS = "model.transformer.wte and model.transformer.blocks.i.{attn_norm, q_proj, ff_proj, up_proj, ...}"
 
 PREFIX = "model.transformer."
-TOP = {"wte": "embed", "ln_f": "norm", "ff_out": "head"}
+TOP = {f"{PREFIX}wte": "embed", f"{PREFIX}ln_f": "norm", f"{PREFIX}ff_out": "head"}
 BLOCK = {
     "attn_norm": "norm1",
     "q_proj": "q",
@@ -65,28 +62,8 @@ def recognises(found: Found) -> bool:
     return all(PREFIX + name in found.tensors for name in needed)
 
 
-def load(found: Found, *, dtype: torch.dtype | None = None, **override: Any) -> Loaded:
-    """The network with its tokenizer. override: mask_id, length, theta."""
-    return _read(found, override).load(dtype)
-
-
-def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the files say, without the weights being read."""
-    return _read(found, override).about()
-
-
-def _read(found: Found, override: dict[str, Any]) -> LlamaCheckpoint:
-    override, tokenizer = checked(NAME, override), _tokenizer(found)
-    names = {name: ours for name in found.tensors if (ours := _renamed(name)) is not None}
-    return LlamaCheckpoint(NAME, found, _config(found, tokenizer, override), names, tokenizer)
-
-
-def _config(found: Found, tokenizer: ExternalTokenizer | None, override: dict[str, Any]) -> LlamaConfig:
+def _config(found: Found, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> LlamaConfig:
     config = found.config
-    refuse_unknown(found.path, config, KNOWN)
-    for name, wanted in FIXED.items():
-        if config.get(name) not in (wanted, None):
-            raise ValueError(f"{found.path}: a LLaDA with {name}={config[name]!r} is not known, only {wanted!r}")
     embedding = found.tensors[f"{PREFIX}wte.weight"].shape
     heads = number(found, "n_heads", {})
     return LlamaConfig(
@@ -104,20 +81,5 @@ def _config(found: Found, tokenizer: ExternalTokenizer | None, override: dict[st
     )
 
 
-def _tokenizer(found: Found) -> ExternalTokenizer | None:
-    """A text ends with eos, which is drawn like any other token; nothing stands before it, and no padding behind."""
-    tokenizer, config = external.load(found.folder), found.config
-    if tokenizer is None:
-        return None
-    mask_id = config.get("mask_token_id", tokenizer.mask_id)
-    return replace(tokenizer, mask_id=mask_id, eos_id=config.get("eos_token_id"), pad_id=None, around=((), ()))
-
-
-def _renamed(name: str) -> str | None:
-    """Our name of a tensor of theirs."""
-    parts = name.removeprefix(PREFIX).split(".")
-    if name.startswith(PREFIX) and len(parts) == 2 and parts[0] in TOP:
-        return f"{TOP[parts[0]]}.{parts[1]}"
-    if name.startswith(PREFIX) and len(parts) == 4 and parts[0] == "blocks" and parts[2] in BLOCK:
-        return f"blocks.{parts[1]}.{BLOCK[parts[2]]}.{parts[3]}"
-    return None
+_FORMAT = LlamaFormat(NAME, Names(TOP, f"{PREFIX}blocks", BLOCK), FIXED, KNOWN, _config, external.load)
+load, about = _FORMAT.load, _FORMAT.about

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from unmask.models.llama import Llama, LlamaConfig
 from unmask.text.adapters.found import Found, Loaded
+from unmask.text.adapters.settings import refuse_unknown
 from unmask.text.external import ExternalTokenizer
 
 OVERRIDES = ("mask_id", "length", "theta")
@@ -69,12 +71,62 @@ class LlamaCheckpoint:
         return Loaded(network.eval().requires_grad_(False), self.tokenizer, layout="rows", about=about)
 
 
-def checked(name: str, override: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be said otherwise than the config does."""
-    given = {key: value for key, value in override.items() if value is not None}
-    if unknown := sorted(given.keys() - set(OVERRIDES)):
-        raise ValueError(f"{name} takes {', '.join(OVERRIDES)} and dtype, not {unknown[0]}={given[unknown[0]]!r}")
-    return given
+@dataclass(frozen=True)
+class Names:
+    """How a format names its modules: those outside of the blocks, where block i is, and those inside of a block."""
+
+    top: Mapping[str, str]
+    blocks: str
+    block: Mapping[str, str]
+
+    def ours(self, name: str) -> str | None:
+        """Our name of a tensor of theirs."""
+        module, _, kind = name.rpartition(".")
+        if module in self.top:
+            return f"{self.top[module]}.{kind}"
+        number, _, part = module.removeprefix(f"{self.blocks}.").partition(".")
+        return f"blocks.{number}.{self.block[part]}.{kind}" if number.isdigit() and part in self.block else None
+
+
+@dataclass(frozen=True)
+class LlamaFormat:
+    """A kind of checkpoint that is a Llama in other names."""
+
+    name: str
+    names: Names
+    fixed: Mapping[str, Any]  # what the config may say, and the one answer that our network gives
+    known: frozenset[str]  # settings
+    config: Callable[[Found, ExternalTokenizer | None, Mapping[str, Any]], LlamaConfig]
+    tokenizer: Callable[[Path], ExternalTokenizer | None]
+
+    def load(self, found: Found, *, dtype: torch.dtype | None = None, **override: Any) -> Loaded:
+        """The network with its tokenizer. override: mask_id, length, theta."""
+        return self._read(found, override).load(dtype)
+
+    def about(self, found: Found, **override: Any) -> dict[str, Any]:
+        """What the files say, without the weights being read."""
+        return self._read(found, override).about()
+
+    def _read(self, found: Found, override: Mapping[str, Any]) -> LlamaCheckpoint:
+        given = {key: value for key, value in override.items() if value is not None}
+        if unknown := sorted(given.keys() - set(OVERRIDES)):
+            takes = ", ".join(OVERRIDES)
+            raise ValueError(f"{self.name} takes {takes} and dtype, not {unknown[0]}={given[unknown[0]]!r}")
+        refuse_unknown(found.path, found.config, self.known)
+        for name, wanted in self.fixed.items():
+            if (said := found.config.get(name)) not in (wanted, None):
+                raise ValueError(f"{found.path}: a {self.name} with {name}={said!r} is not known, only {wanted!r}")
+        tokenizer = _ending_with_eos(self.tokenizer(found.folder), found.config)
+        names = {name: ours for name in found.tensors if (ours := self.names.ours(name)) is not None}
+        return LlamaCheckpoint(self.name, found, self.config(found, tokenizer, given), names, tokenizer)
+
+
+def _ending_with_eos(tokenizer: ExternalTokenizer | None, config: Mapping[str, Any]) -> ExternalTokenizer | None:
+    """A text ends with eos, which is drawn like any other token; nothing stands before it, and no padding behind."""
+    if tokenizer is None:
+        return None
+    mask_id = config.get("mask_token_id", tokenizer.mask_id)
+    return replace(tokenizer, mask_id=mask_id, eos_id=config.get("eos_token_id"), pad_id=None, around=((), ()))
 
 
 def number(found: Found, name: str, override: Mapping[str, Any], other: str | None = None) -> Any:

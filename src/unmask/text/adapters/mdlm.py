@@ -174,10 +174,8 @@ def _parameterization(found: Found) -> str:
 
 
 def _time_in_words(found: Found, config: DDiTConfig) -> str:
-    if config.conditioning == "time":
-        trained = bool(family.settings(found).get("time_conditioning"))
-        return family.time_in_words(config) + ("" if trained else ", though it was trained without")
-    return "none: sigma is fed as 0" if config.adaln else "none"
+    trained = config.conditioning != "time" or family.settings(found).get("time_conditioning")
+    return family.time_in_words(config) + ("" if trained else ", though it was trained without")
 
 
 def _known(table: dict[Any, int], found: Found) -> int | None:

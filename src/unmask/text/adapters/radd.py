@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.models.ddit import DDiTConfig
 from unmask.text.adapters import ddit_family as family
-from unmask.text.adapters.found import Found, Loaded
+from unmask.text.adapters.found import Found
 
 NAME = "RADD"
 NEEDS = "tensors vocab_embed.embedding, blocks.0.norm1.bias, ... without a prefix and without sigma_map"
@@ -20,20 +20,6 @@ def recognises(found: Found) -> bool:
     """The DDiT's tensors without a prefix and a noise level, its norms with biases."""
     names = found.tensors
     return family.EMBEDDING in names and "blocks.0.norm1.bias" in names and family.LEVEL not in names
-
-
-def load(found: Found, **override: Any) -> Loaded:
-    """The network. override: ema (averaged weights, by default), length, heads."""
-    given = family.checked(override, SETTINGS, NAME)
-    config, said = _config(found, given), about(found, **override)
-    return family.load(found, config, said, ema=bool(given.get("ema", True)))
-
-
-def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the files say, without the weights being read."""
-    given = family.checked(override, SETTINGS, NAME)
-    config = _config(found, given)
-    return {"format": NAME, "time": "none"} | family.said(found, "", DDiT, config, ema=bool(given.get("ema", True)))
 
 
 def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
@@ -47,3 +33,7 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
         dropout=family.of_model(said, "dropout"),
         conditioning="none",
     )
+
+
+_FORMAT = family.WithoutPrefix(NAME, SETTINGS, _config)
+load, about = _FORMAT.load, _FORMAT.about

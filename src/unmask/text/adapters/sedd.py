@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.models.ddit import DDiTConfig
 from unmask.text.adapters import ddit_family as family
-from unmask.text.adapters.found import Found, Loaded
+from unmask.text.adapters.found import Found
 
 NAME = "SEDD"
 NEEDS = "tensors vocab_embed.embedding, sigma_map.mlp.0.weight, blocks.0.adaLN_modulation.weight, ... without a prefix"
@@ -21,21 +21,6 @@ SETTINGS = ("time", "ema", "mask_id", "length", "heads")
 def recognises(found: Found) -> bool:
     """The DDiT's tensors without a prefix, its noise level's embedding among them."""
     return family.EMBEDDING in found.tensors and family.LEVEL in found.tensors
-
-
-def load(found: Found, **override: Any) -> Loaded:
-    """The network. override: time (False feeds 0), ema (averaged weights, the default), and what a file may lack."""
-    given = family.checked(override, SETTINGS, NAME)
-    config, said = _config(found, given), about(found, **override)
-    return family.load(found, config, said, ema=bool(given.get("ema", True)))
-
-
-def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the files say, without the weights being read."""
-    given = family.checked(override, SETTINGS, NAME)
-    config = _config(found, given)
-    time = family.time_in_words(config) if config.conditioning == "time" else "none: sigma is fed as 0"
-    return {"format": NAME, "time": time} | family.said(found, "", DDiT, config, ema=bool(given.get("ema", True)))
 
 
 def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
@@ -59,3 +44,7 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
         dropout=family.of_model(said, "dropout"),
         conditioning="time" if given.get("time", True) else "none",
     )
+
+
+_FORMAT = family.WithoutPrefix(NAME, SETTINGS, _config)
+load, about = _FORMAT.load, _FORMAT.about
