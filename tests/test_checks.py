@@ -1,5 +1,7 @@
 """What people hand to the library by mistake is refused in a sentence; what they may mean is taken."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -83,15 +85,24 @@ def test_sample_and_bound_are_shown_in_three_lines():
 
 
 def test_help_explains_every_argument_and_the_result():
-    import inspect
-
-    from unmask.sampling import SamplingOptions
-
     said = inspect.getdoc(unmask.sample)
-    named = {*inspect.signature(unmask.sample).parameters} - {"options"}
-    assert all(f"{name}:" in said or f"{name}, " in said for name in named | {*SamplingOptions.__annotations__})
+    assert all(f"{name}:" in said or f"{name}, " in said for name in inspect.signature(unmask.sample).parameters)
     assert "Returns a Sample" in said
     assert "alpha(t)" in inspect.getdoc(unmask.Denoiser.__call__)
+
+
+def test_signatures_name_every_option_with_its_default():
+    from unmask import sampling
+    from unmask.text.model import Model
+
+    inside = inspect.signature(sampling._begun).parameters
+    assert {*inside} - {"model", "canvas"} == {*sampling.SamplingOptions.__annotations__}
+    for function in (unmask.sample, unmask.stream, sampling.divided, Model.sample, Model.infill):
+        shown = inspect.signature(function).parameters
+        assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in shown.values())
+        for name in sampling.SamplingOptions.__annotations__:
+            assert shown[name].default is inside[name].default and shown[name].annotation == inside[name].annotation
+    assert inspect.signature(unmask.sample).parameters["temperature"].default == 1.0
 
 
 def test_dir_shows_public_names_alone():

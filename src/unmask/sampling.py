@@ -8,33 +8,29 @@ s depends on (s, i) and the model alone: not on the batch, nor on what it shares
 
 from __future__ import annotations
 
+import inspect
 import time as clock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from unmask import plan as plans
 from unmask.checks import check_canvas, choices
 from unmask.draw import Draw, Faults, Pick, exponential_race
-from unmask.forward import check_continues
 from unmask.network import Allowed, answer, inference
 from unmask.noise import Streams
-from unmask.plan import Blocks, Planner
-from unmask.predict import Predictor, correct, first_order
-from unmask.protocol import Caches, block_of, for_sampling, is_left_to_right
-from unmask.sampler import InBlocks, Planned, Sampler, Skips, Step, Task, apply
-from unmask.samplers.ahead import Ahead
+from unmask.plan import Planner
+from unmask.predict import Predictor, first_order
+from unmask.protocol import Caches, for_sampling
+from unmask.sampler import Sampler, Skips, Step, Task, apply
+from unmask.samplers.choice import Window, chosen
 from unmask.schedule import Linear, Schedule
 
 if TYPE_CHECKING:
     from unmask.samplers.guided import Guide, Population
-
-Window = int | bool | Literal["auto"] | None
-"""How many tokens to look ahead."""
 
 CALLS_BETWEEN_CHECKS = 64  # of an accelerator: looking at what it computed makes it wait
 
@@ -301,75 +297,17 @@ def leave(network: Any, live: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64)
 
 
-def chosen(
-    model: Any,
-    canvas: Tensor,
-    *,
-    plan: Planner | None = None,
-    steps: int | None = None,
-    predict: Predictor = first_order,
-    sampler: Sampler | None = None,
-    ahead: Window = None,
-    guide: Guide | None = None,
-    particles: int = 1,
-) -> Sampler:
-    """The sampler that the arguments of ``sample`` ask for."""
-    if not isinstance(predict, Predictor):
-        raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
-    if plan is not None and not callable(plan):
-        raise ValueError(f"plan must be a planner such as unmask.plan.parallel, got {plan!r}")
-    second_order, looks = predict is not first_order, not (ahead is None or ahead is False)
-    if sampler is not None and (plan is not None or second_order or looks):
-        raise ValueError("give a sampler, or a plan, predict and ahead, not both")
-    if guide is not None and (sampler is not None or second_order or looks):
-        raise ValueError("a guide weighs the tokens of a plan by predict.first_order: it takes no sampler and no ahead")
-    if guide is None and particles != 1:
-        raise ValueError("particles are weighed by a guide: give one of unmask.guides")
-    if guide is not None and guide.everywhere and (is_left_to_right(model) or block_of(model) is not None):
-        raise ValueError("this guide looks at all masked positions, and the network answers for the next ones alone")
-    if is_left_to_right(model):
-        given = {
-            "sampler": sampler is not None,
-            "plan": plan not in (None, plans.left_to_right),
-            "steps": steps is not None,
-            "predict": second_order,
-        }
-        for name in (name for name, is_given in given.items() if is_given):
-            raise ValueError(f"a left-to-right model draws one token per call from the beginning: it takes no {name}")
-        masked = canvas == model.mask_id
-        if bool((masked[:, :-1] & ~masked[:, 1:]).any()):
-            raise ValueError("a left-to-right model continues a text: the holes of its canvas must come last")
-        plan = plans.left_to_right
-    block = block_of(model)
-    if block is not None:
-        check_continues(canvas == model.mask_id, block)
-        if looks or second_order:
-            raise ValueError("attention by blocks answers for one block at a time: it takes no ahead and no predict")
-    if sampler is not None:
-        return sampler if block is None else _by_blocks(sampler, block)
-    plan = plan or (plans.first_hitting if steps is None else plans.parallel)
-    if block is not None and not isinstance(plan, Blocks):
-        plan = Blocks(block, plan)
-    if isinstance(plan, Blocks) and block not in (None, plan.size):
-        raise ValueError(f"plan.Blocks({plan.size}) does not fit the network: its blocks have {block} positions")
-    if isinstance(plan, Blocks) and predict is correct:
-        raise ValueError("predict.correct chooses again among all masked positions: it takes no plan by blocks")
-    if guide is not None:
-        from unmask.samplers.guided import Guided
-
-        return Guided(plan, guide, particles)
-    if not looks:
-        return Planned(plan, predict)
-    if second_order:
-        raise ValueError("ahead is for predict.first_order: with one token per step the second order adds nothing")
-    return Ahead(plan, "auto" if ahead is True or ahead is None else ahead)
+def show_options(function: Callable[..., Any], options: type, defaults: Mapping[str, Any]) -> None:
+    """Let help() and inspect.signature show the options of a TypedDict by name in the place of ``**options``."""
+    own = inspect.signature(function)
+    kept = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    for name, kind in options.__annotations__.items():
+        written = getattr(kind, "__forward_arg__", kind)
+        kept.append(inspect.Parameter(name, KEYWORD_ONLY, default=defaults.get(name), annotation=written))
+    function.__dict__["__signature__"] = own.replace(parameters=kept)
 
 
-def _by_blocks(sampler: Sampler, block: int) -> Sampler:
-    """The sampler as a network with attention by blocks needs it."""
-    if not isinstance(sampler, InBlocks):
-        raise ValueError(
-            f"{type(sampler).__name__} fills positions all over the canvas; attention by blocks takes plans and "
-            "decoding orders that can go from block to block"
-        )
-    return sampler.in_blocks(block)
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(_begun).parameters.items()}
+for function in (sample, stream, divided):
+    show_options(function, SamplingOptions, DEFAULTS)

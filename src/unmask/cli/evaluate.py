@@ -26,7 +26,7 @@ from unmask.cli.options import (
 )
 from unmask.cli.prepare import plain_lines
 from unmask.data.overlap import overlap
-from unmask.data.prepare import Progress as Preparing
+from unmask.data.parts import Progress as Preparing
 from unmask.data.runs import RunData, data_of
 from unmask.data.text8 import compared
 from unmask.data.tokens import TokenFile

@@ -13,7 +13,8 @@ from typing import Any, TextIO
 from unmask.cli.command import Command
 from unmask.cli.options import guarded
 from unmask.data import corpora, drawn
-from unmask.data.prepare import Progress, prepare
+from unmask.data.parts import Progress
+from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
 
 SECONDS_BETWEEN_UPDATES = 0.1

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data import drawn, text8
-from unmask.data.prepare import Progress, known_tokenizer, prepare
+from unmask.data.parts import Progress
+from unmask.data.prepare import known_tokenizer, prepare
 from unmask.data.source import Reader, Source
 from unmask.data.tokens import TokenFile
 from unmask.models.files import new_folder, sha256_of

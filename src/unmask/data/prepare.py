@@ -8,31 +8,24 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from unmask.data.batches import global_batch
-from unmask.data.formats import Chunk, preferred
+from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.layout import AnyTokenizer, encoded, write_rows, write_wrapped
-from unmask.data.source import Reader, Source, last_space, open_dataset
+from unmask.data.parts import Part, Progress, counted, official_parts, split_at_random, split_end
+from unmask.data.source import Reader, Source, open_dataset
 from unmask.data.text8 import OFFICIAL
-from unmask.data.tokens import TokenFile, TokenWriter, check_dtype
+from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
 from unmask.text.external import restored
 from unmask.text.molecules import to_selfies
 from unmask.text.tokenizer import EXTERNAL, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
 from unmask.text.weights import gpt2_tokenizer
-
-# Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
-# done and total are characters of wrapped text, or rows; total is None while nobody knows it.
-Progress = Callable[[str, int, int | None], None]
 
 # A BPE is trained on at most so many characters, taken evenly from the text: more change its merges little.
 BPE_CHARACTERS = 100_000_000
@@ -107,36 +100,27 @@ def prepare(
     _check(layout, length, holdout, chunk, long, held_out)
     rows = layout == "rows"
     report = progress or (lambda stage, done, total: None)
-
-    def read(source: Source, copy: Path) -> Part:
-        called = name or (source if isinstance(source, str) else None)
-        if isinstance(source, str) and source.startswith("datasets:"):
-            source = open_dataset(source, split, streaming)
-        # A row is never cut, so there a chunk is a whole document.
-        size = 1 << 62 if rows else min(chunk, PIECE)
-        reader = Reader(source, column, by_line=rows, size=size, called=called, notate=NOTATIONS.get(kind))
-        return _count(reader.repeatable(copy, lambda done: report("copy", done, None)), rows, report)
-
+    # A row is never cut, so there a chunk is a whole document.
+    size = 1 << 62 if rows else min(chunk, PIECE)
+    reader = Reader(source, column, by_line=rows, size=size, called=name, notate=NOTATIONS.get(kind))
+    read = partial(_read, reader, split=split, streaming=streaming, report=report)
     out = Path(out)
     try:
         with new_folder(out) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
-            train = read(source, Path(scratch) / "train.jsonl")
-            other = read(valid, Path(scratch) / "valid.jsonl") if valid is not None else None
-            tests = []
-            if official:
-                train, other, *tests = _official_parts(train)
-            elif other is None:
+            parts = {"train": read(source, Path(scratch) / "train.jsonl")}
+            if valid is not None:
+                parts["valid"] = read(valid, Path(scratch) / "valid.jsonl")
+            elif official:
+                parts = official_parts(parts["train"])
+            else:
                 at_random = (held_out or ("random" if usual else "end")) == "random"
-                train, other = _split_at_random(train, holdout) if at_random else _split(train, holdout)
+                text = parts["train"]
+                parts = split_at_random(text, holdout) if at_random else split_end(text, holdout)
             if isinstance(tokenizer, str):
-                tokenizer = _make_tokenizer(tokenizer, vocab, eos, train, other, report)
-            if dtype is not None:
-                check_dtype(dtype, tokenizer.vocab_size)
+                tokenizer = _make_tokenizer(tokenizer, vocab, eos, parts["train"], parts["valid"], report)
             if length is None:
-                length = _longest_row((train, other), tokenizer, chunk, report) if rows else WRAPPED_LENGTH
-                if rows and usual and length > LONGEST_ROW:
-                    length, long = LONGEST_ROW, long or "drop"
-            for stage, part in (("train", train), ("valid", other), *(("test", one) for one in tests)):
+                length, long = _usual_length(parts, tokenizer, chunk, report, long, bounded=bool(usual))
+            for stage, part in parts.items():
                 path = folder / f"{stage}.tokens"
                 with TokenWriter(path, tokenizer, length, layout, dtype=dtype, source=part.name) as writer:
                     _write(writer, part, tokenizer, chunk, partial(report, stage), long)
@@ -146,106 +130,13 @@ def prepare(
     return TokenFile.open(out / "train.tokens"), TokenFile.open(out / "valid.tokens")
 
 
-@dataclass(frozen=True)
-class Part:
-    """The stretch from ``start`` to ``stop`` of a text, in characters, or in documents where they are rows."""
-
-    reader: Reader
-    rows: bool
-    start: int
-    stop: int
-    drawn: NDArray[np.bool_] | None = None  # which of all documents belong to it, instead of a stretch
-    exact: bool = False  # cut at the very character, and not where a word begins
-
-    @property
-    def name(self) -> str:
-        return self.reader.name
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __iter__(self) -> Iterator[Chunk]:
-        position = 0
-        for text, ends in self.reader:
-            if self.drawn is not None:
-                if self.drawn[position]:
-                    yield text, ends
-                position += ends
-                continue
-            if position >= self.stop:
-                return
-            if self.rows:
-                if position >= self.start:
-                    yield text, ends
-                position += 1
-                continue
-            first, last = (_cut(text, end - position, self.exact) for end in (self.start, self.stop))
-            if first < last:
-                yield text[first:last], ends
-            position += len(text)
-
-    def told(self, report: Callable[[int, int], None]) -> Iterator[Chunk]:
-        """The same, reporting how much of it has been used."""
-        done = 0
-        for text, ends in self:
-            yield text, ends
-            done += 1 if self.rows else len(text)
-            report(done, len(self))
-
-
-def _cut(text: str, at: int, exact: bool) -> int:
-    """``at``, within the text and moved back to where a word begins; the two parts at a boundary agree on it."""
-    if exact or at <= 0 or at >= len(text):
-        return max(0, min(at, len(text)))
-    return last_space(text[:at]) or at
-
-
-def _count(reader: Reader, rows: bool, report: Progress) -> Part:
-    characters = documents = 0
-    for text, ends in reader:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            wrong = error.object[error.start]
-            raise ValueError(f"{reader.name}: document {documents} holds {wrong!r}, which is no character") from error
-        characters += len(text)
-        documents += ends
-        report("count", documents if rows else characters, None)
-    if not characters:
-        raise ValueError(f"{reader.name}: there is no text in it")
-    return Part(reader, rows, 0, documents if rows else characters)
-
-
-def _official_parts(text: Part) -> list[Part]:
-    """text8's training, validation and test parts."""
-    starts = (0, *OFFICIAL.ends)
-    return [
-        replace(text, start=start, stop=stop, exact=True) for start, stop in zip(starts, OFFICIAL.ends, strict=False)
-    ]
-
-
-def _split(text: Part, holdout: float) -> tuple[Part, Part]:
-    boundary = text.stop - max(1, round(len(text) * holdout))
-    if boundary < 1:
-        unit = "row" if text.rows else "character"
-        raise ValueError(f"{text.name}: {len(text)} {unit} cannot be split into training and held-out parts")
-    return replace(text, stop=boundary), replace(text, start=boundary)
-
-
-def _split_at_random(text: Part, holdout: float, seed: int = 0) -> tuple[Part, Part]:
-    """Documents drawn without replacement, always the same ones."""
-    sizes = [0]
-    for piece, ends in text.reader:
-        sizes[-1] += 1 if text.rows else len(piece)
-        sizes += [0] if ends else []
-    size = np.array(sizes[:-1])
-    count = max(1, round(len(size) * holdout))
-    if len(size) < 2:
-        raise ValueError(f"{text.name} is one document: its end can be held out, but no random part")
-    chosen = np.zeros(len(size), dtype=bool)
-    chosen[global_batch(len(size), count, seed, 0).numpy()] = True
-    train, other = (replace(text, start=0, stop=int(size[part].sum()), drawn=part) for part in (~chosen, chosen))
-    return train, other
+def _read(like: Reader, source: Source, copy: Path, *, split: str, streaming: bool, report: Progress) -> Part:
+    """All of a source, by a reader of the same settings."""
+    called = like.called or (source if isinstance(source, str) else None)
+    if isinstance(source, str) and source.startswith("datasets:"):
+        source = open_dataset(source, split, streaming)
+    reader = replace(like, source=source, called=called)
+    return counted(reader.repeatable(copy, lambda done: report("copy", done, None)), like.by_line, report)
 
 
 def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Part, report: Progress) -> Tokenizer:
@@ -274,12 +165,21 @@ def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Par
     return make.bpe((text for i, text in enumerate(texts(train)) if i % stride == 0), vocab, eos=eos)
 
 
-def _longest_row(parts: tuple[Part, Part], tokenizer: AnyTokenizer, chunk: int, report: Progress) -> int:
-    longest = 0
-    for part in parts:
-        for batch in encoded(part.told(partial(report, "measure")), tokenizer, chunk):
-            longest = max(longest, *(len(ids) for _, ids in batch))
-    return longest + (tokenizer.eos_id is not None)
+def _usual_length(
+    parts: Mapping[str, Part], tokenizer: AnyTokenizer, chunk: int, report: Progress, long: str | None, *, bounded: bool
+) -> tuple[int, str | None]:
+    """The length of sequences that were given none: of rows the longest, and what becomes of those that are longer."""
+    train, other = parts["train"], parts["valid"]
+    if not train.rows:
+        return WRAPPED_LENGTH, long
+    longest = int(tokenizer.eos_id is not None)
+    longest += max(
+        len(ids)
+        for part in (train, other)
+        for batch in encoded(part.told(partial(report, "measure")), tokenizer, chunk)
+        for _, ids in batch
+    )
+    return (LONGEST_ROW, long or "drop") if bounded and longest > LONGEST_ROW else (longest, long)
 
 
 def _write(

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.data.prepare import Progress
+from unmask.data.parts import Progress
 from unmask.draw import Pick
 from unmask.models.fast.llama import CachedLlama
 from unmask.models.files import write_whole

@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from unmask.data import corpora
-from unmask.data.prepare import Progress, prepare
+from unmask.data.parts import Progress
+from unmask.data.prepare import prepare
 from unmask.data.resolve import content, resolve
 from unmask.data.runs import RunData
 from unmask.data.tokens import TokenFile

@@ -19,7 +19,7 @@ from unmask.checks import ids
 from unmask.network import device_of
 from unmask.protocol import block_of, check, for_bound, is_left_to_right, length_of
 from unmask.sampler import Step
-from unmask.sampling import Sample, SamplingOptions
+from unmask.sampling import DEFAULTS, Sample, SamplingOptions, show_options
 from unmask.sampling import sample as sample_tokens
 from unmask.schedule import SCHEDULES, Linear, Schedule
 from unmask.text.molecules import fragments, to_selfies, to_smiles
@@ -382,3 +382,7 @@ class Model:
         if self.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
             text = [one.removeprefix(" ") for one in text]  # the space that the first word brought
         return text
+
+
+for function in (Model.sample, Model.infill):
+    show_options(function, WrittenOptions, DEFAULTS | {"contains": ()})

@@ -11,7 +11,8 @@ from typing import Any
 from unmask.data import corpora
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions
-from unmask.data.prepare import Progress, prepare
+from unmask.data.parts import Progress
+from unmask.data.prepare import prepare
 from unmask.data.resolve import TEST, TRAIN, VALID, content, resolve
 from unmask.data.runs import OVERFIT, SOURCE
 from unmask.data.tokens import TokenFile, TokenWriter

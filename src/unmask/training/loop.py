@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.data.prepare import Progress
+from unmask.data.parts import Progress
 from unmask.data.text8 import compared
 from unmask.models.own import Make
 from unmask.protocol import is_left_to_right

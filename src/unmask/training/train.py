@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from unmask.data.batches import global_batch
-from unmask.data.prepare import Progress
+from unmask.data.parts import Progress
 from unmask.data.resolve import TRAIN, VALID
 from unmask.data.tokens import TokenFile, TokenWriter
 from unmask.models.files import new_folder
