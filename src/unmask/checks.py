@@ -11,7 +11,7 @@ from unmask import draw as draws
 from unmask import plan as plans
 from unmask import predict as predictors
 from unmask.network import device_of
-from unmask.protocol import check, length_of
+from unmask.protocol import Denoiser, check, length_of
 
 MODULES = {"plan": plans, "predict": predictors, "draw": draws}
 CHOICES = {
@@ -21,7 +21,7 @@ CHOICES = {
 }
 
 
-def ids(value: Any, name: str) -> Tensor:
+def ids(value: object, name: str) -> Tensor:
     """Token ids as int64 [batch, length]: from a tensor, a numpy array or lists."""
     wanted = f"{name} must be token ids [batch, length]: a tensor, an array, or lists that are equally long"
     if not isinstance(value, Tensor):
@@ -37,7 +37,7 @@ def ids(value: Any, name: str) -> Tensor:
     return tokens
 
 
-def complete(model: Any, value: Any, name: str) -> Tensor:
+def complete(model: Denoiser, value: object, name: str) -> Tensor:
     """Token ids of the model's, int64 [batch, length], none of which is the mask."""
     check(model)
     tokens = ids(value, name)
@@ -51,17 +51,17 @@ def complete(model: Any, value: Any, name: str) -> Tensor:
     return tokens
 
 
-def times(t: Any, x0: Tensor) -> Tensor:
+def times(t: object, x0: Tensor) -> Tensor:
     """Times in 0..1, one for each sequence of x0 or one for all."""
     return _per_sequence(t, x0, "t", 0, 1, whole=False)
 
 
-def counts(n: Any, x0: Tensor, most: int | None = None) -> Tensor:
+def counts(n: object, x0: Tensor, most: int | None = None) -> Tensor:
     """Numbers of masked tokens, 1 to ``most`` (L), one for each sequence of x0 or one for all."""
     return _per_sequence(n, x0, "n", 1, x0.shape[1] if most is None else most, whole=True)
 
 
-def _per_sequence(value: Any, x0: Tensor, name: str, least: int, most: int, *, whole: bool) -> Tensor:
+def _per_sequence(value: object, x0: Tensor, name: str, least: int, most: int, *, whole: bool) -> Tensor:
     kind = "whole numbers" if whole else "numbers"
     wanted = f"{name} must be {kind} in {least}..{most}, one for each of the {len(x0)} sequences or one for all"
     try:
@@ -77,7 +77,7 @@ def _per_sequence(value: Any, x0: Tensor, name: str, least: int, most: int, *, w
     return given.expand(len(x0))
 
 
-def generator(value: Any) -> torch.Generator:
+def generator(value: object) -> torch.Generator:
     if not isinstance(value, torch.Generator):
         example = "torch.Generator().manual_seed(0)"
         raise ValueError(f"generator must be a torch.Generator, such as {example}, got {value!r}")
@@ -112,7 +112,7 @@ def _object(name: str, value: Any) -> None:
         raise ValueError(f"draw must be callable: (logits, noise) -> ids, as unmask.draw.inverse_cdf is, got {value!r}")
 
 
-def check_canvas(model: Any, canvas: Tensor | None, num: int | None, length: int | None) -> Tensor:
+def check_canvas(model: Denoiser, canvas: Tensor | None, num: int | None, length: int | None) -> Tensor:
     """The canvas on the model's device, int64 [B, L], with every id one that the model knows."""
     check(model)
     if canvas is None:

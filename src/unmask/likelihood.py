@@ -87,7 +87,7 @@ class Passes:
 
     def _by_blocks(
         self,
-        model: Any,
+        model: Denoiser,
         block: int,
         x0: Tensor,
         index: Tensor,
@@ -184,7 +184,7 @@ def nelbo(
     return Bound(nats, errors, _counted(tokens, where))
 
 
-def exact(model: Any, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
+def exact(model: Denoiser, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
     """-log p of each sequence under a left-to-right model, of its tokens where ``where`` holds given those before."""
     tokens, where = _checked(model, tokens, batch, where)
     if not is_left_to_right(model):
@@ -200,7 +200,7 @@ def exact(model: Any, tokens: Tensor, *, batch: int | None = None, where: Tensor
     return Bound(nats, torch.zeros_like(nats), _counted(tokens, where))
 
 
-def per_position(model: Any, x0: Tensor, index: Tensor, where: Tensor | None = None) -> Tensor:
+def per_position(model: Denoiser, x0: Tensor, index: Tensor, where: Tensor | None = None) -> Tensor:
     """-log p(x^l | x^<l) of a left-to-right model at the positions l where ``where`` holds, 0 elsewhere: [B, L]."""
     x0 = x0.to(device_of(model))
     where = torch.ones_like(x0, dtype=torch.bool) if where is None else where.to(x0.device)

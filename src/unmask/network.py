@@ -34,7 +34,7 @@ def _keywords(call: Any) -> frozenset[str]:
     return frozenset("**" if p.kind is p.VAR_KEYWORD else p.name for p in parameters)
 
 
-def device_of(model: Any) -> torch.device:
+def device_of(model: object) -> torch.device:
     """Where the model lives; models without parameters live on the CPU."""
     if isinstance(model, torch.nn.Module):
         for tensor in (*model.parameters(), *model.buffers()):

@@ -126,7 +126,7 @@ def weighted_cross_entropy(
 
 
 def _drawn_by_time(
-    model: Any, x0: Tensor, t: Tensor, generator: torch.Generator, schedule: Schedule | None, where: Tensor | None
+    model: Denoiser, x0: Tensor, t: Tensor, generator: torch.Generator, schedule: Schedule | None, where: Tensor | None
 ) -> Masking:
     """Eq. 6's masking of each sequence, or of each of its blocks."""
     keys, block = uniforms(x0, generator), block_of(model)
@@ -138,7 +138,7 @@ def _drawn_by_time(
     return by_time(times, keys, schedule=schedule, where=where).in_blocks(*x0.shape)
 
 
-def left_to_right(model: Any, x0: Tensor) -> Tensor:
+def left_to_right(model: Denoiser, x0: Tensor) -> Tensor:
     """-log p(x0) of a left-to-right model: its logits at l depend on the tokens before l alone. [B] nats."""
     x0 = checks.ids(x0, "x0")
     logits: Tensor = _at_least_float32(model(x0))
@@ -196,7 +196,7 @@ def weighted(masking: Masking, terms: Tensor) -> Tensor:
     return (masking.weight.to(terms) * terms).view(len(terms), -1).sum(1)
 
 
-def _order(model: Any, x0: Tensor, generator: torch.Generator) -> Tensor | None:
+def _order(model: Denoiser, x0: Tensor, generator: torch.Generator) -> Tensor | None:
     return uniforms(x0, generator) if follows_order(model) else None
 
 

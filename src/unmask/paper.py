@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,10 +29,13 @@ from torch import Tensor
 from unmask.forward import reversal
 from unmask.network import inference, logits_at
 from unmask.predict import log_mean
+from unmask.protocol import Denoiser
 from unmask.schedule import Linear, Schedule
 
 
-def first_hitting(model: Any, x: Tensor, *, generator: torch.Generator, schedule: Schedule | None = None) -> Tensor:
+def first_hitting(
+    model: Denoiser, x: Tensor, *, generator: torch.Generator, schedule: Schedule | None = None
+) -> Tensor:
     """Algorithm 1: First-Hitting Sampling of MDMs."""
     m, schedule = model.mask_id, schedule or Linear()
     x, L, tau = start(x, m, schedule)
@@ -46,7 +48,7 @@ def first_hitting(model: Any, x: Tensor, *, generator: torch.Generator, schedule
 
 
 def given(
-    model: Any, x: Tensor, order: Sequence[int], times: Sequence[float], draw: Callable[[int, Tensor], int]
+    model: Denoiser, x: Tensor, order: Sequence[int], times: Sequence[float], draw: Callable[[int, Tensor], int]
 ) -> Tensor:
     """Algorithm 1 with its randomness handed in: the positions l, their hitting times, and x^(l) = draw(l, mu^(l))."""
     x = x.clone()
@@ -57,7 +59,7 @@ def given(
 
 
 def parallel_decoding(
-    model: Any, x: Tensor, N: int, *, generator: torch.Generator, schedule: Schedule | None = None
+    model: Denoiser, x: Tensor, N: int, *, generator: torch.Generator, schedule: Schedule | None = None
 ) -> Tensor:
     """Algorithm 2: First-Hitting Sampling of MDMs (parallel decoding)."""
     m, schedule = model.mask_id, schedule or Linear()
@@ -74,7 +76,7 @@ def parallel_decoding(
 
 
 def extrapolation(
-    model: Any, x: Tensor, N: int, *, generator: torch.Generator, schedule: Schedule | None = None
+    model: Denoiser, x: Tensor, N: int, *, generator: torch.Generator, schedule: Schedule | None = None
 ) -> Tensor:
     """Algorithm 3: First-Hitting Sampling of MDMs (extrapolation)."""
     m, schedule = model.mask_id, schedule or Linear()
@@ -99,7 +101,7 @@ def extrapolation(
 
 
 def predictor_corrector(
-    model: Any, x: Tensor, N: int, *, generator: torch.Generator, schedule: Schedule | None = None
+    model: Denoiser, x: Tensor, N: int, *, generator: torch.Generator, schedule: Schedule | None = None
 ) -> Tensor:
     """Algorithm 4: First-Hitting Sampling of MDMs (predictor-corrector)."""
     m, schedule = model.mask_id, schedule or Linear()
@@ -122,7 +124,9 @@ def predictor_corrector(
     return x
 
 
-def ancestral(model: Any, x: Tensor, N: int, *, generator: torch.Generator, schedule: Schedule | None = None) -> Tensor:
+def ancestral(
+    model: Denoiser, x: Tensor, N: int, *, generator: torch.Generator, schedule: Schedule | None = None
+) -> Tensor:
     """Equation 10: N steps of the reversal from t to s, in which every masked token may be unmasked."""
     m, schedule = model.mask_id, schedule or Linear()
     x, _, tau = start(x, m, schedule)
@@ -149,7 +153,7 @@ def hitting_time(tau: Tensor, n: int, schedule: Schedule, generator: torch.Gener
     return schedule.inverse(1 - u ** (1 / n) * (1 - schedule.alpha(tau)))
 
 
-def mean(model: Any, x: Tensor, tau: Tensor) -> Tensor:
+def mean(model: Denoiser, x: Tensor, tau: Tensor) -> Tensor:
     """Equation 4: mu(x, tau) is the softmax of the network's output where x is masked, and x itself elsewhere."""
     masked = x == model.mask_id
     mu = torch.zeros(len(x), model.vocab_size, dtype=torch.float64)

@@ -194,32 +194,32 @@ def for_bound(model: Any) -> Any:
     return model.for_bound() if isinstance(model, ForBound) else model
 
 
-def takes_lengths(model: Any) -> bool:
+def takes_lengths(model: object) -> bool:
     """Whether sequences of several lengths may share its calls."""
     return isinstance(model, TakesLengths) and model.takes_lengths
 
 
-def length_of(model: Any) -> int | None:
+def length_of(model: object) -> int | None:
     """The length of its training sequences, if it has one."""
     return model.length if isinstance(model, HasLength) else None
 
 
-def bytes_of(model: Any) -> int:
+def bytes_of(model: object) -> int:
     """The size of what it remembers."""
     return model.bytes if isinstance(model, HasBytes) else 0
 
 
-def follows_order(model: Any) -> bool:
+def follows_order(model: object) -> bool:
     """Whether its attention is causal in the order of unmasking."""
     return isinstance(model, AnyOrder) and model.any_order
 
 
-def block_of(model: Any) -> int | None:
+def block_of(model: object) -> int | None:
     """The positions of a block, if its attention goes by blocks."""
     return model.block if isinstance(model, ByBlocks) else None
 
 
-def is_left_to_right(model: Any) -> bool:
+def is_left_to_right(model: object) -> bool:
     """Whether it is a left-to-right model."""
     return isinstance(model, LeftToRight) and model.causal
 

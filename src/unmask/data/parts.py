@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from unmask.data.batches import global_batch
 from unmask.data.formats import Chunk
 from unmask.data.source import Reader, last_space
-from unmask.data.text8 import OFFICIAL
 
 # Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
 # done and total are characters of wrapped text, or rows; total is None while nobody knows it.
@@ -89,12 +88,12 @@ def counted(reader: Reader, rows: bool, report: Progress) -> Part:
     return Part(reader, rows, 0, documents if rows else characters)
 
 
-def official_parts(text: Part) -> dict[str, Part]:
-    """text8's training, validation and test parts."""
-    starts, stages = (0, *OFFICIAL.ends[:-1]), ("train", "valid", "test")
+def cut_at(text: Part, ends: Sequence[int]) -> dict[str, Part]:
+    """The training, validation and test parts that end there."""
+    stages, starts = ("train", "valid", "test"), (0, *ends[:-1])
     return {
         stage: replace(text, start=start, stop=stop, exact=True)
-        for stage, start, stop in zip(stages, starts, OFFICIAL.ends, strict=True)
+        for stage, start, stop in zip(stages, starts, ends, strict=True)
     }
 
 

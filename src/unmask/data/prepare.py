@@ -16,7 +16,7 @@ from pathlib import Path
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.layout import AnyTokenizer, encoded, write_rows, write_wrapped
-from unmask.data.parts import Part, Progress, counted, official_parts, split_at_random, split_end
+from unmask.data.parts import Part, Progress, counted, cut_at, split_at_random, split_end
 from unmask.data.source import Reader, Source, open_dataset
 from unmask.data.text8 import OFFICIAL
 from unmask.data.tokens import TokenFile, TokenWriter
@@ -111,7 +111,7 @@ def prepare(
             if valid is not None:
                 parts["valid"] = read(valid, Path(scratch) / "valid.jsonl")
             elif official:
-                parts = official_parts(parts["train"])
+                parts = cut_at(parts["train"], OFFICIAL.ends)
             else:
                 at_random = (held_out or ("random" if usual else "end")) == "random"
                 text = parts["train"]
