@@ -8,7 +8,8 @@ import pytest
 from unmask.data import overlap as module
 from unmask.data.overlap import overlap
 from unmask.data.prepare import prepare
-from unmask.data.tokens import TokenFile, TokenWriter
+from unmask.data.tokens import TokenFile
+from unmask.data.tokenwriter import TokenWriter
 from unmask.text.tokenizer import characters
 
 LETTERS = characters("abcdefgh")

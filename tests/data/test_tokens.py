@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.data.tokens import PREFIX, TokenFile, TokenWriter
+from unmask.data.tokens import PREFIX, TokenFile
+from unmask.data.tokenwriter import TokenWriter
 from unmask.text import tokenizer as make
 
 TOKENIZER = make.characters(["abcdefgh"])
@@ -184,7 +185,7 @@ import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 import numpy as np
 from unmask.text import tokenizer as make
-from unmask.data.tokens import TokenWriter
+from unmask.data.tokenwriter import TokenWriter
 try:
     with TokenWriter({str(tmp_path / "x.tokens")!r}, make.levels(3), 64, "rows") as writer:
         for _ in range(100):

@@ -11,7 +11,8 @@ import torch
 
 from tests.helpers import generator
 from tests.training.runs import PROCESSES, ended, join_as, rendezvous
-from unmask.data.tokens import TokenFile, TokenWriter
+from unmask.data.tokens import TokenFile
+from unmask.data.tokenwriter import TokenWriter
 from unmask.models.oracles.enumerated import MarkovOracle
 from unmask.text.model import Model
 from unmask.text.tokenizer import characters

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.data.tokens import TokenWriter
+from unmask.data.tokenwriter import TokenWriter
 from unmask.text.tokenizer import characters
 from unmask.training import loop
 from unmask.training.config import TrainConfig

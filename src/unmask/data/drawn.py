@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from unmask.data import stories, sudoku
 from unmask.data.nae_sat import NaeSat
 from unmask.data.parts import Progress
-from unmask.data.tokens import TokenFile, TokenWriter
+from unmask.data.tokens import TokenFile
+from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
 from unmask.text.tokenizer import Layout, Tokenizer

@@ -17,7 +17,8 @@ import numpy as np
 from unmask.data.batches import global_batch
 from unmask.data.formats import json_records
 from unmask.data.layout import AnyTokenizer, padding
-from unmask.data.tokens import GIVEN, TokenFile, TokenWriter
+from unmask.data.tokens import GIVEN, TokenFile
+from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import new_folder
 from unmask.text.chat import written
 

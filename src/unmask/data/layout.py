@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from unmask.data.formats import Chunk
-from unmask.data.tokens import TokenWriter
+from unmask.data.tokenwriter import TokenWriter
 from unmask.text.external import ExternalTokenizer
 from unmask.text.tokenizer import Ids, Tokenizer
 

@@ -19,7 +19,8 @@ from unmask.data.layout import AnyTokenizer, encoded, write_rows, write_wrapped
 from unmask.data.parts import Part, Progress, counted, cut_at, split_at_random, split_end
 from unmask.data.source import Reader, Source, open_dataset
 from unmask.data.text8 import OFFICIAL
-from unmask.data.tokens import TokenFile, TokenWriter
+from unmask.data.tokens import TokenFile
+from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import new_folder
 from unmask.text import tokenizer as make
 from unmask.text.external import restored

@@ -15,7 +15,8 @@ from unmask.data.parts import Progress
 from unmask.data.prepare import prepare
 from unmask.data.resolve import TEST, TRAIN, VALID, content, resolve
 from unmask.data.runs import OVERFIT, SOURCE
-from unmask.data.tokens import TokenFile, TokenWriter
+from unmask.data.tokens import TokenFile
+from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import write_whole
 from unmask.training.config import OVERFIT_SEQUENCES, TrainConfig
 

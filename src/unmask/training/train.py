@@ -14,17 +14,19 @@ from torch import Tensor, nn
 from unmask.data.batches import global_batch
 from unmask.data.parts import Progress
 from unmask.data.resolve import TRAIN, VALID
-from unmask.data.tokens import TokenFile, TokenWriter
+from unmask.data.tokens import TokenFile
+from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import new_folder
 from unmask.models.own import Make
 from unmask.text.find import load
 from unmask.text.model import Model
 from unmask.text.tokenizer import levels
 from unmask.training import loop
-from unmask.training.config import TrainConfig, from_mapping
+from unmask.training.config import TrainConfig
 from unmask.training.events import Report
 from unmask.training.lines import Lines
 from unmask.training.masking import Loss
+from unmask.training.toml import from_mapping
 
 HELD_OUT = 20  # one sequence in so many
 
