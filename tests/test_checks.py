@@ -93,14 +93,15 @@ def test_help_explains_every_argument_and_the_result():
 
 def test_signatures_name_every_option_with_its_default():
     from unmask import sampling
+    from unmask.sampler import SamplingOptions
     from unmask.text.model import Model
 
     inside = inspect.signature(sampling._begun).parameters
-    assert {*inside} - {"model", "canvas"} == {*sampling.SamplingOptions.__annotations__}
+    assert {*inside} - {"model", "canvas"} == {*SamplingOptions.__annotations__}
     for function in (unmask.sample, unmask.stream, sampling.divided, Model.sample, Model.infill):
         shown = inspect.signature(function).parameters
         assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in shown.values())
-        for name in sampling.SamplingOptions.__annotations__:
+        for name in SamplingOptions.__annotations__:
             assert shown[name].default is inside[name].default and shown[name].annotation == inside[name].annotation
     assert inspect.signature(unmask.sample).parameters["temperature"].default == 1.0
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,10 @@ from unmask import plan as plans
 from unmask import predict as predictors
 from unmask.network import device_of
 from unmask.protocol import Denoiser, check, length_of
+from unmask.sampler import Sampler
+
+if TYPE_CHECKING:
+    from unmask.samplers.guided import Guide
 
 MODULES = {"plan": plans, "predict": predictors, "draw": draws}
 CHOICES = {
@@ -137,3 +143,53 @@ def check_canvas(model: Denoiser, canvas: Tensor | None, num: int | None, length
             f"0..{model.vocab_size - 1} and the mask {model.mask_id}"
         )
     return canvas.to(device_of(model))
+
+
+def together(
+    plan: Any, predict: Any, sampler: Sampler | None, looks: bool, guide: Guide | None, particles: int
+) -> None:
+    """Refuse what cannot be meant by any network."""
+    if not isinstance(predict, predictors.Predictor):
+        raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
+    if plan is not None and not callable(plan):
+        raise ValueError(f"plan must be a planner such as unmask.plan.parallel, got {plan!r}")
+    other = predict is not predictors.first_order or looks
+    if sampler is not None and (plan is not None or other):
+        raise ValueError("give a sampler, or a plan, predict and ahead, not both")
+    if guide is not None and (sampler is not None or other):
+        raise ValueError("a guide weighs the tokens of a plan by predict.first_order: it takes no sampler and no ahead")
+    if guide is None and particles != 1:
+        raise ValueError("particles are weighed by a guide: give one of unmask.guides")
+
+
+def left_to_right(
+    masked: Tensor,
+    plan: plans.Planner | None,
+    steps: int | None,
+    predict: predictors.Predictor,
+    sampler: Sampler | None,
+) -> plans.Planner:
+    """The one plan of a left-to-right network."""
+    given = {
+        "sampler": sampler is not None,
+        "plan": plan not in (None, plans.left_to_right),
+        "steps": steps is not None,
+        "predict": predict is not predictors.first_order,
+    }
+    for name in (name for name, is_given in given.items() if is_given):
+        raise ValueError(f"a left-to-right model draws one token per call from the beginning: it takes no {name}")
+    if bool((masked[:, :-1] & ~masked[:, 1:]).any()):
+        raise ValueError("a left-to-right model continues a text: the holes of its canvas must come last")
+    return plans.left_to_right
+
+
+def show_options(function: Callable[..., Any], options: type, defaults: Mapping[str, Any]) -> None:
+    """Let help() and inspect.signature show the options of a TypedDict by name in the place of ``**options``."""
+    own = inspect.signature(function)
+    kept = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    for name, kind in options.__annotations__.items():
+        written = getattr(kind, "__forward_arg__", kind)
+        kept.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=written)
+        )
+    function.__dict__["__signature__"] = own.replace(parameters=kept)

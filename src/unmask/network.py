@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.predict import log_mean
-from unmask.protocol import ComputesWhere, LooksAhead, SuppressesMask
+from unmask.protocol import Caches, ComputesWhere, LooksAhead, SuppressesMask
 from unmask.sampler import Ask
 
 
@@ -205,3 +205,19 @@ def _chained(network: Any, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> 
     at_rows = rows.gather(1, index).clamp(min=0)
     lengths = None if lengths is None else lengths[sequence.to(lengths.device)]
     return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted, lengths=lengths)
+
+
+def waits(device: torch.device) -> bool:
+    """Whether looking at a number there means to wait for everything that was asked of the device before."""
+    return device.type != "cpu"
+
+
+def leave(network: Any, live: Tensor) -> Tensor:
+    """Which rows go on, int64 [b]: the last one takes the place, and in a cache the seat, of one that goes."""
+    rows = list(range(len(live)))
+    for row in (~live).nonzero().squeeze(1).flip(0).tolist():
+        rows[row] = rows[-1]
+        rows.pop()
+        if isinstance(network, Caches):
+            network.leave(row)
+    return torch.tensor(rows, dtype=torch.int64)

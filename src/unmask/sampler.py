@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from unmask.draw import Pick
+from unmask.draw import Draw, Pick
 from unmask.noise import Noise, Streams
 from unmask.plan import Group, Plan, Planner, resized
 from unmask.predict import Prediction, Predictor, first_order
 from unmask.protocol import Batched
 from unmask.schedule import Schedule
+
+if TYPE_CHECKING:
+    from unmask.samplers.guided import Guide
 
 
 @dataclass(frozen=True)
@@ -276,3 +279,28 @@ def _together(before: Sequence[Prediction | None], now: Prediction, row: Tensor)
         return None
     parts = [one if one is not None else now.take((row == i).nonzero().squeeze(1)) for i, one in enumerate(before)]
     return Prediction(torch.cat([one.log_mu for one in parts]), torch.cat([one.time for one in parts]))
+
+
+Window = int | bool | Literal["auto"] | None
+"""How many tokens to look ahead."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """What ``sample``, ``stream`` and ``divided`` take beside the canvas; ``sample`` says what each means."""
+
+    plan: Planner | None
+    steps: int | None
+    predict: Predictor
+    sampler: Sampler | None
+    ahead: Window
+    guide: Guide | None
+    particles: int
+    stop: int | Sequence[int] | None
+    draw: Draw
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    schedule: Schedule | None
+    seed: int | Sequence[int]
+    index: Sequence[int] | None
+    batch: int | None

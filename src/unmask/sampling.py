@@ -10,50 +10,31 @@ from __future__ import annotations
 
 import inspect
 import time as clock
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
 
-from unmask.checks import check_canvas, choices
+from unmask import checks
+from unmask import plan as plans
 from unmask.draw import Draw, Faults, Pick, exponential_race
-from unmask.network import Allowed, answer, inference
+from unmask.forward import check_continues
+from unmask.network import Allowed, answer, inference, leave, waits
 from unmask.noise import Streams
-from unmask.plan import Planner
-from unmask.predict import Predictor, first_order
-from unmask.protocol import Caches, for_sampling
-from unmask.sampler import Sampler, Skips, Step, Task, apply
-from unmask.samplers.choice import Window, chosen
+from unmask.plan import Blocks, Planner
+from unmask.predict import Predictor, correct, first_order
+from unmask.protocol import Caches, block_of, for_sampling, is_left_to_right
+from unmask.sampler import InBlocks, Planned, Sampler, SamplingOptions, Skips, Step, Task, Window, apply
+from unmask.samplers.ahead import Ahead
 from unmask.schedule import Linear, Schedule
 
 if TYPE_CHECKING:
     from unmask.samplers.guided import Guide, Population
 
 CALLS_BETWEEN_CHECKS = 64  # of an accelerator: looking at what it computed makes it wait
-
-
-class SamplingOptions(TypedDict, total=False):
-    """What ``sample``, ``stream`` and ``divided`` take beside the canvas; ``sample`` says what each means."""
-
-    plan: Planner | None
-    steps: int | None
-    predict: Predictor
-    sampler: Sampler | None
-    ahead: Window
-    guide: Guide | None
-    particles: int
-    stop: int | Sequence[int] | None
-    draw: Draw
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    schedule: Schedule | None
-    seed: int | Sequence[int]
-    index: Sequence[int] | None
-    batch: int | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,7 +116,7 @@ def sample(
         unmask.sample(model, canvas=canvas, steps=16, predict=unmask.predict.extrapolate)
     """
     started = clock.perf_counter()
-    canvas = check_canvas(model, canvas, num, length)
+    canvas = checks.check_canvas(model, canvas, num, length)
     each = options.get("particles", 1)
     tokens = canvas.repeat_interleave(each, 0) if isinstance(each, int) and each > 1 else canvas.clone()
     nfe, ncs = torch.zeros(2, len(tokens), dtype=torch.int64)
@@ -216,8 +197,8 @@ def _begun(
     batch: int | None = None,
 ) -> tuple[Sampler, Any, list[Tensor]]:
     """The sampler that was asked for, the state of its sequences before the first call, and their batches."""
-    canvas = check_canvas(model, canvas, None, None)
-    choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
+    canvas = checks.check_canvas(model, canvas, None, None)
+    checks.choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
     if stop is not None and particles != 1:
@@ -281,33 +262,66 @@ def _run(
         faults.check()
 
 
-def waits(device: torch.device) -> bool:
-    """Whether looking at a number there means to wait for everything that was asked of the device before."""
-    return device.type != "cpu"
+def chosen(
+    model: Any,
+    canvas: Tensor,
+    *,
+    plan: Planner | None = None,
+    steps: int | None = None,
+    predict: Predictor = first_order,
+    sampler: Sampler | None = None,
+    ahead: Window = None,
+    guide: Guide | None = None,
+    particles: int = 1,
+) -> Sampler:
+    """The sampler that the arguments of ``sample`` ask for."""
+    masked, in_turn, block = canvas == model.mask_id, is_left_to_right(model), block_of(model)
+    second_order, looks = predict is not first_order, not (ahead is None or ahead is False)
+    checks.together(plan, predict, sampler, looks, guide, particles)
+    if guide is not None and guide.everywhere and (in_turn or block is not None):
+        raise ValueError("this guide looks at all masked positions, and the network answers for the next ones alone")
+    if in_turn:
+        plan = checks.left_to_right(masked, plan, steps, predict, sampler)
+    if block is not None:
+        check_continues(masked, block)
+        if looks or second_order:
+            raise ValueError("attention by blocks answers for one block at a time: it takes no ahead and no predict")
+    if sampler is not None:
+        return sampler if block is None else _by_blocks(sampler, block)
+    plan = _planner(plan, steps, predict, block)
+    if guide is not None:
+        from unmask.samplers.guided import Guided
+
+        return Guided(plan, guide, particles)
+    if not looks:
+        return Planned(plan, predict)
+    if second_order:
+        raise ValueError("ahead is for predict.first_order: with one token per step the second order adds nothing")
+    return Ahead(plan, "auto" if ahead is True or ahead is None else ahead)
 
 
-def leave(network: Any, live: Tensor) -> Tensor:
-    """Which rows go on, int64 [b]: the last one takes the place, and in a cache the seat, of one that goes."""
-    rows = list(range(len(live)))
-    for row in (~live).nonzero().squeeze(1).flip(0).tolist():
-        rows[row] = rows[-1]
-        rows.pop()
-        if isinstance(network, Caches):
-            network.leave(row)
-    return torch.tensor(rows, dtype=torch.int64)
+def _planner(plan: Planner | None, steps: int | None, predict: Predictor, block: int | None) -> Planner:
+    """The plan, or the usual one; from block to block where the network has blocks."""
+    plan = plan or (plans.first_hitting if steps is None else plans.parallel)
+    if block is not None and not isinstance(plan, Blocks):
+        plan = Blocks(block, plan)
+    if isinstance(plan, Blocks) and block not in (None, plan.size):
+        raise ValueError(f"plan.Blocks({plan.size}) does not fit the network: its blocks have {block} positions")
+    if isinstance(plan, Blocks) and predict is correct:
+        raise ValueError("predict.correct chooses again among all masked positions: it takes no plan by blocks")
+    return plan
 
 
-def show_options(function: Callable[..., Any], options: type, defaults: Mapping[str, Any]) -> None:
-    """Let help() and inspect.signature show the options of a TypedDict by name in the place of ``**options``."""
-    own = inspect.signature(function)
-    kept = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    for name, kind in options.__annotations__.items():
-        written = getattr(kind, "__forward_arg__", kind)
-        kept.append(inspect.Parameter(name, KEYWORD_ONLY, default=defaults.get(name), annotation=written))
-    function.__dict__["__signature__"] = own.replace(parameters=kept)
+def _by_blocks(sampler: Sampler, block: int) -> Sampler:
+    """The sampler as a network with attention by blocks needs it."""
+    if not isinstance(sampler, InBlocks):
+        raise ValueError(
+            f"{type(sampler).__name__} fills positions all over the canvas; attention by blocks takes plans and "
+            "decoding orders that can go from block to block"
+        )
+    return sampler.in_blocks(block)
 
 
-KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(_begun).parameters.items()}
 for function in (sample, stream, divided):
-    show_options(function, SamplingOptions, DEFAULTS)
+    checks.show_options(function, SamplingOptions, DEFAULTS)

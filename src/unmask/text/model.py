@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import torch
 from torch import Tensor
 
-from unmask.checks import ids
+from unmask.checks import ids, show_options
 from unmask.network import device_of
 from unmask.protocol import block_of, check, for_bound, is_left_to_right, length_of
-from unmask.sampler import Step
-from unmask.sampling import DEFAULTS, Sample, SamplingOptions, show_options
+from unmask.sampler import SamplingOptions, Step
+from unmask.sampling import DEFAULTS, Sample
 from unmask.sampling import sample as sample_tokens
 from unmask.schedule import SCHEDULES, Linear, Schedule
 from unmask.text.molecules import fragments, to_selfies, to_smiles

@@ -13,9 +13,9 @@ import torch
 
 from unmask.draw import Pick
 from unmask.sampler import Planned
-from unmask.samplers.choice import chosen
 from unmask.samplers.names import SamplerOptions, moved
 from unmask.samplers.scored import Scored
+from unmask.sampling import chosen
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served, Work
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest, error_body
