@@ -237,28 +237,14 @@ def test_what_goes_wrong_is_one_line_and_2(models, tmp_path, capfd):
         assert said.err.startswith(f"unmask {arguments[0]}: ")
 
 
-@pytest.mark.parametrize(
-    ("old", "now"),
-    [
-        (["--order", "extrapolate"], "--order extrapolate is now --predictor extrapolate"),
-        (["--order=1"], "--order 1 is now --predictor first-order"),
-        (["--order", "margin"], "--order margin is now --decoding margin"),
-        (["--order", "left-to-right"], "--order left-to-right is now --decoding left-to-right"),
-        (
-            ["--order"],
-            "--order is now two options: --predictor for second-order predictors, --decoding for decoding orders",
-        ),
-    ],
-)
-@pytest.mark.parametrize("verb", ["sample", "infill"])
-def test_the_option_order_says_what_it_is_called_now(verb, old, now, capfd):
-    with pytest.raises(SystemExit) as left:
-        main([verb, *old])
-    assert left.value.code == 2 and capfd.readouterr().err == f"unmask {verb}: {now}\n"
-
-
 def test_a_wrong_command_line_is_2(models, capfd):
-    for arguments in (["sample", "--nonsense"], ["sample", "x", "--predictor", "3"], ["infill", "x"], ["models", "x"]):
+    for arguments in (
+        ["sample", "--nonsense"],
+        ["sample", "--order", "margin"],
+        ["sample", "x", "--predictor", "3"],
+        ["infill", "x"],
+        ["models", "x"],
+    ):
         with pytest.raises(SystemExit) as left:
             main(arguments)
         said = capfd.readouterr()

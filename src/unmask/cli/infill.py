@@ -41,7 +41,7 @@ COMMAND = Command(
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask infill``."""
-    chosen = COMMAND.parsed(texts.read("infill", arguments))
+    chosen = COMMAND.parsed(texts.read(arguments))
     return guarded("infill", lambda: _infill(chosen))
 
 

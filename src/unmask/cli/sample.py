@@ -59,7 +59,7 @@ COMMAND = Command(
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask sample``."""
-    chosen = COMMAND.parsed(texts.read("sample", arguments))
+    chosen = COMMAND.parsed(texts.read(arguments))
 
     def run() -> None:
         if chosen.watch is not None:

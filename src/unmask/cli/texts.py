@@ -16,7 +16,7 @@ import torch
 from unmask.cli.options import OnMachine, check_files, check_number, device_named, use_threads
 from unmask.models.files import write_whole
 from unmask.sampler import Step
-from unmask.samplers.names import SamplerOptions, moved
+from unmask.samplers.names import SamplerOptions
 from unmask.text.find import load
 from unmask.text.model import Model, TextSample
 
@@ -62,14 +62,10 @@ class TextOptions(OnMachine, SamplerOptions):
         )
 
 
-def read(verb: str, arguments: Sequence[str]) -> list[str]:
-    """The arguments, a bare --ahead as --ahead auto. --order was split in two: it is refused."""
+def read(arguments: Sequence[str]) -> list[str]:
+    """The arguments, a bare --ahead as --ahead auto."""
     found: list[str] = []
     for argument, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
-        if argument == "--order" or argument.startswith("--order="):
-            order = argument.removeprefix("--order=") if "=" in argument else value
-            print(f"unmask {verb}: {moved(order, prefix='--')}", file=sys.stderr)
-            raise SystemExit(2)
         bare = argument == "--ahead" and value != "auto" and not value.lstrip("+-").isdigit()
         found += [argument, "auto"] if bare else [argument]
     return found

@@ -235,18 +235,6 @@ def predictor(name: str, steps: int | None) -> Predictor:
     return found
 
 
-def moved(order: str, *, prefix: str = "") -> str:
-    """What to write in place of the option "order", which was split in two; prefix: of option names, such as --."""
-    now = {"1": "first-order"}.get(order, order)
-    for option, names in (("predictor", (*PREDICTORS, "auto")), ("decoding", DECODING)):
-        if now in names:
-            return f"{prefix}order {order} is now {prefix}{option} {now}"
-    return (
-        f"{prefix}order is now two options: {prefix}predictor for second-order predictors, {prefix}decoding for "
-        "decoding orders"
-    )
-
-
 def _named(what: str, name: str, table: dict[str, Any]) -> Any:
     if name not in table:
         raise ValueError(f"{what} must be one of {', '.join(table)}, got {name!r}")

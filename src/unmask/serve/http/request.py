@@ -13,7 +13,7 @@ import torch
 
 from unmask.draw import Pick
 from unmask.sampler import Planned
-from unmask.samplers.names import SamplerOptions, moved
+from unmask.samplers.names import SamplerOptions
 from unmask.samplers.scored import Scored
 from unmask.sampling import chosen
 from unmask.serve.engine.limits import Limits
@@ -125,8 +125,6 @@ class WorkMaker:
         _at_most("steps", body.steps, limits.max_steps)
         _at_most("block", body.block, longest)
         _at_most("ahead", body.ahead if isinstance(body.ahead, int) else None, longest)
-        if body.order is not None:
-            raise ApiError(400, moved(body.order), param="order")
         with blaming(body):
             how = options(body).arguments()
             drawn = {name: how.pop(name) for name in ("draw", "temperature", "top_k", "top_p") if name in how}

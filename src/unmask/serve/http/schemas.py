@@ -81,7 +81,6 @@ class SamplingRequest(Strict):
     decoding: DecodingName | None = Field(
         None, description="In place of sampler: an order that looks at the network, or masks again."
     )
-    order: str | None = Field(None, description="No longer taken: it is now predictor and decoding.")
     block: int | None = Field(None, ge=1)
     noise: Finite | None = Field(None, ge=0)
     gamma: Finite | None = Field(None, ge=0)
