@@ -323,5 +323,6 @@ def _by_blocks(sampler: Sampler, block: int) -> Sampler:
 
 
 DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(_begun).parameters.items()}
-for function in (sample, stream, divided):
-    checks.show_options(function, SamplingOptions, DEFAULTS)
+checks.show_options(sample, SamplingOptions, DEFAULTS)
+checks.show_options(stream, SamplingOptions, DEFAULTS)
+checks.show_options(divided, SamplingOptions, DEFAULTS)

@@ -384,5 +384,5 @@ class Model:
         return text
 
 
-for function in (Model.sample, Model.infill):
-    show_options(function, WrittenOptions, DEFAULTS | {"contains": ()})
+show_options(Model.sample, WrittenOptions, DEFAULTS | {"contains": ()})
+show_options(Model.infill, WrittenOptions, DEFAULTS | {"contains": ()})
