@@ -100,7 +100,7 @@ class TestCommandLine:
         assert main(["trian"]) == 2
         assert "did you mean 'train'?" in capsys.readouterr().err
         assert main(["xyzzy"]) == 2
-        assert "the verbs are" in capsys.readouterr().err
+        assert "the commands are" in capsys.readouterr().err
 
     def test_version(self, capsys):
         import unmask

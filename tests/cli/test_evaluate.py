@@ -148,7 +148,7 @@ def test_a_corpus_is_found_or_prepared_with_the_models_tokenizer(tmp_path: Path,
     [
         (["nowhere.txt"], "there is no such file or folder, and no such corpus"),
         (["kjvv"], "there is no such file or folder, and no such corpus"),
-        (["DATA", "--output", "no/such/folder.json"], "it is in no folder"),
+        (["DATA", "--output", "no/such/folder.json"], "its folder does not exist"),
         (["DATA", "--passes", "0"], "passes must be at least 1"),
         (["DATA", "--until", "-1"], "until must be above 0"),
     ],

@@ -115,7 +115,7 @@ def test_mauve_with_the_judges_features(ar: str, tmp_path: Path, capsys: pytest.
     [
         (["--judge", "AR", "--draw", "inverse-cdf"], "itself says 'gumbel-float32'"),
         (["--judge", "AR", "--level", "95"], "--level must be between 0 and 1"),
-        (["--judge", "AR", "--output", "/no/such/folder/x.json"], "it is in no folder"),
+        (["--judge", "AR", "--output", "/no/such/folder/x.json"], "its folder does not exist"),
         (["--judge", "AR", "--first", "given"], "judges the first token, after its start token"),
         (["--judge", "AR", "--data", "missing.tokens"], "no such token file"),
         (["--judge", "AR", "--mauve", "missing.txt"], "missing.txt"),

@@ -212,7 +212,7 @@ def test_what_goes_wrong_is_one_line_and_2(models, tmp_path, capfd):
         (["sample", str(models / "bpe"), "--sampler", "published-euler"], "sampler published-euler needs steps"),
         (
             ["sample", str(models / "bpe"), "--sampler", "published-euler", "--steps", "4", "--top-k", "3"],
-            "is run as published: it takes no top_k",
+            "runs as published: it takes no top_k",
         ),
         (["sample", str(models / "bpe"), "--steps", "0"], "steps must be a whole number of at least 1"),
         (["sample", str(models / "bpe"), "--decoding", "remdm-cap"], "remasking needs steps"),
@@ -263,7 +263,7 @@ class TestModels:
     def test_nothing_there_says_how_to_add_one(self, tmp_path, capfd):
         assert main(["models"]) == 0
         out = capfd.readouterr().out
-        assert out.startswith("In the box: none\n") and f"copy RUN/model to\n{tmp_path / 'cache'}" in out
+        assert out.startswith("Bundled: none\n") and f"copy RUN/model to\n{tmp_path / 'cache'}" in out
         assert main(["models", "--json"]) == 0
         assert capfd.readouterr().out == ""
 

@@ -1,4 +1,4 @@
-"""The command line: one verb, one module with a ``main``, which reads its arguments and returns an exit code.
+"""The command line: each command is a module with a ``main``, which reads its arguments and returns an exit code.
 
 Nothing here imports torch: --help and --version are quick, and ``ready`` comes first.
 """
@@ -22,16 +22,16 @@ VERBS = {
     "sample": "sample texts from a model, and watch them appear",
     "infill": "fill the blanks of a text",
     "new": "write a small project with a network of your own",
-    "models": "list the models that can be called by name",
-    "evaluate": "the likelihood of data under a model, with its errors",
-    "steps": "how many network calls a model needs, and what fewer of them cost",
-    "judge": "the perplexity of samples under a judge, and their entropy",
-    "frontier": "models and samplers by perplexity, entropy and cost",
-    "serve": "serve models: OpenAI's API, our own, and a page",
-    "inspect": "say what anybody's checkpoint is, without running it",
-    "convert": "turn a checkpoint into our folder or MDLM's",
-    "audit": "measure whether a categorical sampler has the law it should have",
-    "reproduce": "the paper's figures and tables, each with its numbers",
+    "models": "list the models that can be loaded by name",
+    "evaluate": "estimate the likelihood of data under a model, with errors",
+    "steps": "show how many network calls a model needs, and the cost of fewer",
+    "judge": "measure the perplexity of samples under a judge, and their entropy",
+    "frontier": "compare models and samplers by perplexity, entropy and cost",
+    "serve": "serve models: OpenAI's API, our own API, and a web page",
+    "inspect": "describe a checkpoint without executing its code",
+    "convert": "convert a checkpoint to the format of unmask or MDLM",
+    "audit": "test whether a categorical sampler has the right distribution",
+    "reproduce": "reproduce the paper's figures and tables",
 }
 
 
@@ -40,13 +40,13 @@ def usage() -> str:
     verbs = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in VERBS.items())
     return f"""unmask {unmask.__version__}: train, sample and evaluate masked (diffusion) models of discrete data
 
-usage: unmask VERB [options]
+usage: unmask COMMAND [options]
 
 {verbs}
 
-unmask VERB --help says everything about a verb; unmask --completion bash (or zsh, fish) prints what completes it.
+unmask COMMAND --help describes a command; unmask --completion bash (or zsh, fish) prints a completion script.
 In Python: import unmask; help(unmask.sample).
-exit codes: 0 done, 1 the answer is no or the machine failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM, 141 output closed"""
+exit codes: 0 success, 1 negative result or machine failure, 2 bad input, 130 Ctrl-C, 143 SIGTERM, 141 output closed"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return completion(rest)
     if name not in VERBS:
         close = difflib.get_close_matches(name, VERBS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the verbs are {', '.join(VERBS)}"
-        print(f"unmask: there is no verb {name!r}; {hint}", file=sys.stderr)
+        hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(VERBS)}"
+        print(f"unmask: there is no command {name!r}; {hint}", file=sys.stderr)
         return BAD_INPUT
     ready()
     try:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("unmask"):
             raise
-        print(f"unmask {name}: {error}; pip install unmask brings what is missing", file=sys.stderr)
+        print(f"unmask {name}: {error}; pip install unmask installs it", file=sys.stderr)
     return BAD_INPUT
 
 

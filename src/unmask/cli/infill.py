@@ -15,17 +15,17 @@ TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it
 
 @dataclass(frozen=True, kw_only=True)
 class InfillOptions(texts.TextOptions):
-    """Fill the blanks of a text; the rest of it is not changed.
+    """Fill the blanks of a text. The rest of the text does not change.
 
-    A run of underscores is a blank. For a BPE tokenizer its length in characters, divided by the characters per token
-    of the training data (unmask models tells them; 4 if unknown) and rounded, is its number of tokens, at least one.
-    For all other tokenizers each underscore is one token.
+    A run of underscores is a blank. With a BPE tokenizer, its number of tokens is its length in characters divided by
+    the characters per token of the training data (see unmask models; 4 if unknown), rounded, and at least one. With
+    all other tokenizers each underscore is one token.
     """
 
     model: str
     text: str
     mask_character: str | None = None
-    """Each such character is a blank of one token instead, and underscores are text."""
+    """A character that stands for one token; underscores are then plain text."""
 
 
 COMMAND = Command(

@@ -1,4 +1,4 @@
-"""``unmask models``: the models that can be called by name."""
+"""``unmask models``: the models that can be loaded by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unmask.text.weights import NAMED
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsOptions:
-    """List the models that can be called by name, and say how to add one."""
+    """List the models that can be loaded by name, and show how to add one."""
 
     json: bool = False
     """One JSON line per model."""
@@ -37,17 +37,17 @@ def _models(chosen: ModelsOptions) -> None:
             print(json.dumps(describe(model)))
         return
     cache = cache_folder() / "models"
-    for where, title in (("box", "In the box"), ("cache", f"In {cache}"), ("hub", "Fetched from the Hugging Face hub")):
+    for where, title in (("box", "Bundled"), ("cache", f"In {cache}"), ("hub", "Downloaded from the Hugging Face hub")):
         here = [model for model in found if model.where == where]
         print(f"{title}:{'' if here else ' none'}")
         for model in here:
             print(f"  {_line(model)}")
-    print("Fetched from the package index when first used:")
+    print("Downloaded from the package index on first use:")
     for name, weights in NAMED.items():
         print(f"  {name}: masked, {weights.megabytes} MB, {weights.licence}; {weights.note}")
     print(
-        f"\nTo add one: unmask train DATA --out RUN, then unmask sample RUN. To call it by a name, copy RUN/model to"
-        f"\n{cache / 'NAME'}. ORG/NAME is fetched from the Hugging Face hub when it is first used."
+        f"\nTo add one: unmask train DATA --out RUN, then unmask sample RUN. To load it by a name, copy RUN/model to"
+        f"\n{cache / 'NAME'}. ORG/NAME is downloaded from the Hugging Face hub on first use."
     )
 
 

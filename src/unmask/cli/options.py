@@ -1,4 +1,4 @@
-"""What the verbs share: reading options, exit codes, and the machine to run on."""
+"""What the commands share: reading options, exit codes, and the machine to run on."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DATA_HELP = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, 
 # What the system says about a file that was named on the command line.
 OF_INPUT = {
     errno.ENOENT: "there is no such file or folder",
-    errno.EISDIR: "it is a folder, and a file is needed",
-    errno.ENOTDIR: "a part of this path is a file and no folder",
+    errno.EISDIR: "it is a folder, but a file is needed",
+    errno.ENOTDIR: "a part of this path is a file, not a folder",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
     errno.EEXIST: "it exists already",
     errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "it is a link that leads in a circle",
+    errno.ELOOP: "it is a circular link",
 }
 CHECKPOINT_HELP = "A folder or a file (.safetensors, .ckpt, .bin, .pt, .pth), a name of unmask models, or ORG/NAME"
 
@@ -37,7 +37,7 @@ class OnDevice:
     """Where the network runs."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that has float64, if there is one."""
+    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that supports float64, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class OnMachine(OnDevice):
     """Where the network runs, and with how many threads."""
 
     threads: int | None = None
-    """CPU threads. By default as many as there are cores; 1 is best where every core has other work (docs/speed.md)."""
+    """CPU threads. The default is the number of cores; use 1 if all cores are busy (docs/speed.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,8 @@ class OnCluster:
     """Where the work is done, if not on this machine alone."""
 
     ray: bool = False
-    """Divide the work among the workers of a Ray cluster, with the results of one process. It is the cluster of
-    RAY_ADDRESS, one that runs on this machine, or one that is started here. A worker has a GPU, or --threads cores."""
+    """Divide the work among the workers of a Ray cluster. The results equal those of one process. The cluster is that
+    of RAY_ADDRESS, one that runs on this machine, or a new local one. A worker has a GPU, or --threads cores."""
 
 
 def guarded(verb: str, run: Callable[[], int | None], *, stopped: Callable[[], str] | None = None) -> int:
@@ -116,7 +116,8 @@ def check_files(chosen: Any, *names: str) -> None:
     for name in names:
         value = getattr(chosen, name)
         if value is not None and (Path(value).is_dir() or not Path(value).absolute().parent.is_dir()):
-            raise ValueError(f"--{name} {value}: {'it is' if Path(value).is_dir() else 'it is in no'} folder")
+            problem = "it is a folder" if Path(value).is_dir() else "its folder does not exist"
+            raise ValueError(f"--{name} {value}: {problem}")
 
 
 def check_number(number: int | None) -> None:

@@ -31,19 +31,19 @@ REPLAY_SECONDS, REPLAY_CALLS_PER_SECOND = 6.0, 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(texts.TextOptions, OnCluster):
-    """Sample from a model. Texts go to stdout, one after the other; wrapped texts have an empty line between them."""
+    """Sample from a model. Texts go to stdout; wrapped texts are separated by an empty line."""
 
     model: str | None = None
     prompt: str = ""
-    """How every text begins."""
+    """The beginning of every text."""
     length: int | None = None
-    """Tokens per sequence. By default that of the training sequences."""
+    """Tokens per sequence. The default is the length of the training sequences."""
     max_tokens: int | None = None
-    """Tokens behind the prompt, at most, in place of --length."""
+    """The maximum number of tokens after the prompt, instead of --length."""
     watch: str | None = None
-    """Replay what --json saved in this file, or on stdin (-), instead of sampling."""
+    """Replay the output of --json from this file, or from stdin (-), instead of sampling."""
     svg: str | None = None
-    """With --watch, write the first sequence as an animated picture to this file instead of showing it."""
+    """With --watch, write the first sequence as an animated SVG to this file instead of showing it."""
 
 
 COMMAND = Command(
@@ -79,7 +79,9 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
         raise ValueError(f"--length must be at least 1, got {chosen.length}")
     model = texts.model_for(chosen, chosen.model or default(), device)
     if chosen.max_tokens is not None and (chosen.length is not None or chosen.max_tokens < 1):
-        raise ValueError(f"--max-tokens {chosen.max_tokens}: it must be at least 1, and goes with no --length")
+        raise ValueError(
+            f"--max-tokens {chosen.max_tokens}: it must be at least 1, and cannot be combined with --length"
+        )
     ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or chosen.max_tokens or model.length or 0)
     if model.begins(chosen.prompt, chosen.stop):
         ids = model.prompted(chosen.prompt, chosen.length, room=chosen.max_tokens).ids

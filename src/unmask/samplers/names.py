@@ -137,42 +137,42 @@ class SamplerOptions:
     """How tokens are sampled, by names and numbers."""
 
     sampler: SamplerName | None = None
-    """Which positions are unmasked when. By default parallel with --steps, and first-hitting, exact, without. The
-    published ones draw token and mask together in float32, for comparison: they have the fault. published-law does what
-    published-ancestral does, by its law: without drawing a number for every step, position and token."""
+    """Which positions are unmasked when. The default is parallel with --steps, and the exact first-hitting otherwise.
+    The published samplers are for comparison: they draw token and mask together in float32 and are biased.
+    published-law has the distribution of published-ancestral but does not draw every number, so it is much faster."""
     steps: int | None = None
-    """Steps of parallel and ancestral sampling: at most so many network calls per sequence."""
+    """The number of steps of parallel and ancestral sampling: the maximum of network calls per sequence."""
     predictor: PredictorName = "first-order"
-    """first-order, or one of the second-order predictors of the paper, extrapolate (Algorithm 3) and correct (Algorithm
-    4), which cost no network call; auto is its rule: extrapolate up to 128 steps, correct beyond."""
+    """first-order, or one of the paper's second-order predictors, extrapolate (Algorithm 3) and correct (Algorithm 4),
+    which need no extra network call. auto is the paper's rule: extrapolate up to 128 steps, correct beyond."""
     decoding: DecodingName | None = None
-    """A decoding order in place of --sampler, with another law (docs/orders.md): the most confident first (confidence:
-    MaskGIT's; llada and dream: as those do), whatever is likelier than a threshold (Fast-dLLM's), the largest margin,
-    the lowest entropy, as many as an entropy bound allows, left to right; at random as llada-random and dream-origin;
-    or unmask at random and mask again (remdm). remdm and dream-origin need --steps, entropy-bounded and threshold take
-    none; without --steps the others unmask one token per call."""
+    """A decoding order instead of --sampler (docs/orders.md). confidence (MaskGIT), llada and dream unmask the most
+    confident tokens first; threshold (Fast-dLLM) all tokens above a probability; margin the largest margin; entropy
+    the lowest entropy; entropy-bounded as many as an entropy bound allows; llada-random and dream-origin random
+    positions; remdm random positions, and masks tokens again. remdm and dream-origin need --steps; entropy-bounded and
+    threshold take none; the others unmask one token per call without --steps."""
     block: int | None = None
-    """With --decoding: fill blocks of so many blanks from left to right, each in that order."""
+    """With --decoding: the block size. Blocks are filled from left to right, each in the decoding order."""
     noise: float | None = None
-    """Of the Gumbels added to the scores of confidence (4.5, falling to 0), margin and entropy (0)."""
+    """The scale of the Gumbel noise on the scores: of confidence (4.5, decaying to 0), of margin and entropy (0)."""
     gamma: float | None = None
-    """The bound of entropy-bounded, in nats (0.1): sum of the entropies unmasked together, less the largest."""
+    """The bound of entropy-bounded, in nats (default 0.1): on the sum of entropies per call without the largest."""
     threshold: float | None = None
-    """Of the decoding order threshold: the least probability of a token that is kept (0.9)."""
+    """For the decoding order threshold: the smallest probability of an accepted token (default 0.9)."""
     eta: float | None = None
-    """How much remdm masks again, from 0 to 1: the cap (0.02), or a factor of the most there can be (0.05; 1 by
-    confidence)."""
+    """How much remdm masks again, from 0 to 1: the cap (default 0.02), or a fraction of the maximum (default 0.05 for
+    rescale, 1 for confidence)."""
     ahead: int | Literal["auto"] | None = None
-    """Look so many tokens ahead in every network pass, or auto: the very same tokens in fewer passes. For samplers that
-    fill one token per step, such as first-hitting and left-to-right models (docs/parallel.md)."""
+    """The look-ahead window in tokens, or auto: the same tokens in fewer network passes. For samplers that fill one
+    token per step, such as first-hitting, and for left-to-right models (docs/parallel.md)."""
     draw: DrawName = "exponential-race"
-    """How tokens are drawn. The last two have the float32 fault, to be studied."""
+    """How tokens are drawn. The last two have truncated Gumbel noise and are biased; they are for comparison."""
     temperature: float = 1.0
-    """Below 1 the likelier tokens come more often; 0 takes the likeliest."""
+    """The softmax temperature. 0 takes the most likely token."""
     top_k: int | None = None
-    """Draw from the k likeliest tokens."""
+    """Draw from the k most likely tokens."""
     top_p: float | None = None
-    """Draw from the fewest tokens of probability p."""
+    """Draw from the smallest set of tokens whose total probability is at least p."""
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of ``Model.sample`` and of ``unmask.sample``; what is as by default is left out."""
@@ -184,9 +184,11 @@ class SamplerOptions:
         numbers = {name: getattr(self, name) for name in self._given("block", "noise", "gamma", "threshold", "eta")}
         if self.decoding is not None:
             for name in self._given("sampler", "predictor"):
-                raise ValueError(f"decoding {self.decoding} says itself what is unmasked when: it takes no {name}")
+                raise ValueError(f"decoding {self.decoding} chooses the positions itself: it takes no {name}")
             if self.ahead is not None and self.decoding != LEFT_TO_RIGHT:
-                raise ValueError(f"decoding {self.decoding} has no order that is known in advance: it takes no ahead")
+                raise ValueError(
+                    f"decoding {self.decoding} has an order that is not known in advance: it takes no ahead"
+                )
             return decoding(self.decoding, **numbers) | how
         for name in numbers:
             raise ValueError(f"{name} is for a decoding order: {', '.join(DECODING)}")
@@ -224,7 +226,7 @@ class SamplerOptions:
             raise ValueError(f"sampler {name} needs steps")
         names = [one.name for one in fields(SamplerOptions)[2:]]
         for other in self._given(*names):
-            raise ValueError(f"sampler {name} is run as published: it takes no {other}")
+            raise ValueError(f"sampler {name} runs as published: it takes no {other}")
         return {"sampler": published(name), "steps": self.steps}
 
 
