@@ -22,25 +22,25 @@ HELP = "package.module:function, from probabilities or logits [rows, classes] to
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """Measure whether a categorical sampler has the law that it should have. Exit code 1 means that it has not."""
+    """Test whether a categorical sampler has the right distribution. Exit code 1 means that it does not."""
 
     subject: str
     takes: str | None = None
-    """probabilities or logits. Default: found out."""
+    """The input of the function: probabilities or logits. It is detected by default."""
     library: str | None = None
-    """torch, numpy or jax: which arrays it is given. Default: found out."""
+    """The arrays that the function takes: torch, numpy or jax. It is detected by default."""
     budget: float = 3e9
-    """Random numbers that one test may ask for. 3e9 finds float32 (about half a minute); 1e8 finds 17 bits."""
+    """Random numbers that one test may use. 3e9 detects float32 (about half a minute); 1e8 detects 17 bits."""
     vocab: int = 50_257
-    """The largest number of classes that is tried."""
+    """The largest number of classes tested."""
     length: int = 1024
-    """Tokens of the sampler whose behaviour is predicted."""
+    """The length of the sampler whose behaviour is predicted, in tokens."""
     steps: int = 1000
-    """Steps of it."""
+    """The number of steps of that sampler."""
     seed: int = 0
-    """Of everything random."""
+    """The seed of all random numbers."""
     normalisation: bool = False
-    """Audit a function from logits to probabilities, or a model, for sums that are not one, instead of a sampler."""
+    """Instead of a sampler, audit a function from logits to probabilities, or a model, for sums that are not one."""
     json: bool = False
     """Print the report as JSON."""
 

@@ -16,19 +16,19 @@ from unmask.text.find import locate
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """Write a checkpoint of MDLM, SEDD or RADD as a folder of this project, which unmask.load, sample and infill
-    know; or a folder of this project in MDLM's hub layout. What once was in that layout comes back bit for bit."""
+    """Convert a checkpoint of MDLM, SEDD or RADD to a folder of this project, or a folder of this project to MDLM's hub
+    layout. A round trip restores the weights exactly."""
 
     path: str
     out: str
     to: Literal["unmask", "mdlm"] = "unmask"
     """The layout to write."""
     time: Literal["as-trained", "yes", "no"] = "as-trained"
-    """Whether the network is fed the time; the paper found yes to help an MDLM that was trained without."""
+    """Whether the time is fed to the network. In the paper, yes improved an MDLM that was trained without it."""
     raw: bool = False
-    """Take the weights as they were last, and not their average (EMA) where the file has it."""
+    """Use the last weights instead of their average (EMA), if the file has both."""
     half: bool = False
-    """Store float16, half the size; for the layout unmask."""
+    """Store the weights in float16; only for the layout unmask."""
 
 
 COMMAND = Command(

@@ -48,12 +48,12 @@ OVER_SEQUENCES = "over the sequences, for the text they were taken from; more se
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(OnMachine, OnCluster):
-    """The likelihood of data under a model: nats per token, perplexity, bits per token and per character.
+    """Estimate the likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
-    For a masked model an upper bound on -log p, estimated, with its errors; for a left-to-right model exact. The model
-    ngram:5 is a Kneser-Ney 5-gram model fitted on the data's training part: what counting alone gives. The model truth
-    is the law that the data were drawn from, where they were (stories, sudoku6, ...); others are compared with it.
-    Under accelerate launch several processes share the work, with the same numbers.
+    For a masked model the result is an upper bound on -log p, with its errors; for a left-to-right model it is exact.
+    The model ngram:5 is a Kneser-Ney 5-gram model fitted on the training part of the data, for comparison. The model
+    truth is the distribution of a synthetic corpus (stories, sudoku6, ...); other models are compared with it. Under
+    accelerate launch several processes share the work, with the same numbers.
     """
 
     model: str
@@ -61,26 +61,26 @@ class EvaluateOptions(OnMachine, OnCluster):
     by: Literal["count", "time", "order"] = "count"
     """How the bound is estimated: Eq. 7, Eq. 6, or the chain rule along random orders, one call for each token."""
     passes: int = 16
-    """Masks of each sequence, stratified over the counts or times."""
+    """The number of masks for each sequence, stratified over the counts or times."""
     until: float | None = None
-    """Make so many passes again until the error of the estimate is below this, in nats per token."""
+    """Repeat the passes until the error of the estimate is below this value, in nats per token."""
     number: int | None = None
-    """So many sequences, evenly spaced. By default all."""
+    """The number of sequences, evenly spaced in the data. The default is all."""
     split: Literal["train", "valid", "test"] = "valid"
-    """Which part of a corpus, of prepared data, or of a run's own. The file of text8 has a test part."""
+    """Which part of a corpus, of prepared data, or of a run's own data. The whole file of text8 has a test part."""
     batch: int | None = None
-    """Rows of one network call. By default as many as fit into half a gigabyte of logits, at most 64."""
+    """Rows of one network call. The default is as many as fit into half a gigabyte of logits, at most 64."""
     seed: int = 0
-    """Pass k of sequence i of a seed has always the same mask."""
+    """Pass k of sequence i of a seed always has the same mask."""
     json: bool = False
-    """The result as JSON on stdout, instead of the table."""
+    """Print the result as JSON on stdout instead of the table."""
     output: str | None = None
-    """Write the result there as JSON, with every sequence's. A run that was cut off is continued by the same command,
-    from OUTPUT.partial."""
+    """Write the result to this file as JSON, with the numbers of every sequence. The same command continues an
+    interrupted run, from OUTPUT.partial."""
     resume: bool = True
-    """Begin anew instead of continuing."""
+    """Start again instead of continuing."""
     picture: str | None = None
-    """Draw it there: where in the process the nats are, and how they are spread over the sequences."""
+    """Plot to this file where in the process the nats are, and their distribution over the sequences."""
 
 
 COMMAND = Command(

@@ -30,51 +30,51 @@ DEFAULT_SAMPLERS = "first-hitting,parallel,parallel-extrapolate,parallel-correct
 class FrontierOptions(OnDevice):
     """Compare models and samplers: perplexity under a judge against entropy, network calls and seconds.
 
-    Masked models, SEDD's and left-to-right ones; every point has both perplexities and the entropy with intervals. A
-    run that was stopped is continued by the same command. Under accelerate launch several processes share the work,
-    with the same samples.
+    The models may be masked, SEDD or left-to-right. Every point has both perplexities and the entropy with intervals.
+    The same command continues a run that was stopped. Under accelerate launch several processes share the work, with
+    the same samples.
     """
 
     models: tuple[str, ...]
     out: str
-    """A folder for points.jsonl (one line per point, as they come), frontier.png and frontier.txt."""
+    """The output folder, for points.jsonl (one line per point), frontier.png and frontier.txt."""
     judge: str = "smollm2"
     """As in unmask judge: smollm2, stories15m, a left-to-right model of unmask, a causal model of transformers."""
     number: int = 64
     """Sequences per point."""
     samplers: str = DEFAULT_SAMPLERS
-    """Of first-hitting, first-hitting-ahead (the same law in fewer calls), parallel, parallel-extrapolate,
+    """A list of first-hitting, first-hitting-ahead (the same samples in fewer calls), parallel, parallel-extrapolate,
     parallel-correct, ancestral, and, for comparison and never recommended, published-ancestral, published-euler,
-    published-tweedie. A left-to-right model has its own."""
+    published-tweedie. A left-to-right model has its own sampler."""
     steps: str = "8,16,32,64"
-    """For the samplers that take steps."""
+    """The numbers of steps, for the samplers that take steps."""
     temperatures: str = "1.0"
-    """Below 1 entropy is traded for perplexity; the published samplers know 1 alone."""
+    """The temperatures. The published samplers support only 1."""
     draw: DrawName = "exponential-race"
-    """How tokens are drawn. The last two have the float32 fault, to be studied."""
+    """How tokens are drawn. The last two have truncated Gumbel noise and are biased; they are for comparison."""
     data: str | None = None
-    """Real sequences as the point of reference: a corpus, prepared data, a .tokens file or a text."""
+    """Real sequences as a reference point: a corpus, prepared data, a .tokens file or a text."""
     split: Literal["train", "valid"] = "valid"
     """Which part of a corpus or of prepared data."""
     tolerance: float = TOLERANCE
-    """A sampler is recommended if its entropy is at most so many nats below that of data, or, without data, of the
+    """A sampler is recommended if its entropy is at most this many nats below that of the data or, without data, of the
     exact sampler."""
     calls: float | None = None
-    """Recommend for this budget of network calls per sequence. By default for every one."""
+    """Recommend for this budget of network calls per sequence. The default is a recommendation for every budget."""
     seconds: float | None = None
-    """Recommend for this budget of seconds per sequence. By default for every one."""
+    """Recommend for this budget of seconds per sequence. The default is a recommendation for every budget."""
     length: int | None = None
-    """Tokens per sequence. By default that of each model's training sequences."""
+    """Tokens per sequence. The default is the length of each model's training sequences."""
     batch: int = 16
     """Sequences per network call."""
     judge_batch: int = 1
-    """Texts per call of the judge; more pay on a GPU."""
+    """Texts per call of the judge; use more on a GPU."""
     level: float = 0.95
-    """Of the intervals, by the bootstrap over sequences."""
+    """The level of the confidence intervals (bootstrap over sequences)."""
     seed: int = 0
-    """Of everything random; every point has random numbers of its own."""
+    """The seed of all random numbers; every point has its own random numbers."""
     json: bool = False
-    """The points as JSON lines on stdout, instead of the table and the recommendation."""
+    """Print the points as JSON lines on stdout instead of the table and the recommendation."""
 
 
 COMMAND = Command(

@@ -14,15 +14,15 @@ from unmask.text.find import locate
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions:
-    """Say what a checkpoint is, without reading its weights: its format, sizes and dtypes, its mask and tokenizer, what
-    is missing or does not belong, and whether it can be sampled. What its pickles name is listed and never run.
+    """Describe a checkpoint without reading its weights: its format, sizes and dtypes, its mask and tokenizer, missing
+    and unexpected tensors, and whether it can be sampled. Globals named in its pickles are listed and never executed.
 
-    Exit code 0 if it can be sampled, and 1 if not.
+    The exit code is 0 if it can be sampled, and 1 if not.
     """
 
     path: str
     json: bool = False
-    """One JSON object."""
+    """Print one JSON object."""
 
 
 COMMAND = Command(

@@ -30,49 +30,50 @@ SAMPLES_HELP = "What unmask sample wrote, best with --json; or any texts, one pe
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(OnDevice, OnCluster):
-    """The perplexity of samples under another model, never without their entropy, the draw, its dtype and intervals.
+    """Measure the perplexity of samples under a judge model, and their entropy, with confidence intervals.
 
-    Both definitions in use are given: the corpus perplexity after retokenising, and the mean of the sequences' own
-    perplexities. No sample is dropped. Under accelerate launch several processes share the work, with the same numbers.
+    Both definitions of generative perplexity are reported: the corpus perplexity after retokenising, and the mean of
+    the per-sequence perplexities. No sample is dropped. Under accelerate launch several processes share the work, with
+    the same numbers.
     """
 
     samples: str
     judge: str = "smollm2"
-    """smollm2 or stories15m, fetched once; truth, the law of the corpus stories, for samples with its tokens; a
-    left-to-right model of unmask by name or folder; a causal model of
-    transformers by folder, .gguf file or name on the hub (gpt2-large is the paper's); a llama2.c .bin file."""
+    """smollm2 or stories15m, downloaded once; truth, the distribution of the corpus stories, for samples with its
+    tokens; a left-to-right model of unmask by name or folder; a causal model of transformers by folder, .gguf file or
+    name on the hub (the paper uses gpt2-large); a llama2.c .bin file."""
     first: Literal["given", "judged"] | None = None
-    """For a model of transformers: whether the first token is only given, as in the paper's code and by default, or
-    judged after bos. The others judge it after their start token."""
+    """For a model of transformers: given (the first token is not judged, as in the paper's code; the default), or
+    judged (after bos). Other judges judge it after their start token."""
     window: int | None = None
-    """Tokens the judge reads at a time. By default what it was made for, at most 1024 for a model of transformers."""
+    """The context window of the judge in tokens. The default is its own, at most 1024 for a model of transformers."""
     separation: Literal["auto", "lines", "paragraphs"] = "auto"
-    """Where a text file's samples end; auto means at empty lines if there are any."""
+    """How samples are separated in a text file; auto means by empty lines if there are any."""
     draw: str | None = None
-    """How the samples' tokens were drawn, where their file does not say."""
+    """How the tokens of the samples were drawn, if the file does not say."""
     dtype: str | None = None
-    """In which precision."""
+    """The precision of the draw, if the file does not say."""
     rejection: str | None = None
-    """The rule by which samples were dropped before they came here, if they were: it is printed."""
+    """The rule by which samples were dropped beforehand, if any; it is printed in the report."""
     data: str | None = None
-    """The training data, a .tokens file or prepared data, for the KL of the samples' unigrams to theirs."""
+    """The training data, a .tokens file or prepared data, for the KL divergence between the unigram distributions."""
     mauve: str | None = None
     """Reference texts, in a file like SAMPLES, for MAUVE with the judge's features."""
     molecules: str | None = None
-    """The samples are SMILES: also how many are valid, unique and new, as MOSES counts. The value says to what they
-    should be new: moses, or a file of canonical SMILES, one per line."""
+    """The samples are SMILES: also report the fractions that are valid, unique and novel, as in MOSES. The value is
+    the reference set: moses, or a file of canonical SMILES, one per line."""
     level: float = 0.95
-    """Of the confidence intervals, by the bootstrap over sequences."""
+    """The level of the confidence intervals (bootstrap over sequences)."""
     seed: int = 0
-    """Of the bootstrap."""
+    """The seed of the bootstrap."""
     batch: int = 1
-    """Texts per network call; more pay on a GPU."""
+    """Texts per network call; use more on a GPU."""
     json: bool = False
-    """The result as JSON on stdout, instead of the table."""
+    """Print the result as JSON on stdout instead of the table."""
     output: str | None = None
-    """Write the result there as JSON, with every sequence's."""
+    """Write the result to this file as JSON, with the numbers of every sequence."""
     picture: str | None = None
-    """Draw it there, as PNG: each sequence's perplexity over its entropy."""
+    """Write a PNG to this file: the perplexity of each sequence against its entropy."""
 
 
 COMMAND = Command(

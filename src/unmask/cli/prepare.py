@@ -36,23 +36,23 @@ class PrepareOptions:
     tokenizer: str | None = None
     """characters, bytes, bpe, gpt2, smiles, levels, or the path of a saved one. Default: bpe, or the corpus's own."""
     vocab: int | None = None
-    """How many ids a BPE has. Default: 4096."""
+    """The vocabulary size of a BPE tokenizer. Default: 4096."""
     length: int | None = None
-    """Tokens per sequence. Default: 128 when wrapped, the longest row in rows."""
+    """Tokens per sequence. Default: 128 for wrapped text, the longest row for rows."""
     layout: str | None = None
     """wrapped (concatenated, eos first, last and in between) or rows (one document each, padded)."""
     column: str | None = None
     """The column of a table or the field of records. Default: the only one, or text."""
     valid: str | None = None
-    """A held-out source of its own, instead of the last part of the text."""
+    """A separate held-out source, instead of the last part of the text."""
     holdout: float = 0.05
-    """The part of the text that is held out."""
+    """The fraction of the text that is held out."""
     held_out: str | None = None
-    """Hold out the end, or documents drawn at random. Default: random for FASTA and molecules, otherwise the end."""
+    """What is held out: end, or random documents. Default: random for FASTA and molecules, otherwise end."""
     long: str | None = None
-    """What becomes of rows that are longer than --length: drop or cut, with a count. Default: an error."""
+    """What to do with rows longer than --length: drop or cut; their number is printed. Default: an error."""
     eos: bool | None = None
-    """Whether a tokenizer made here has an end-of-sequence token. Default: yes, or the corpus's own."""
+    """Whether a new tokenizer has an end-of-sequence token. Default: yes, or as in the corpus."""
     dtype: str | None = None
     """uint8, uint16 or uint32. Default: the smallest that fits."""
     split: str = "train"
@@ -60,15 +60,15 @@ class PrepareOptions:
     streaming: bool = True
     """Whether such a dataset is streamed instead of downloaded first."""
     tokens: int | None = None
-    """Of a corpus that is drawn (stories, sudoku4, sudoku6, nae-sat): how many tokens for training."""
+    """For synthetic corpora (stories, sudoku4, sudoku6, nae-sat): the number of training tokens."""
     held_out_tokens: int | None = None
-    """Of a corpus that is drawn: how many tokens held out."""
+    """For synthetic corpora: the number of held-out tokens."""
     seed: int | None = None
-    """Of a corpus that is drawn: another draw of the same law. Default: 0."""
+    """For synthetic corpora: the seed of the draw. Default: 0."""
     latents: int | None = None
-    """Of nae-sat: the bits that are drawn. Default: 25."""
+    """For nae-sat: the number of latent bits. Default: 25."""
     observations: int | None = None
-    """Of nae-sat: the observations of three of them. Default: 275."""
+    """For nae-sat: the number of observations, each of three latent bits. Default: 275."""
 
 
 COMMAND = Command(

@@ -21,25 +21,25 @@ HELP = "An item's name, several, 'all', or 'list', which names them"
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
-    """The paper's figures and tables, each as a picture or a table with its numbers and the paper's own beside them."""
+    """Reproduce the paper's figures and tables, with the measured numbers next to the paper's."""
 
     names: tuple[str, ...] = ("list",)
     fast: bool = False
-    """Small versions, for minutes instead of hours."""
+    """Small versions, which take minutes instead of hours."""
     out: str = "results"
-    """The folder for NAME.md, NAME.json and NAME.png of each item, and CLAIMS.md, the sum of all claims."""
+    """The folder for NAME.md, NAME.json and NAME.png of each item, and for CLAIMS.md, the summary of all claims."""
     seed: int = 0
-    """Of everything random."""
+    """The seed of all random numbers."""
     checkpoint: str | None = None
     """Your own model as one more subject: a run's folder, a name that unmask models lists, or ORG/NAME on the hub."""
     judge: str = "smollm2"
-    """Who judges texts of trained models; the oracle is judged by the truth."""
+    """The judge for texts of trained models. The oracle is judged by the true model."""
     json: bool = False
-    """One JSON line for each item, instead of a sentence."""
+    """Print one JSON line for each item instead of a sentence."""
     resume: bool = False
-    """Keep what is sampled and trained in OUT/cells and take it from there: a run that was broken off goes on."""
+    """Store finished parts in OUT/cells and reuse them, so that an interrupted run can continue."""
     verdicts: bool = False
-    """Measure nothing: write the verdicts again, from the numbers that are stored in OUT."""
+    """Measure nothing; recompute the verdicts from the numbers stored in OUT."""
 
 
 COMMAND = Command(

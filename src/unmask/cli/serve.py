@@ -36,28 +36,28 @@ LAST_SECONDS = 5  # after the grace, for the last answers
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(OnMachine):
-    """Serve models: OpenAI's /v1/completions and /v1/models, our own /v1/unmask, and a page at /.
+    """Serve models: OpenAI's /v1/completions and /v1/models, our own /v1/unmask, and a web page at /.
 
-    The environment variable UNMASK_TOKEN, or the file --token-file, holds a bearer token that clients must send. Ctrl-C
-    and SIGTERM let what is running finish; a second one ends at once.
+    The environment variable UNMASK_TOKEN, or the file --token-file, holds a bearer token that clients must send. After
+    Ctrl-C or SIGTERM running requests finish; a second signal ends the server at once.
     """
 
     models: tuple[str, ...] = ()
     host: str = "127.0.0.1"
-    """The address to listen on. By default this machine alone can reach it; 0.0.0.0 is everybody."""
+    """The address to listen on. The default is reachable only from this machine; 0.0.0.0 is reachable from anywhere."""
     port: int = 8000
-    """0 takes a free one, and says which."""
+    """The port; 0 chooses a free one and prints it."""
     hosts: tuple[str, ...] = ()
-    """Names that it answers to, behind a proxy; a server on the loopback answers to those of this machine."""
+    """The accepted host names behind a proxy. A server on the loopback interface accepts those of this machine."""
     token_file: str | None = None
-    """A file of tokens, one a line, one of which clients must send. With several, each is a client with its share."""
+    """A file of bearer tokens, one per line. Each token is a client with its own share."""
     limits: Limits = field(default_factory=Limits)
 
 
 COMMAND = Command(
     "serve",
     ServeOptions,
-    {"models": f"{MODEL_HELP}; several if you like. By default every model in the box"},
+    {"models": f"{MODEL_HELP}; one or more. The default is all bundled models"},
     ("unmask serve", "unmask serve runs/book kjv --port 8080"),
 )
 

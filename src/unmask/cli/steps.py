@@ -35,10 +35,10 @@ SHOWN = 9  # counts of the profile's line
 
 @dataclass(frozen=True, kw_only=True)
 class StepsOptions(OnMachine):
-    """How many network calls a model needs: the nats lost per sequence by decoding several tokens per call.
+    """Show the nats that a sequence loses if several tokens are decoded per network call.
 
-    They follow from the entropy profile, which is measured on DATA or comes with the model, and are 0 with one token
-    per call. Looking ahead (--ahead of unmask sample) loses none either: its calls are measured.
+    The loss follows from the entropy profile, which is measured on DATA or comes with the model. It is 0 with one token
+    per call. Look-ahead sampling (unmask sample --ahead) loses nothing either; its number of calls is measured.
     """
 
     model: str
@@ -46,17 +46,17 @@ class StepsOptions(OnMachine):
     split: Literal["train", "valid"] = "valid"
     """Which part of a corpus or of prepared data."""
     number: int | None = None
-    """So many sequences of the data, evenly spaced. By default all."""
+    """The number of sequences, evenly spaced in the data. The default is all."""
     passes: int | None = None
-    """Of each sequence. By default one for every number of visible tokens."""
+    """Passes over each sequence. The default is one for every number of visible tokens."""
     samples: int = 4
-    """Samples that the calls of --ahead are measured on; 0 measures none."""
+    """The number of samples for measuring the calls of --ahead; 0 skips the measurement."""
     seed: int = 0
-    """Of the masks and of the samples."""
+    """The seed of the masks and the samples."""
     json: bool = False
-    """The result as JSON, with the whole profile and the sizes of the groups."""
+    """Print the result as JSON, with the whole profile and the group sizes."""
     output: str | None = None
-    """Write the profile there; as profile.json in the model's folder it comes with the model."""
+    """Write the profile to this file; as profile.json in the model's folder it is used from then on."""
 
 
 COMMAND = Command(

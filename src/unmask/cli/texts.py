@@ -30,25 +30,25 @@ class TextOptions(OnMachine, SamplerOptions):
     """What sample and infill have in common."""
 
     number: int = 1
-    """How many sequences."""
+    """The number of sequences."""
     batch: int | None = None
-    """At most so many sequences per network call. By default all."""
+    """The maximum number of sequences per network call. The default is all."""
     seed: int = 0
-    """Sequence i of a seed is always the same."""
+    """The seed. Sequence i of a seed is always the same."""
     stop: bool = False
-    """Stop at the end of a text: what would come behind it costs no network call."""
+    """Stop at the end of a text: positions after it cost no network call."""
     contains: tuple[str, ...] = ()
-    """Words that must occur in the text. They guide every draw, by what the network says of the masked positions."""
+    """Words that must occur in the text. They guide every draw (docs/guidance.md)."""
     pattern: str | None = None
-    """A regular expression that the whole text must match; a guide as well (docs/guidance.md)."""
+    """A regular expression that the whole text must match. It guides every draw (docs/guidance.md)."""
     particles: int = 1
-    """Draw each text from so many that are weighed and resampled: the law that a guide alone approximates."""
+    """The number of particles for each text. More particles bring a guided sample closer to the exact distribution."""
     compile: bool = False
-    """torch.compile the network: worth its warming up (half a minute or more) for many calls of one shape."""
+    """Compile the network with torch.compile. This takes half a minute or more and pays off for many equal calls."""
     json: bool = False
     """One JSON line per sequence: text, tokens, seed, index, nfe, ncs, model and the trace of every call."""
     output: str | None = None
-    """Write there instead of to stdout; the file appears whole or not at all."""
+    """Write to this file instead of stdout. The file is written atomically."""
 
     def sampling(self) -> dict[str, Any]:
         """The keyword arguments of ``Model.sample`` and ``Model.infill``."""
@@ -81,7 +81,7 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
         return model
     from unmask.models.compiled import Compiled
 
-    print("compiling the network: its first calls warm up, half a minute or more", file=sys.stderr)
+    print("compiling the network: the first calls take half a minute or more", file=sys.stderr)
     return replace(model, denoiser=Compiled(model.denoiser))
 
 

@@ -10,14 +10,14 @@ LONGEST = 4096  # tokens, of a model that does not say how long its training dat
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Every bound of a server; one past it is refused with an error that names it."""
+    """The limits of a server. A request that exceeds one is rejected with an error that names it."""
 
     max_queue: int = 64
-    """Requests that wait. The next one is refused at once, and told when to come back."""
+    """Requests that wait. Further ones are rejected at once, with a time to try again."""
     max_batch: int = 16
-    """Sequences that are worked on at the same time. One request has at most half of these places."""
+    """Sequences processed at the same time. One request has at most half of these slots."""
     max_length: int | None = None
-    """Tokens of a sequence, the prompt included; by default four times those of the model's training data."""
+    """Tokens of a sequence including the prompt. The default is four times the model's training length."""
     max_number: int = 16
     """Sequences of one prompt."""
     max_prompts: int = 64
@@ -25,25 +25,25 @@ class Limits:
     max_steps: int = 100_000
     """Steps of a sampler."""
     max_work: int = 2**24
-    """Network calls times length, added up over the sequences of one request."""
+    """Network calls times length, summed over the sequences of one request."""
     max_positions: int = 2**11
-    """Positions that one network call computes; a pass over more is several calls. One sequence is never divided."""
+    """Positions in one network call; a larger pass is split into several calls. One sequence is never split."""
     max_body_bytes: int = 1_000_000
     """Bytes of a request."""
     max_logits: int = 2**27
-    """Numbers that one network call may answer with: rows times the vocabulary."""
+    """Logits of one network call: rows times the vocabulary."""
     max_joint: int = 2**22
-    """The same for a step of a sampler without a plan, over its sequences, which step together: no step is long."""
+    """The same for a step of a sampler without a plan, over all its sequences, which advance together."""
     header_seconds: float = 10.0
-    """A connection whose next request's header is not there after so long is closed."""
+    """Seconds within which the header of a request must arrive; otherwise the connection is closed."""
     body_seconds: float = 30.0
-    """A request whose body is not there after so long is refused."""
+    """Seconds within which the body of a request must arrive; otherwise it is rejected."""
     patience_seconds: float = 60.0
-    """A client that reads nothing of its answer for so long is given up."""
+    """Seconds after which a client that reads nothing of its response is disconnected."""
     keep_alive_seconds: float = 5.0
-    """A connection on which nothing happens for so long is closed."""
+    """Seconds after which an idle connection is closed."""
     grace_seconds: float = 30.0
-    """After SIGTERM, what is running has so long to finish."""
+    """Seconds that running requests have to finish after SIGTERM."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
