@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY ?= passive
 .PHONY: help demo browser test test-all test-wheel lint docs bench clean
 
 help:
-	@echo "make demo      see a model unmask text, and the float32 fault shown and gone"
+	@echo "make demo      watch a model unmask text, and see the effect of float32 truncation"
 	@echo "make test      lint and the ordinary tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the long tests too"
 	@echo "make test-wheel  build wheel and sdist, and try each in a venv of its own"

@@ -25,7 +25,7 @@ from unmask.training.toml import read_toml
 COMMAND = Command(
     "train",
     TrainConfig,
-    {"data": "A corpus (kjv, text8, moses, digits, ...), prepared data, or text to be prepared on the way."},
+    {"data": "A corpus (kjv, text8, moses, digits, ...), prepared data, or text, which is prepared automatically."},
     ("unmask train book.txt --out runs/book", "unmask train kjv --out runs/kjv --preset mini --steps 2000"),
     note="--config FILE.toml reads settings from a file; flags overrule it.",
     pairs=True,

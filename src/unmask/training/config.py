@@ -22,116 +22,118 @@ AT_LEAST_ONE = (
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train a masked model. Defaults are the paper's recipe; what it cannot say for your data is chosen by size."""
+    """Train a masked model. The defaults follow the paper's recipe; sizes are chosen for the data and the machine."""
 
     data: str
-    """A corpus (kjv, text8, moses, digits, ...), prepared data, or text, which is prepared on the way."""
+    """A corpus (kjv, text8, moses, digits, ...), prepared data, or text, which is prepared automatically."""
     out: str = "run"
-    """The run's folder: configuration, checkpoints, metrics and, in the end, the model."""
+    """The folder of the run: configuration, checkpoints, metrics and, at the end, the model."""
     valid: str | None = None
-    """Held-out data; by default the valid.tokens beside the training data."""
+    """Held-out data. The default is valid.tokens in the folder of the training data."""
     resume: bool = False
-    """Continue the newest sound checkpoint of the run, if there is one."""
+    """Continue from the newest valid checkpoint of the run, if there is one."""
     resume_from: str | None = None
-    """Continue this checkpoint of the run, for example step-00001000."""
+    """Continue from this checkpoint of the run, for example step-00001000."""
     init: str | None = None
     """Begin with the weights of this saved model, whose tensors must have the same shapes; its attention may differ."""
     seed: int = 0
-    """Batches, masks, times, initial weights and dropout all follow from it."""
+    """The seed of batches, masks, times, initial weights and dropout."""
 
     tokenizer: str | None = None
-    """For data prepared on the way: bpe (the default, unless a corpus has its own), characters, bytes, gpt2, ..."""
+    """For raw data: bpe (the default, unless a corpus has its own), characters, bytes, gpt2, ..."""
     vocab: int | None = None
-    """For data prepared on the way: the size of a BPE, 4,096 by default, or 1,024 for less than a megabyte of text."""
+    """For raw data: the vocabulary size of a BPE, 4,096 by default, or 1,024 for less than a megabyte of text."""
     length: int | None = None
-    """For data prepared on the way: tokens per sequence, 128 by default, or the corpus's own."""
+    """For raw data: tokens per sequence. The default is 128, or that of the corpus."""
     layout: Literal["wrapped", "rows"] | None = None
-    """For data prepared on the way: wrapped text, or one document per row. By default rows for FASTA and molecules."""
+    """For raw data: wrapped text, or one document per row. The default is rows for FASTA and molecules."""
     column: str | None = None
-    """For data prepared on the way: the column of a table or the field of records."""
+    """For raw data: the column of a table or the field of records."""
     long: Literal["drop", "cut"] | None = None
-    """For data prepared on the way: what becomes of rows that are longer than --length. By default an error."""
+    """For raw data: what to do with rows longer than --length. The default is an error."""
     held_out: Literal["end", "random"] | None = None
-    """For data prepared on the way: hold out the end, or documents drawn at random (FASTA, molecules)."""
+    """For raw data: hold out the end, or random documents (the default for FASTA and molecules)."""
 
     preset: str | None = None
-    """The network's size: tiny, mini, compact, small (the paper's) or medium. By default, by data and machine."""
+    """The size of the network: tiny, mini, compact, small (the paper's) or medium. The default depends on the data and
+    the machine."""
     layers: int | None = None
-    """Blocks, instead of the preset's."""
+    """The number of blocks, instead of the preset's."""
     width: int | None = None
-    """Width, instead of the preset's."""
+    """The width, instead of the preset's."""
     heads: int | None = None
-    """Attention heads, instead of the preset's."""
+    """The number of attention heads, instead of the preset's."""
     attention: Attention = "bidirectional"
-    """Who sees whom: everybody; the visible tokens alone; in the order they became visible, those before; or a block
-    itself and the blocks before it."""
+    """What a token attends to: all positions; the visible tokens; the tokens that became visible before it (order); or
+    its own block and the blocks before it (docs/anyorder.md)."""
     block: int | None = None
-    """The positions of a block, for --attention block."""
+    """The block size, for --attention block."""
     conditioning: Literal["none", "time", "ratio"] = "none"
-    """What the network is told besides the tokens: nothing, the time, or the ratio of masked tokens."""
+    """The input of the network besides the tokens: nothing, the time, or the fraction of masked tokens."""
     self_conditioning: bool = False
     """Feed the network its own prediction."""
     convolution: int | None = None
-    """Taps of a depthwise convolution in each block; 0 for none. By default 3 for networks narrower than 512."""
+    """Taps of a depthwise convolution in each block; 0 for none. The default is 3 for networks narrower than 512."""
     tie_embeddings: bool = False
-    """One matrix for the embedding and the head."""
+    """Share one matrix between the embedding and the head."""
     dropout: float = 0.1
 
     objective: Objective = "time"
-    """Eq. 6, Eq. 7, Mask-Predict's and MaskGIT's weights, SEDD's score entropy, the left-to-right baseline, or Eq. 7
-    with all the terms of one order in a pass of two streams (for --attention order)."""
+    """Eq. 6, Eq. 7, the weights of Mask-Predict or MaskGIT, SEDD's score entropy, the left-to-right baseline, or Eq. 7
+    with all terms of one order in a two-stream pass (for --attention order)."""
     times: Times = "stratified"
     """How times or counts are drawn over the global batch; adaptive is importance sampling of counts."""
     schedule: ScheduleName = "linear"
 
     steps: int | None = None
-    """Optimiser steps. By default, by the data and the machine."""
+    """The number of optimiser steps. The default depends on the data and the machine."""
     minutes: float | None = None
-    """End after so many minutes, with a model; unless --steps is given, so many steps as fit are planned."""
+    """Finish within this many minutes, with a model. Without --steps, as many steps as fit are planned."""
     patience: int | None = None
-    """End after so many validations without a better one, and keep the best model; 0 for never. By default 3 where the
-    data would be read more than 5 times, and 0 elsewhere."""
+    """Stop after this many validations without improvement, and keep the best model; 0 for never. The default is 3 if
+    the data would be read more than 5 times, and 0 otherwise."""
     overfit: bool = False
-    """Learn four sequences by heart, and say whether that was done: the first thing to try with a new network."""
+    """Memorise four sequences, and report whether this succeeded: a first check of a new network."""
     batch: int | None = None
-    """Sequences per step, over all processes. By default, by the machine."""
+    """Sequences per step, over all processes. The default depends on the machine."""
     micro_batch: int | None = None
-    """Sequences per process and pass; a step accumulates as many passes as it needs. By default, 32,768 tokens."""
+    """Sequences per process and pass; a step accumulates several passes. The default is 32,768 tokens."""
     optimizer: Literal["adamw", "muon"] | None = None
-    """muon: orthogonalized updates for the matrices of the blocks, AdamW for the rest. By default adamw, and muon for
-    networks narrower than 512."""
+    """muon: orthogonalized updates for the matrices of the blocks, AdamW for the rest. The default is adamw, and muon
+    for networks narrower than 512."""
     learning_rate: float | None = None
-    """The peak. By default 3e-4; for networks narrower than 512 it is 3e-3 with muon and 1e-3 with adamw."""
+    """The peak learning rate. The default is 3e-4; for networks narrower than 512 it is 3e-3 with muon and 1e-3 with
+    adamw."""
     warmup: int | None = None
-    """Steps of linear warm-up. By default 2,500, or a tenth of a shorter run."""
+    """Steps of linear warm-up. The default is 2,500, or a tenth of a shorter run."""
     decay: Literal["constant", "cosine"] | None = None
-    """After the warm-up: constant, or half a cosine down to 0 at the last step. By default constant, and a cosine for
-    networks narrower than 512."""
+    """The learning rate after the warm-up: constant, or a cosine decay to 0 at the last step. The default is constant,
+    and cosine for networks narrower than 512."""
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
     clip: float = 1.0
-    """The largest norm of the gradient."""
+    """The maximum norm of the gradient."""
     ema: float | None = None
-    """Decay of the averaged weights. By default 0.9999; for a run under 100,000 steps, 1 - 10/steps."""
+    """The decay of the averaged weights. The default is 0.9999; for a run under 100,000 steps, 1 - 10/steps."""
 
     device: Literal["auto", "cpu"] = "auto"
     precision: Literal["float32", "bf16"] | None = None
-    """By default bf16 on accelerators and float32 on CPUs."""
+    """The default is bf16 on accelerators and float32 on CPUs."""
     compile: bool = False
-    """torch.compile the blocks."""
+    """Compile the blocks with torch.compile."""
     threads: int | None = None
     """CPU threads of each process."""
 
     save_every: int | None = None
-    """Steps between checkpoints. By default a tenth of the run, between 100 and 1,000."""
+    """Steps between checkpoints. The default is a tenth of the run, between 100 and 1,000."""
     keep: int = 2
-    """How many checkpoints are kept."""
+    """The number of checkpoints to keep."""
     validate_every: int | None = None
-    """Steps between validations. By default a tenth of the run, between 100 and 1,000."""
+    """Steps between validations. The default is a tenth of the run, between 100 and 1,000."""
     validate_sequences: int = 256
-    """Held-out sequences of a validation; if there are fewer, each is masked several times."""
+    """Held-out sequences for each validation; if there are fewer, each is masked several times."""
     log_every: int = 1
     """Steps between lines of metrics.jsonl."""
     preview: bool = True

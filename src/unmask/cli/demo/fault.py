@@ -22,8 +22,8 @@ VOCABULARY, STATES = 50_257, 6
 Watch = Callable[[Tensor, int, Callable[[Callable[[unmask.Step], None]], unmask.Sample]], unmask.Sample]
 EXPLANATION = (
     "A float32 Gumbel never exceeds 16.64, so in the published sampler a token of small probability loses to the\n"
-    "mask: what is left is likelier text of less variety, which a low perplexity praises. Perplexity alone cannot\n"
-    "tell it from a better model. unmask plans which position is unmasked when, and draws tokens in float64."
+    "mask. The text becomes more likely and less diverse, and its perplexity falls. Perplexity alone cannot tell\n"
+    "this from a better model. unmask plans which position is unmasked when, and draws tokens in float64."
 )
 
 

@@ -34,10 +34,10 @@ NEXT = """
 What to type next{activate}:
   unmask sample                                       another text; --steps 32, --temperature 0.8, --number 4, --json
   unmask infill kjv "And God said, ________________"  fill the blanks of a text
-  unmask models                                       what is in the box
-  unmask serve                                        a page to watch it think, and OpenAI's API
+  unmask models                                       list the models
+  unmask serve                                        a web page that shows the sampling, and OpenAI's API
   unmask train book.txt --out runs/book               your own text, then: unmask sample runs/book
-  unmask audit --help                                 does your sampler have the fault?
+  unmask audit --help                                 test your own sampler for float32 truncation
   python -c "import unmask; print(unmask.load('kjv').sample(2, steps=64, seed=1).text)\""""
 
 
@@ -92,7 +92,7 @@ def the_fault(kjv: unmask.Model, judge: unmask.Model) -> None:
         with view(None, canvas, mask_id, stream=sys.stdout, with_canvas=False) as show:
             return run(show)
 
-    heading("The fault: one model and one N, sampled as published (float32, tokens and mask in one draw) and exactly")
+    heading("Float32 truncation: one model and one N, sampled as published (token and mask in one draw) and exactly")
     rows = fault.of_the_box(kjv, judge, of_kjv, num=4, steps=100_000)
     print(indented(fault.table(rows, 100_000)))
     print(
@@ -101,7 +101,7 @@ def the_fault(kjv: unmask.Model, judge: unmask.Model) -> None:
     rows = fault.of_the_oracle(of_the_truth, num=8, length=32, steps=1_000)
     print(indented(fault.table(rows, 1_000)))
     print(
-        indented("With 50,257 tokens, as GPT-2 has, 1,000 steps are enough; here the judge is the truth itself."),
+        indented("With 50,257 tokens, as in GPT-2, 1,000 steps are enough. Here the judge is the true model."),
         end="\n\n",
     )
     print(indented(fault.EXPLANATION))
@@ -112,9 +112,9 @@ def the_picture(digits: unmask.Model, completed: list[list[int]], given: list[in
     try:
         with waiting(f"drawing {where}"):
             picture.draw(where, completed, digits.sample(8, seed=5).tokens.tolist(), given)
-        print(f"\nThe picture of it: {where.resolve()}")
+        print(f"\nPicture: {where.resolve()}")
     except ModuleNotFoundError:
-        print("\n(pip install 'unmask[plot]' to have it drawn)")
+        print("\n(install 'unmask[plot]' to get a picture)")
 
 
 def heading(text: str) -> None:
