@@ -1,6 +1,7 @@
 """The site builds without a warning, every link and anchor of it leads somewhere, and its navigation has every page."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.ids, self.links = set(), set()
+        self.ids, self.links, self.loaded = set(), set(), set()
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -27,6 +28,8 @@ class Page(HTMLParser):
         self.ids.update(found[name] for name in ("id", "name") if found.get(name))
         if tag in ("a", "img", "script") and (link := found.get("href") or found.get("src")):
             self.links.add(link)
+        if tag in ("script", "img", "source", "iframe") or (tag == "link" and found.get("rel") != "canonical"):
+            self.loaded.add(found.get("src") or found.get("href") or "")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,22 @@ def test_a_broken_link_is_seen(site):
     found = [link for page, link in broken(site) if page.startswith("bad")]
     shutil.rmtree(site / "bad")
     assert sorted(found) == ["../faq/#nothing", "../nowhere/"]
+
+
+def test_nothing_is_loaded_from_another_server(site):
+    pages = {path: Page(path.read_text()) for path in site.rglob("*.html")}
+    elsewhere = {link for page in pages.values() for link in page.loaded if urlsplit(link).netloc}
+    assert elsewhere == set()
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
+
+
+def test_equations_are_marked_for_the_renderer_that_comes_with_the_site(site):
+    page = (site / "paper" / "index.html").read_text()
+    assert page.count('class="arithmatex"') > 10 and "assets/katex/katex.min.js" in page
+    style = site / "assets" / "katex" / "katex.min.css"
+    fonts = set(re.findall(r"url\((fonts/[^)]+)\)", style.read_text()))
+    assert fonts and all((style.parent / font).is_file() for font in fonts)
 
 
 def test_the_api_is_rendered(site):

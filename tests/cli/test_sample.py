@@ -273,7 +273,7 @@ class TestModels:
         damaged = folder(tmp_path / "cache" / "models" / "damaged")
         (damaged / "tokenizer.json").write_text("{}")
         assert main(["models"]) == 0
-        box, cache = capfd.readouterr().out.split("In ")[1:3]
+        box, cache = capfd.readouterr().out.split("\nIn ")[:2]
         assert re.search(
             r"kjv: masked, 0\.\d MB, 24 tokens, bpe of 300, 3\.50 characters per token, "
             r"3\.250 bits per token; four sentences",
