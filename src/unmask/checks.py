@@ -110,7 +110,7 @@ def _object(name: str, value: Any) -> None:
         key = value.replace("-", "_")
         known = [offered[key]] if key in offered else list(offered.values())
         written = " or ".join(f"{name}=unmask.{name}.{one}" for one in known)
-        raise ValueError(f"{name} must be the thing itself and not its name {value!r}: write {written}")
+        raise ValueError(f"{name} must be the object and not its name {value!r}: write {written}")
     for key, one in offered.items():
         if "(" in one and value is getattr(MODULES[name], key):
             raise ValueError(f"{name}=unmask.{name}.{key} makes a {name}: write {name}=unmask.{name}.{one}")
@@ -124,7 +124,7 @@ def check_canvas(model: Denoiser, canvas: Tensor | None, num: int | None, length
     if canvas is None:
         length = length_of(model) if length is None else length
         if length is None:
-            raise ValueError("give length, the number of tokens, or a canvas with mask_id at the holes")
+            raise ValueError("give length, the number of tokens, or a canvas with mask_id at the masked positions")
         num = 1 if num is None else num
         if not (isinstance(num, int) and isinstance(length, int)):
             raise ValueError(f"num and length must be whole numbers, got num={num!r} and length={length!r}")

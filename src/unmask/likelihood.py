@@ -188,7 +188,7 @@ def exact(model: Denoiser, tokens: Tensor, *, batch: int | None = None, where: T
     """-log p of each sequence under a left-to-right model, of its tokens where ``where`` holds given those before."""
     tokens, where = _checked(model, tokens, batch, where)
     if not is_left_to_right(model):
-        raise ValueError(f"{type(model).__name__} is no left-to-right model: its likelihood has a bound, see nelbo")
+        raise ValueError(f"{type(model).__name__} is not a left-to-right model: nelbo bounds its likelihood")
     batch = batch or default_batch(model, tokens.shape[1])
     parts = [torch.zeros(0, dtype=torch.float64)]
     with inference(model):
@@ -252,7 +252,7 @@ def _numbers(nats: Tensor, index: Tensor) -> Tensor:
     nats = nats.double().cpu()
     wrong = nats.isnan().view(len(index), -1).any(1)
     if bool(wrong.any()):
-        raise ValueError(f"the network's outputs for sequence {int(index[wrong][0])} are not numbers (nan)")
+        raise ValueError(f"the outputs of the network for sequence {int(index[wrong][0])} are not numbers (nan)")
     return nats
 
 

@@ -285,7 +285,9 @@ def chosen(
     if block is not None:
         check_continues(masked, block)
         if looks or second_order:
-            raise ValueError("attention by blocks answers for one block at a time: it takes no ahead and no predict")
+            raise ValueError(
+                "attention by blocks answers for one block at a time: it cannot be combined with ahead or predict"
+            )
     if sampler is not None:
         return sampler if block is None else _by_blocks(sampler, block)
     plan = _planner(plan, steps, predict, block)

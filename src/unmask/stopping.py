@@ -62,7 +62,7 @@ class Stopping(Batched):
     def padded(self, step: Step, x: Tensor) -> Step:
         """The Step that also ends what lies behind the ends of finished sequences, drawn or not; x is as it left it."""
         if step.hidden is not None:
-            raise ValueError("stop is for samplers that mask no token again: what has ended may not begin anew")
+            raise ValueError("stop cannot be combined with samplers that mask tokens again")
         extra = packed(self.behind(x) & self.finished(x).unsqueeze(1))
         if not extra.shape[1]:
             return step

@@ -167,7 +167,7 @@ class TestSample:
 
     def test_without_a_model_the_box_serves(self, models, tmp_path, capfd):
         assert main(["sample"]) == 2
-        assert "no model is in the box" in capfd.readouterr().err
+        assert "there is no bundled model" in capfd.readouterr().err
         folder(tmp_path / "box" / "verses", "smiles", seed=1)
         assert main(["sample"]) == 0
         assert capfd.readouterr().out == unmask.load("verses").sample().text[0] + "\n"

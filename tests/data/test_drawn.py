@@ -62,14 +62,14 @@ def test_a_truth_of_other_data_and_none_at_all_are_refused(tmp_path: Path, capsy
     beside.unlink()
     assert valid.truth([0]) is None
     assert main(["evaluate", "truth", str(tmp_path / "made")]) == 2
-    assert "has no truth" in capsys.readouterr().err
+    assert "has no true likelihood" in capsys.readouterr().err
 
 
 def test_what_is_for_texts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "sudoku4", str(tmp_path / "a"), "--vocab", "300"]) == 2
     assert "vocab: sudoku4 is drawn" in capsys.readouterr().err
     assert main(["prepare", "kjv", str(tmp_path / "b"), "--latents", "5"]) == 2
-    assert "only for the corpora that are drawn" in capsys.readouterr().err
+    assert "only for synthetic corpora" in capsys.readouterr().err
 
 
 def test_a_drawn_corpus_is_found_by_its_name(tmp_path: Path) -> None:

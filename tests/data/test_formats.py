@@ -73,7 +73,7 @@ def test_fasta_is_residues_without_headers(tmp_path: Path) -> None:
     path.write_text(">sp|P1 first\nMKV\nlaa*\n\n;a comment\n>second\nGG\n>empty\n")
     assert documents(path) == ["MKVLAA*", "GG"]
     path.write_text(">x\nMK1\n")
-    with pytest.raises(ValueError, match=r"x.fasta, line 2: 'MK1' is no sequence of residues"):
+    with pytest.raises(ValueError, match=r"x.fasta, line 2: 'MK1' is not a sequence of residues"):
         documents(path)
 
 
@@ -122,7 +122,7 @@ def test_nothing_of_a_folder_is_left_out_in_silence(tmp_path: Path) -> None:
         (folder / name).write_text(f"the text of {name}")
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (folder / ".hidden").write_text("not meant")
-    with pytest.warns(UserWarning, match=r"1 of 5 files are no text and left out: picture\.png"):
+    with pytest.warns(UserWarning, match=r"1 of 5 files are not text and were skipped: picture\.png"):
         found = documents(folder)
     assert sorted(found) == sorted(f"the text of {name}" for name in ("a.md", "deep/b.py", "c", "d.html"))
 

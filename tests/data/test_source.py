@@ -49,7 +49,7 @@ def test_a_folder_is_read_in_order_of_names(tmp_path) -> None:
     (tmp_path / "a2.txt.gz").write_bytes(gzip.compress(b"second"))
     (tmp_path / "ignored.bin").write_bytes(b"\xff")
     (tmp_path / "empty.txt").write_text("")
-    with pytest.warns(UserWarning, match="1 of 5 files are no text and left out"):
+    with pytest.warns(UserWarning, match="1 of 5 files are not text and were skipped"):
         assert documents(tmp_path) == ["first", "second", "third"]
 
 

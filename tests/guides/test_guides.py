@@ -241,7 +241,7 @@ def test_more_refusals():
     model = oracle(V, L)
     with pytest.raises(ValueError, match="weighed by a guide"):
         unmask.sample(model, num=1, length=L, particles=3)
-    with pytest.raises(ValueError, match="law of its own"):
+    with pytest.raises(ValueError, match="not defined by a weight"):
         unmask.sample(model, num=1, length=L, particles=3, guide=guides.classifier_free(model, 1.0))
     with pytest.raises(ValueError, match="weigh all tokens"):
         unmask.sample(model, num=1, length=L, particles=3, guide=guides.classifier(lambda x: x[:, 0] * 0.0, at_once=1))

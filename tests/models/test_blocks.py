@@ -259,8 +259,8 @@ def test_what_blocks_cannot_do_is_refused() -> None:
     hole[0, 1] = V
     for canvas, how, says in (
         (hole, {}, "continues a text"),
-        (None, {"predict": predict.extrapolate, "steps": 6}, "takes no ahead and no predict"),
-        (None, {"ahead": 4}, "takes no ahead and no predict"),
+        (None, {"predict": predict.extrapolate, "steps": 6}, "cannot be combined with ahead or predict"),
+        (None, {"ahead": 4}, "cannot be combined with ahead or predict"),
         (None, {"plan": plan.Blocks(8)}, "its blocks have 4 positions"),
         (None, {"sampler": Coupled(), "steps": 8}, "attention by blocks takes plans"),
         (None, {"steps": 2}, "less than the 3 blocks"),

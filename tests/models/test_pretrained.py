@@ -166,7 +166,7 @@ BREAKS = {
     "many": (lambda f: edit_config(f, width=32, layers=4), r"and \d+ more"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"no model\.safetensors"),
     "no config": (lambda f: (f / "config.json").unlink(), r"no config\.json"),
-    "no folder": (lambda f: shutil.rmtree(f), r"no config\.json"),
+    "not a folder": (lambda f: shutil.rmtree(f), r"no config\.json"),
     "broken JSON": (lambda f: (f / "config.json").write_text("{"), "not JSON"),
     "bytes for JSON": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "not JSON"),
     "a list": (lambda f: (f / "config.json").write_text("[]"), "not written by unmask"),
@@ -277,17 +277,17 @@ def test_a_pickle_in_the_hubs_cache_is_not_opened(
 ) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(tmp_path / "mark")))
     cached(folder, tmp_path / "cache", ("config.json", "pytorch_model.bin"))
-    with pytest.raises(ValueError, match="is no folder, and it could not be fetched"):
+    with pytest.raises(ValueError, match="is not a folder, and could not be downloaded"):
         DDiT.from_pretrained("someone/words", cache_dir=tmp_path / "cache", local_files_only=True)
 
     def absent(**_: object) -> str:
         raise EntryNotFoundError("404")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", absent)  # the hub's own answer that there is no such file
-    with pytest.raises(ValueError, match=r"someone/words has no config\.json; weights are read from safetensors alone"):
+    with pytest.raises(ValueError, match=r"someone/words has no config\.json; weights are read only from safetensors"):
         DDiT.from_pretrained("someone/words", cache_dir=tmp_path / "cache", local_files_only=True)
     assert not (tmp_path / "mark").exists()
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         DDiT.from_pretrained("nobody/nothing", cache_dir=tmp_path / "cache", local_files_only=True)
 
 

@@ -301,7 +301,7 @@ def test_answers_that_nobody_reads_count_as_requests(counting):
     _, served = counting
     server = Service(list(served.values()), Limits(max_batch=1, max_queue=1))
     server.open = {Exchange(server.engine, watched=False) for _ in range(2)}
-    with pytest.raises(Refused, match="2 requests are under way"):
+    with pytest.raises(Refused, match="2 requests are in progress"):
         asyncio.run(server.begin(list, watched=False))
 
 

@@ -192,7 +192,7 @@ class TestSlowOnes:
             said = b""
             while part := body.recv(65536):
                 said += part
-            assert b" 408 " in said and b"not there after 0.5 seconds" in said
+            assert b" 408 " in said and b"did not arrive within 0.5 seconds" in said
             for one in (header, silent, body):
                 one.close()
             assert httpx.get(f"{address}/livez", timeout=300).status_code == 200

@@ -115,7 +115,7 @@ def test_a_state_that_is_not_json_is_one_error(tmp_path: Path) -> None:
         (path / "state.json").write_bytes(content)
         lines = [f"{checkpoint.sha256_of(file)}  {file.name}\n" for file in path.iterdir() if file.name != "SHA256SUMS"]
         (path / "SHA256SUMS").write_text("".join(lines))
-        with pytest.raises(CheckpointError, match=r"state\.json is no state of a run"):
+        with pytest.raises(CheckpointError, match=r"state\.json is not the state of a run"):
             read(path)
 
 

@@ -74,10 +74,10 @@ def test_a_stored_configuration_is_read_back(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("lerning_rate = 1", "no setting 'lerning_rate'; did you mean 'learning_rate'?"),
-        ("steps = 1.5", "steps = 1.5 is no int"),
-        ("steps = true", "steps = True is no int"),
-        ('batch = "many"', "batch = 'many' is no int"),
-        ("resume = 1", "resume = 1 is no bool"),
+        ("steps = 1.5", "steps = 1.5 is not of type int"),
+        ("steps = true", "steps = True is not of type int"),
+        ('batch = "many"', "batch = 'many' is not of type int"),
+        ("resume = 1", "resume = 1 is not of type bool"),
         ("steps = ", "is not TOML"),
     ],
 )

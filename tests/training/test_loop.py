@@ -200,7 +200,7 @@ def test_a_folder_that_is_taken_is_left_alone(letters: Path, tmp_path: Path) -> 
         train(config)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(ValueError, match=r"it is no run and not empty \(thesis\.txt\)"):
+    with pytest.raises(ValueError, match=r"it is not a run and not empty \(thesis\.txt\)"):
         train(replace(config, out=str(tmp_path / "mine"), resume=True))
     assert contents(tmp_path) == before | {"mine/thesis.txt": b"precious"}
 

@@ -189,7 +189,7 @@ class Masked(Net):
         ({"preset": "tiny"}, "preset: settings of the project's networks"),
         ({"width": 3, "dropout": 0.5}, "width, dropout: settings"),
         ({"stpes": 3}, "did you mean 'steps'"),
-        ({"steps": "3"}, "is no int"),
+        ({"steps": "3"}, "is not of type int"),
         ({"objective": "left-to-right"}, "causal=True"),
         ({"objective": "two-stream", "attention": "order"}, "attention: settings"),
         ({"optimizer": "muon"}, "muon"),
@@ -216,5 +216,5 @@ def test_the_command_says_where_such_a_run_goes_on(letters: Path, tmp_path: Path
 
     stored = stored_config(tmp_path / "run")
     assert stored is not None
-    with pytest.raises(ValueError, match="somebody's own"):
+    with pytest.raises(ValueError, match="a custom network"):
         command(replace(stored, resume=True))

@@ -214,7 +214,7 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
     stream.write(drawn.getvalue())
     if made.entropy is not None and made.distance is not None and chosen.model != TRUTH:
         (truth, over), (distance, paired), most = made.entropy, made.distance, "" if bound.exact else "at most "
-        print(f"truth: {truth:.6g} ± {over:.2g} nats per token, by the law that the data were drawn from", file=stream)
+        print(f"truth: {truth:.6g} ± {over:.2g} nats per token, under the distribution of the data", file=stream)
         print(f"distance from it (Kullback-Leibler): {most}{distance:.6g} ± {paired:.2g} nats per token", file=stream)
     if bound.bits_per_character is not None and (beside := compared(made.about["source"], bound.bits_per_character)):
         print(beside, file=stream)

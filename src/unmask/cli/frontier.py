@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def run() -> None:
         if not chosen.models:
-            raise ValueError("name at least one model; --help says everything")
+            raise ValueError("name at least one model; see --help")
         if chosen.number < 2:
             raise ValueError(f"--number must be at least 2, for the intervals, got {chosen.number}")
         with processes.joined():

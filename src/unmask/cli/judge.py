@@ -158,7 +158,7 @@ def _above(made: Judgement, data: str) -> dict[str, float]:
     file = TokenFile.open(Path(data) / "valid.tokens" if Path(data).is_dir() else data)
     truth = file.truth(torch.arange(len(file)))
     if truth is None:
-        raise ValueError(f"--data {data}: it has no truth; data that were drawn from a known law have one")
+        raise ValueError(f"--data {data}: it has no true likelihood; only synthetic corpora have one")
     own = truth / (file.length - 1)  # the first token is given
     error = float(own.std()) / len(own) ** 0.5
     return {

@@ -103,7 +103,7 @@ def run(chosen: PrepareOptions, progress: Progress) -> tuple[TokenFile, TokenFil
         usual = {field.name: field.default for field in fields(chosen)}
         return drawn.prepare(source, out, progress=progress, **{k: v for k, v in given.items() if v != usual[k]})
     if only := sorted(given.keys() & DRAWN):
-        raise ValueError(f"{', '.join(only)}: only for the corpora that are drawn, {', '.join(drawn.NAMES)}")
+        raise ValueError(f"{', '.join(only)}: only for synthetic corpora, {', '.join(drawn.NAMES)}")
     if source in corpora.NAMES and not Path(source).exists():
         return corpora.load(source).prepare(out, **given, progress=progress)
     return prepare(source, out, **given, progress=progress)

@@ -95,7 +95,7 @@ def _profile(chosen: StepsOptions, model: Model) -> EntropyProfile:
     if chosen.data is None:
         folder = find(chosen.model)
         if folder is None or not (folder / PROFILE).is_file():
-            raise ValueError(f"{chosen.model} comes with no profile: give DATA to measure it on, such as held-out text")
+            raise ValueError(f"{chosen.model} has no stored profile: give DATA to measure one, such as held-out text")
         return EntropyProfile.from_json((folder / PROFILE).read_text(encoding="utf-8"))
     with found(chosen.data, model, split=chosen.split) as tokens:
         num = min(chosen.number or len(tokens), len(tokens))

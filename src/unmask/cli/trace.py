@@ -18,7 +18,7 @@ def parse(line: str) -> dict[str, Any]:
         length = len(record["tokens"])
         for name, kind in (("text", str), ("model", str), ("tokens", list), ("trace", list)):
             if not isinstance(record[name], kind):
-                raise ValueError(f"{name} is no {kind.__name__}")
+                raise ValueError(f"{name} is not of type {kind.__name__}")
         for entry in record["trace"]:
             sizes = {len(entry[name]) for name in ("positions", "tokens", "probabilities", "tau")}
             places = [*entry["positions"], *entry.get("hidden", []), *(place for place, _ in entry.get("guessed", []))]

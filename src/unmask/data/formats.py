@@ -202,7 +202,7 @@ def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
                 parts = []
             elif line and not line.startswith(";"):
                 if not line.replace(" ", "").replace("*", "").replace("-", "").isalpha():
-                    raise ValueError(f"{path}, line {number}: {line[:40]!r} is no sequence of residues")
+                    raise ValueError(f"{path}, line {number}: {line[:40]!r} is not a sequence of residues")
                 parts.append(line.replace(" ", "").upper())
     if parts:
         yield "".join(parts), True

@@ -40,7 +40,7 @@ PIECE = 1 << 16
 def _smiles(text: str) -> str:
     """A molecule as it is, if it is one."""
     if wrong := make.not_smiles(text):
-        raise ValueError(f"{text[:60]!r} is no SMILES: {wrong}")
+        raise ValueError(f"{text[:60]!r} is not SMILES: {wrong}")
     return text
 
 

@@ -107,7 +107,9 @@ def _files_of(folder: Path) -> list[Path]:
         raise ValueError(f"source={str(folder)!r}: the folder holds no file of text")
     if others := [str(path.relative_to(folder)) for path in there if path not in set(found)]:
         names = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
-        warnings.warn(f"{folder}: {len(others)} of {len(there)} files are no text and left out: {names}", stacklevel=2)
+        warnings.warn(
+            f"{folder}: {len(others)} of {len(there)} files are not text and were skipped: {names}", stacklevel=2
+        )
     return found
 
 

@@ -113,7 +113,7 @@ class Cluster:
                         deaths[piece] += 1
                     fails_to_begin = piece is None and "creation task" in str(error)
                     if fails_to_begin or max(deaths.values(), default=0) >= MOST_DEATHS:
-                        raise ValueError(f"the workers die over the work itself: {error}") from error
+                        raise ValueError(f"the workers fail repeatedly: {error}") from error
                     hire()
                     continue
                 except RayTaskError as error:

@@ -34,7 +34,7 @@ def found(
     """
     tokenizer = model.tokenizer
     if not isinstance(tokenizer, Tokenizer):
-        raise ValueError(f"{model.name} has a tokenizer of its own kind: unmask.load(...).bound(texts) evaluates texts")
+        raise ValueError(f"{model.name} has an external tokenizer: evaluate texts with unmask.load(...).bound(texts)")
     if data is None or own_text(data, run):
         if run is None:
             raise ValueError(f"{model.name} does not say what it was trained on: name the DATA to evaluate it on")
@@ -67,7 +67,7 @@ def found(
 def train_and(split: str, data: str | None, *, progress: Progress | None = None) -> tuple[TokenFile, TokenFile]:
     """The training part of prepared data or of a corpus, and ``split``: for what is fitted before it is evaluated."""
     if data is None:
-        raise ValueError("an n-gram model is fitted before it is evaluated, and a truth is the data's: name the DATA")
+        raise ValueError("give DATA: an n-gram model is fitted to it, and the truth is its distribution")
     kind, path = resolve(data)
     if kind == "corpus":
         path = corpora.prepared(data, progress=progress)

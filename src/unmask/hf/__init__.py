@@ -38,7 +38,7 @@ def generate(
     batch, ... Special tokens are never drawn. Texts come as the tokenizer decodes them.
     """
     if getattr(tokenizer, "mask_token_id", None) is None:
-        raise ValueError(f"{type(tokenizer).__name__} has no mask token: the model is no masked language model")
+        raise ValueError(f"{type(tokenizer).__name__} has no mask token: the model is not a masked language model")
     if length is not None:
         if length < 1:
             raise ValueError(f"length, the number of masks to append, must be at least 1, got {length}")

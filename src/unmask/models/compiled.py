@@ -16,10 +16,7 @@ class Compiled(nn.Module):
 
     def __init__(self, network: DDiT, **options: Any) -> None:
         if not isinstance(network, DDiT) or network.config.attention != "bidirectional":
-            raise ValueError(
-                "compiling is for bidirectional networks of this project; the others keep a cache, or bring code of "
-                "their own"
-            )
+            raise ValueError("only bidirectional networks of this project can be compiled")
         super().__init__()
         fast = network.for_sampling()
         self.vocab_size, self.mask_id, self.suppresses_mask = fast.vocab_size, fast.mask_id, fast.suppresses_mask

@@ -52,7 +52,7 @@ def read(folder: Path, header: Mapping[str, Any], make: Make | None) -> nn.Modul
     name, length = header.get("class"), int((header.get("extra") or {}).get("length", 0))
     if make is None:
         raise ValueError(
-            f"{folder} holds the weights of {name}, a network of its user's own: read them in Python with "
+            f"{folder} holds the weights of {name}, a custom network: load them in Python with "
             f"unmask.load({str(folder)!r}, network={name})"
         )
     network = copy.deepcopy(make) if isinstance(make, nn.Module) else make(header["mask_id"], length)

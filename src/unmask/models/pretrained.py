@@ -92,7 +92,7 @@ class Pretrained(HubMixin):
         try:
             return super().from_pretrained(name, **options)
         except FileNotFoundError as error:  # huggingface_hub's LocalEntryNotFoundError: not cached and out of reach
-            raise ValueError(f"{name} is no folder, and it could not be fetched from the hub: {error}") from error
+            raise ValueError(f"{name} is not a folder, and could not be downloaded from the hub: {error}") from error
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:
@@ -109,7 +109,7 @@ class Pretrained(HubMixin):
             except LocalEntryNotFoundError:
                 raise
             except EntryNotFoundError as error:
-                raise ValueError(f"{model_id} has no {file}; weights are read from safetensors alone") from error
+                raise ValueError(f"{model_id} has no {file}; weights are read only from safetensors") from error
         assert len(folders) == 1, folders
         return cls._loaded(folders.pop())
 
@@ -241,7 +241,7 @@ def read_header(folder: str | Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ValueError(f"{folder} is no saved model: it has no {CONFIG}") from None
+        raise ValueError(f"{folder} is not a saved model: it has no {CONFIG}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(raw, dict) or "architecture" not in raw:
@@ -255,7 +255,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise ValueError(f"{path.parent} has no {path.name}; weights are read from safetensors alone, never a pickle")
+        raise ValueError(
+            f"{path.parent} has no {path.name}; weights are read only from safetensors, never from a pickle"
+        )
     try:
         return load_file(path)
     except (SafetensorError, ValueError, KeyError) as error:

@@ -108,17 +108,17 @@ class Guided:
         if isinstance(self.particles, bool) or not isinstance(self.particles, int) or self.particles < 1:
             raise ValueError(f"particles must be a whole number of at least 1, got {self.particles!r}")
         if self.particles > 1 and (self.guide.races or not self.guide.tilts):
-            why = "must then weigh all tokens" if self.guide.races else "is a law of its own, and no h(x) to weigh by"
+            why = "must then weigh all tokens" if self.guide.races else "is not defined by a weight h(x)"
             raise ValueError(f"particles={self.particles}: the guide {type(self.guide).__name__} {why}")
 
     def begin(self, canvas: Tensor, task: Task) -> GuidedState:
         pick, length, each = task.pick, canvas.shape[1], self.particles
         if each > 1 and pick != Pick(pick.draw):
-            raise ValueError("particles have the law of the model itself: leave out temperature, top_k, top_p and bias")
+            raise ValueError("particles sample the model itself: leave out temperature, top_k, top_p and bias")
         if pick.penalises:
-            raise ValueError("a guide goes with no presence or frequency penalty: leave one of them out")
+            raise ValueError("a guide cannot be combined with a presence or frequency penalty")
         if self.guide.races and pick != Pick(exponential_race):
-            raise ValueError("a guide that asks for few tokens at a time needs the exponential race, at temperature 1")
+            raise ValueError("a guide with at_once needs the exponential race and temperature 1")
         plan = self.plan(canvas, mask_id=task.mask_id, streams=task.streams, schedule=task.schedule, steps=task.steps)
         sequence = torch.arange(len(canvas)).repeat_interleave(each)
         noise = torch.stack([task.streams.at(_particle(k), length).keys for k in range(each)], 1)
@@ -195,7 +195,7 @@ class Guided:
         mean, number = log_mean_exp(log_weights), effective(log_weights)
         if bool((mean == -torch.inf).any()):
             raise ValueError(
-                "the guide leaves no token to go on with: what it asks for is impossible on this canvas, or so rare "
+                "the guide excludes every token: its constraint is impossible on this canvas, or so rare "
                 f"that it needs more particles than {self.particles}"
             )
         chosen, row = number < RESAMPLED_BELOW * self.particles, members[:, 0]

@@ -198,5 +198,5 @@ def steps_as_published(task: Task) -> int:
     if task.steps is None:
         raise ValueError("the published samplers need steps, the number of steps N")
     if task.pick != Pick():
-        raise ValueError("the published samplers draw as published: they take no draw, temperature, top_k or top_p")
+        raise ValueError("the published samplers cannot be combined with draw, temperature, top_k or top_p")
     return task.steps

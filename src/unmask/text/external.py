@@ -193,7 +193,7 @@ def fairseq(path: Path) -> ExternalTokenizer:
     # A dictionary is filled up to a multiple of eight with names that stand for nothing.
     real = [symbol for symbol in symbols if not symbol.startswith("madeupword")]
     if not real or any(len(symbol) != 1 for symbol in real):
-        raise ValueError(f"{path}: its symbols are not single characters, so they are no alphabet")
+        raise ValueError(f"{path}: its symbols are not single characters, so they are not an alphabet")
     return alphabet(["<s>", "<pad>", "</s>", "<unk>", *symbols, "<mask>"], {"cls_token": "<s>", "sep_token": "</s>"})
 
 

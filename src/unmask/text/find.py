@@ -144,7 +144,7 @@ def default() -> str:
     """The model that is meant where none is named."""
     names = [model.name for model in available()]
     if not names:
-        raise ValueError("no model is in the box: give the folder of a run, or ORG/NAME on the Hugging Face hub")
+        raise ValueError("there is no bundled model: give the folder of a run, or ORG/NAME on the Hugging Face hub")
     return DEFAULT if DEFAULT in names else names[0]
 
 
@@ -217,7 +217,7 @@ def _hub_folder(name: str) -> Path:
         if not any(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(name, allow_patterns=[*DATA_FILES, *PICKLES]))
     except OSError as error:
-        raise ValueError(f"{name} is no folder, and it could not be fetched from the hub: {error}") from error
+        raise ValueError(f"{name} is not a folder, and could not be downloaded from the hub: {error}") from error
     return folder
 
 

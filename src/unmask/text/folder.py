@@ -50,7 +50,7 @@ def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
     if given.keys() == {"time"} and isinstance(network, DDiT):
         network.config = replace(network.config, conditioning="time" if given["time"] else "none")
     elif given:
-        raise ValueError(f"{folder} says everything about itself: {', '.join(given)} cannot be given, time can")
+        raise ValueError(f"{folder} stores all its settings: {', '.join(given)} cannot be given, time can")
     tokenizer, header = tokenizer_of(folder), pretrained.read_header(folder)
     extra: dict[str, Any] = header.get("extra") or {}
     schedule = extra.get("schedule", "linear")

@@ -62,7 +62,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Llama, Pieces]:
     path = Path(path).expanduser()
     beside = path.with_name("tokenizer.bin")
     if not beside.is_file():
-        raise ValueError(f"{path} needs its tokenizer beside it: there is no {beside}")
+        raise ValueError(f"{path} needs its tokenizer in the same folder: there is no {beside}")
     network = read_model(path.read_bytes())
     return network, read_tokenizer(beside.read_bytes(), network.vocab_size)
 

@@ -132,7 +132,9 @@ class Model:
         begun = self.begins(prompt, options.get("stop")) and (prompt or canvas is None)
         if max_tokens is not None:
             if length is not None or canvas is not None or max_tokens < 1:
-                raise ValueError(f"max_tokens={max_tokens} must be at least 1, and goes with no length and no canvas")
+                raise ValueError(
+                    f"max_tokens={max_tokens} must be at least 1, and cannot be combined with length or canvas"
+                )
             length = max_tokens if not begun else len(self.prompted(prompt, room=max_tokens).ids)
         if not begun:
             return self._sampled(None, num=num, length=length, canvas=canvas, **options)

@@ -21,7 +21,7 @@ def to_selfies(smiles: str) -> str:
 
 
 def of_smiles(smiles: str) -> str:
-    """The SELFIES of a SMILES, bracketed atoms included; ValueError where it is no molecule."""
+    """The SELFIES of a SMILES, bracketed atoms included; ValueError where it is not a molecule."""
     selfies = _selfies()
     try:
         return str(selfies.encoder(smiles)) if smiles else ""

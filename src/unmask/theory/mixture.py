@@ -42,14 +42,14 @@ class BetaMixture:
     def mode(self) -> float:
         """(L - n) / (L - 1)."""
         if self.L == 1:
-            raise ValueError("BetaMixture(n=1, L=1) is the uniform law, which has no mode")
+            raise ValueError("BetaMixture(n=1, L=1) is the uniform distribution, which has no mode")
         return (self.L - self.n) / (self.L - 1)
 
     @property
     def mode_time(self) -> float:
         """(n - 1) / (L - 1): the mode of t under the linear schedule, close to the masked ratio n / L."""
         if self.L == 1:
-            raise ValueError("BetaMixture(n=1, L=1) is the uniform law, which has no mode")
+            raise ValueError("BetaMixture(n=1, L=1) is the uniform distribution, which has no mode")
         return (self.n - 1) / (self.L - 1)
 
     @property

@@ -80,9 +80,9 @@ def read(path: Path) -> Checkpoint:
     try:
         state = json.loads((path / STATE).read_bytes())
         if not isinstance(state["step"], int):
-            raise ValueError(f"step={state['step']!r} is no number")
+            raise ValueError(f"step={state['step']!r} is not a number")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path / STATE} is no state of a run: {error}") from error
+        raise CheckpointError(f"{path / STATE} is not the state of a run: {error}") from error
     return Checkpoint(path, tensors, state)
 
 

@@ -172,7 +172,7 @@ class TrainConfig:
         assert self.preset is not None, "resolve the configuration first"
         if self.preset == OWN:
             raise ValueError(
-                "the run's network is somebody's own: unmask.train(DATA, NETWORK, ...) in Python trains it"
+                "the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)"
             )
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
         config = preset(

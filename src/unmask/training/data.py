@@ -115,7 +115,7 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
             raise ValueError(f"{folder} was not made from {config.data} as it is now ({different}): choose another out")
         return folder
     if out.is_dir() and any(out.iterdir()) and not note.is_file():
-        raise ValueError(f"out={config.out!r}: the folder is not empty and is no run; nothing was written")
+        raise ValueError(f"out={config.out!r}: the folder is not empty and is not a run; nothing was written")
     out.mkdir(parents=True, exist_ok=True)
     write_whole(note, json.dumps(source).encode())
     small = Path(config.data).is_file() and Path(config.data).stat().st_size < 1 << 20

@@ -68,9 +68,9 @@ def made(make: Make, data: Data, config: TrainConfig) -> nn.Module:
     if config.preset not in (None, OWN):
         given.insert(0, "preset")
     if given:
-        raise ValueError(f"{', '.join(given)}: settings of the project's networks, and the network is your own")
+        raise ValueError(f"{', '.join(given)}: only for the networks of this project, not for a custom network")
     if config.optimizer == "muon":
-        raise ValueError("optimizer='muon' is for the blocks of the project's networks: adamw is for your own")
+        raise ValueError("optimizer='muon' is only for the networks of this project: use adamw")
     vocab_size, length = data.train.vocab_size, data.train.length
     module: Any = make
     if not isinstance(make, nn.Module):

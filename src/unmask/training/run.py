@@ -72,7 +72,9 @@ class Run:
             strange = {path.name for path in self.folder.iterdir()} - BEFORE_A_RUN if self.folder.is_dir() else set()
             if strange:
                 names = ", ".join(sorted(strange)[:5])
-                raise ValueError(f"out={str(self.folder)!r}: it is no run and not empty ({names}); nothing was written")
+                raise ValueError(
+                    f"out={str(self.folder)!r}: it is not a run and not empty ({names}); nothing was written"
+                )
             if config.resume_from:
                 raise ValueError(f"resume_from={config.resume_from!r}: there is no run in {self.folder}")
             return False

@@ -31,7 +31,7 @@ def from_mapping(values: dict[str, Any], where: str) -> dict[str, Any]:
             "str": isinstance(value, str),
         }.get(kind.removesuffix(" | None"), isinstance(value, str))
         if not fits:
-            raise ValueError(f"{where}: {name} = {value!r} is no {kind.removesuffix(' | None')}")
+            raise ValueError(f"{where}: {name} = {value!r} is not of type {kind.removesuffix(' | None')}")
         checked[key] = float(value) if kind.startswith("float") else value
     return checked
 

@@ -102,7 +102,9 @@ def _store(data: Any, valid: Any, folder: Path, network: Make | None, config: Tr
         return
     strange = [] if not folder.parent.is_dir() else [path.name for path in folder.parent.iterdir()]
     if strange:
-        raise ValueError(f"out={str(folder.parent)!r}: it is no run and not empty ({strange[0]}); nothing was written")
+        raise ValueError(
+            f"out={str(folder.parent)!r}: it is not a run and not empty ({strange[0]}); nothing was written"
+        )
     tokenizer = levels(ids)
     with new_folder(folder) as partial:
         for name, part in ((TRAIN, rows), (VALID, held_out)):

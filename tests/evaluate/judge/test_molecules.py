@@ -47,7 +47,7 @@ class TestJudged:
             judged("CCO")
 
     def test_what_is_no_molecule_has_no_properties(self) -> None:
-        with pytest.raises(ValueError, match="no molecule"):
+        with pytest.raises(ValueError, match="not a molecule"):
             properties("C1")
 
 

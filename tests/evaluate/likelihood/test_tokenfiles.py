@@ -166,7 +166,7 @@ def test_what_belongs_to_another_evaluation_is_not_continued(tokens: TokenFile, 
             changed()
     assert path.read_bytes() == before
     path.write_text("a letter to a friend\n")
-    with pytest.raises(ValueError, match="is no evaluation in progress"):
+    with pytest.raises(ValueError, match="is not an evaluation in progress"):
         evaluate(masked(), tokens, passes=2, partial=path)
     assert path.read_text() == "a letter to a friend\n"
 

@@ -188,7 +188,7 @@ def test_gpt2s_files_in_the_folder_are_used(tmp_path):
     assert model.tokenizer.encode("th") == [256] and model.tokenizer.eos_id == 257
     assert model.infill("the ____", seed=0).text[0].startswith("the")
     (folder / "merges.txt").write_text("#version: 0.2\nt h x\n")
-    with pytest.raises(ValueError, match=r"no tokenizer of GPT-2's kind"):
+    with pytest.raises(ValueError, match=r"not a GPT-2 tokenizer"):
         unmask.load(folder)
 
 

@@ -30,7 +30,7 @@ def test_a_hub_id_is_loaded_and_its_code_is_not_run(tmp_path, monkeypatch):
     assert model.name == "group/mdlm"
     assert model.sample(1, seed=1).text == unmask.load(folder, time=True).sample(1, seed=1).text
     assert not (tmp_path / "mark").exists()
-    with pytest.raises(ValueError, match="group/none is no folder, and it could not be fetched from the hub"):
+    with pytest.raises(ValueError, match="group/none is not a folder, and could not be downloaded from the hub"):
         unmask.load("group/none")
 
 

@@ -278,7 +278,7 @@ class TestBadInput:
         content |= {"auto_map": {"AutoModelForMaskedLM": "evil.Evil"}, "architectures": ["Evil"], "model_type": "evil"}
         (tmp_path / "config.json").write_text(json.dumps(content))
         (tmp_path / "evil.py").write_text("raise SystemExit('it was run')")
-        with pytest.raises(ValueError, match="is of no known kind"):
+        with pytest.raises(ValueError, match="has an unknown format"):
             unmask.load(tmp_path)
 
     def test_an_unknown_model_type(self, tmp_path):
@@ -286,7 +286,7 @@ class TestBadInput:
         content = json.loads((tmp_path / "config.json").read_text())
         content |= {"model_type": "nonesuch"}
         (tmp_path / "config.json").write_text(json.dumps(content))
-        with pytest.raises(ValueError, match="this version of transformers knows no model_type 'nonesuch'"):
+        with pytest.raises(ValueError, match="this version of transformers does not know model_type 'nonesuch'"):
             unmask.load(tmp_path)
 
 

@@ -84,7 +84,7 @@ def read(path: Path) -> list[Point]:
         try:
             points.append(Point.from_dict(json.loads(line)))
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path}, line {number}: it is no point of a frontier: {error}") from None
+            raise ValueError(f"{path}, line {number}: it is not a point of a frontier: {error}") from None
     return points
 
 

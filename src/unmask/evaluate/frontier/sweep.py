@@ -62,7 +62,7 @@ class Setting:
         if self.draw not in allowed:
             raise ValueError(f"draw of {self.sampler} must be one of {', '.join(allowed)}, got {self.draw!r}")
         if self.published and self.temperature != 1:
-            raise ValueError(f"{self.sampler} is run as published, at temperature 1, got {self.temperature}")
+            raise ValueError(f"{self.sampler} runs as published, at temperature 1, got {self.temperature}")
 
     @property
     def published(self) -> bool:

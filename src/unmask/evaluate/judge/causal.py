@@ -56,7 +56,7 @@ class CausalJudge:
     def ids(self, samples: Samples) -> list[Tensor]:
         """The judge's own tokens of each text."""
         if not samples.texts and len(samples):
-            raise ValueError(f"{self.name} judges texts, and these samples are tokens alone")
+            raise ValueError(f"{self.name} judges texts, but these samples have only tokens")
         return [torch.tensor(self.encode(text), dtype=torch.int64) for text in samples.texts]
 
     def features(self, samples: Samples) -> Tensor:

@@ -214,13 +214,15 @@ def load_judge(
     if not path.exists() and text == TRUTH:
         if device != "cpu" or window is not None or first is not None:
             raise ValueError(f"judge={TRUTH!r} reads whole sequences on the CPU: leave device, window and first out")
-        how = "the law that the corpus stories is drawn from judges the samples' own tokens; the first one is given"
+        how = "the distribution of the corpus stories judges the samples' own tokens; the first one is given"
         return OracleJudge(stories.law(), TRUTH, how)
     if not path.exists() and text in NAMES:
         make: Callable[..., CausalJudge] = huggingface.smollm2 if text == "smollm2" else llama2c.stories15m
     elif path.is_file():
         if path.suffix not in (".bin", ".gguf"):
-            raise ValueError(f"{path} is no judge: a file is a .gguf or a llama2.c .bin; others are folders or names")
+            raise ValueError(
+                f"{path} is not a judge: a file is a .gguf or a llama2.c .bin; others are folders or names"
+            )
         make = partial((huggingface if path.suffix == ".gguf" else llama2c).load, path)
     elif path.is_dir():
         make = partial((own if _is_ours(path) else huggingface).load, path)

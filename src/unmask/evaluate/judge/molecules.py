@@ -54,7 +54,7 @@ def judged(
 
 
 def canonical(smiles: str) -> str | None:
-    """RDKit's canonical SMILES, or None for what is no molecule; the empty string is none."""
+    """RDKit's canonical SMILES, or None for what is not a molecule; the empty string is none."""
     chem = _rdkit("Chem")
     molecule = chem.MolFromSmiles(smiles) if smiles else None
     return None if molecule is None else str(chem.MolToSmiles(molecule))
@@ -71,7 +71,7 @@ def properties(smiles: str) -> dict[str, float]:
     """logP (Crippen), QED and weight of a valid molecule."""
     molecule = _rdkit("Chem").MolFromSmiles(smiles)
     if molecule is None:
-        raise ValueError(f"{smiles!r} is no molecule")
+        raise ValueError(f"{smiles!r} is not a molecule")
     return {
         "logP": float(_rdkit("Chem.Crippen").MolLogP(molecule)),
         "QED": float(_rdkit("Chem.QED").qed(molecule)),

@@ -31,7 +31,7 @@ class OracleJudge:
 
     def ids(self, samples: Samples) -> list[Tensor]:
         if samples.tokens is None:
-            raise ValueError(f"{self.name} judges tokens, and these samples are texts alone")
+            raise ValueError(f"{self.name} judges tokens, but these samples have only texts")
         return samples.rows
 
     def _groups(self, samples: Samples) -> list[Tensor]:

@@ -23,7 +23,9 @@ def from_model(model: Any, *, device: str = "cpu", batch: int = 1, window: int |
     As in training, wrapped text begins after an eos, which is given, and a row ends with one, which is judged.
     """
     if not model.left_to_right:
-        raise ValueError(f"{model.name} is a masked model, which bounds -log p; a judge is left to right and knows it")
+        raise ValueError(
+            f"{model.name} is a masked model, which only bounds -log p; a judge must be a left-to-right model"
+        )
     network, eos = model.denoiser, model.tokenizer.eos_id
     known = () if eos is None else (eos,)
     wrapped = model.layout == "wrapped"

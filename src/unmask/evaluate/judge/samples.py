@@ -92,7 +92,7 @@ def _record(line: str, name: str, number: int) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"{name}, line {number}: it begins like JSON, but {error}") from None
+        raise ValueError(f"{name}, line {number}: it looks like JSON, but {error}") from None
     if not isinstance(record.get("text"), str):
         raise ValueError(f"{name}, line {number}: a sample has a field text, which is a string")
     return dict(record)

@@ -33,7 +33,7 @@ class Evaluation:
     indices: Tensor  # int64 [B], which sequences of the file
     profile: Profile | None
     about: dict[str, Any]  # model, data, seed, ...
-    truth: Tensor | None = None  # float64 [B]: -log p by the law that the data were drawn from, where it is known
+    truth: Tensor | None = None  # float64 [B]: -log p under the distribution of the data, where it is known
 
     @property
     def entropy(self) -> tuple[float, float] | None:

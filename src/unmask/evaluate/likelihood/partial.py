@@ -71,7 +71,7 @@ def _read(path: Path, file: BinaryIO, identity: dict[str, Any]) -> tuple[Done, i
     first = file.readline()
     if not first.endswith(b"\n"):
         if not json.dumps(identity).encode().startswith(first):
-            raise ValueError(f"{path} is no evaluation in progress, and is not overwritten")
+            raise ValueError(f"{path} is not an evaluation in progress and is not overwritten")
         return done, 0
     try:
         before = json.loads(first)
@@ -81,7 +81,7 @@ def _read(path: Path, file: BinaryIO, identity: dict[str, Any]) -> tuple[Done, i
             if before.get(name) != identity[name]
         ]
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is no evaluation in progress, and is not overwritten") from error
+        raise ValueError(f"{path} is not an evaluation in progress and is not overwritten") from error
     if changed:
         raise ValueError(f"{path} belongs to another evaluation and is not continued ({'; '.join(changed)})")
     sound = file.tell()

@@ -86,8 +86,8 @@ def evaluate_truth(tokens: TokenFile, *, sequences: int | None = None) -> Evalua
     indices = _evenly_spaced(tokens, sequences)
     truth = tokens.truth(indices)
     if truth is None:
-        raise ValueError(f"{tokens.path} has no truth: only data that were drawn from a known law do, such as stories")
-    how = "exact, the law that the data were drawn from"
+        raise ValueError(f"{tokens.path} has no true likelihood: only synthetic corpora such as stories have one")
+    how = "exact, the distribution of the data"
     return Evaluation(tokens.bound(truth), how, 1, indices, None, _about("truth", tokens), truth)
 
 

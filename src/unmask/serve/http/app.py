@@ -95,7 +95,7 @@ class Service:
         """Take a request, or refuse it. Whoever is slow to read its answer counts as if it were still waiting."""
         if len(self.open) >= self.limits.max_queue + self.limits.max_batch:
             self.engine.counts.refused += 1
-            raise Refused(f"{len(self.open)} requests are under way", self.engine.seconds_to_room())
+            raise Refused(f"{len(self.open)} requests are in progress", self.engine.seconds_to_room())
         exchange = Exchange(self.engine, watched=watched, client=client, top=top)
         self.open.add(exchange)
         try:
@@ -147,7 +147,7 @@ class Service:
             says = "logprobs above 0 are for first-order predictors, which draw from what one call says"
             raise ApiError(400, says, param="logprobs")
         if body.logprobs and (body.presence_penalty or body.frequency_penalty):
-            raise ApiError(400, "logprobs above 0 do not go with penalties", param="logprobs")
+            raise ApiError(400, "logprobs above 0 cannot be combined with penalties", param="logprobs")
         return await self._chosen(body, request, "cmpl", "text_completion", (openai.text_choice, openai.text_choice))
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:

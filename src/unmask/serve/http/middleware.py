@@ -96,7 +96,7 @@ class AccessMiddleware:
             async with asyncio.timeout(self.limits.body_seconds):
                 messages = await self._messages(receive)
         except TimeoutError:
-            raise Unread(408, f"the body was not there after {self.limits.body_seconds:g} seconds") from None
+            raise Unread(408, f"the body did not arrive within {self.limits.body_seconds:g} seconds") from None
         finally:
             self.reading -= 1
 

@@ -79,5 +79,5 @@ def add_page(app: FastAPI, pictures: Pictures | None = None) -> None:
     async def picture(name: str) -> Response:
         found = kept.get(name)
         if found is None:
-            raise HTTPException(404, "this picture is not here any more")
+            raise HTTPException(404, "this picture is no longer stored")
         return Response(found, media_type="image/png", headers={"Cache-Control": "public, max-age=86400"})

@@ -67,7 +67,7 @@ def unmask_work(models: Mapping[str, Served], body: UnmaskRequest, limits: Limit
     if body.length is not None and given and given != ["prompt"]:
         raise ApiError(400, f"length goes with a prompt or an empty canvas; {given[0]} has its own", param="length")
     if body.mask_character is not None and given != ["text"]:
-        raise ApiError(400, "mask_character goes with text", param="mask_character")
+        raise ApiError(400, "mask_character needs text", param="mask_character")
     _at_most("number", body.number, limits.max_number)
     maker = WorkMaker.of(find(models, body.model), body, body.number, body.seed, limits)
     maker.bounded("length", body.length)
@@ -226,7 +226,7 @@ class WorkMaker:
             raise ApiError(400, f"{model.name} is a left-to-right model and takes no suffix", param="suffix")
         hole = next((c for c in HOLES if c not in prompt + suffix), None)
         if hole is None:
-            raise ApiError(400, "the text uses every character that could stand for a hole", param="prompt")
+            raise ApiError(400, "the text uses every character that could stand for a blank", param="prompt")
         return self.infilled("prompt", prompt + hole * tokens + suffix, hole)
 
     def _short(self, name: str, text: str) -> None:
@@ -298,5 +298,5 @@ def _clean(name: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ApiError(400, f"{name} has half of a surrogate pair, which is no character", param=name) from None
+        raise ApiError(400, f"{name} has half of a surrogate pair, which is not a character", param=name) from None
     return text

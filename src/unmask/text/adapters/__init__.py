@@ -33,13 +33,13 @@ def recognise(found: Found) -> ModuleType:
     if "auto_map" in found.config:
         named = ", ".join(sorted(map(str, dict(found.config["auto_map"]).values())))
         raise ValueError(
-            f"{found.path} is of no known kind: it brings its own code (auto_map names {named}), and that is never run"
+            f"{found.path} has an unknown format: it contains code (auto_map names {named}), which is never executed"
         )
     needed = "; ".join(f"{adapter.NAME} has {adapter.NEEDS}" for adapter in ADAPTERS)
     kinds = {key: found.config[key] for key in ("model_type", "architectures", "architecture") if key in found.config}
     names = list(found.tensors)
     shown = ", ".join(f"{name} {list(found.tensors[name].shape)}" for name in names[:6])
     raise ValueError(
-        f"{found.path} is of no known kind. Found: {', '.join(found.weights)} with {len(names)} tensors ({shown}"
+        f"{found.path} has an unknown format. Found: {', '.join(found.weights)} with {len(names)} tensors ({shown}"
         f"{', ...' if len(names) > 6 else ''}), config {kinds or 'without a model_type'}. Known: {needed}"
     )

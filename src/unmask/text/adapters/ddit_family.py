@@ -268,7 +268,7 @@ def _byte_level(encoder: Path, merges: Path) -> Tokenizer:
     try:
         return make.gpt2(encoder, merges)
     except (ValueError, KeyError, AttributeError) as error:
-        raise ValueError(f"{encoder} and {merges.name} are no tokenizer of GPT-2's kind: {error!r}") from None
+        raise ValueError(f"{encoder} and {merges.name} are not a GPT-2 tokenizer: {error!r}") from None
 
 
 def is_foreign(found: Found) -> bool:

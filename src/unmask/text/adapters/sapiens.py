@@ -135,7 +135,9 @@ def _facts(found: Found, override: dict[str, Any]) -> tuple[dict[str, Any], Exte
             f"{len(wrong)} of {len(wanted)} tensors do not fit"
         )
     if not (found.folder / DICTIONARY).is_file():
-        raise ValueError(f"{found.path}: its ids have no meaning without fairseq's {DICTIONARY}; put it beside it")
+        raise ValueError(
+            f"{found.path}: its ids have no meaning without fairseq's {DICTIONARY}; put it into the same folder"
+        )
     tokenizer = external.fairseq(found.folder / DICTIONARY)
     if tokenizer.vocab_size != sizes["vocab"] or tokenizer.mask_id is None:
         raise ValueError(

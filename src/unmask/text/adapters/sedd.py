@@ -30,7 +30,7 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
     if kind is None and "mask_id" not in given:
         raise ValueError(
             f"{found.path}: whether this SEDD has a mask (graph.type absorb) or none (uniform) is not in its files: "
-            "keep .hydra/config.yaml of its run beside it, or give mask_id"
+            "keep .hydra/config.yaml of its run in the same folder, or give mask_id"
         )
     if kind not in ("absorb", None):
         raise ValueError(f"{found.path} is SEDD with graph.type={kind!r}: it has no mask; 'absorb' is needed")

@@ -62,7 +62,7 @@ def _from_zip(path: Path) -> Pickled:
             member, needed = f"{root}data/{key}", storage.count * storage.dtype.itemsize
             # torch never compresses, so what a file says to hold it does hold.
             if member not in names or not needed <= archive.getinfo(member).compress_size:
-                raise ValueError(f"{member} has not the {needed} bytes that a tensor needs")
+                raise ValueError(f"{member} does not have the {needed} bytes that a tensor needs")
 
     def bytes_of(storage: Storage) -> bytearray:
         with zipfile.ZipFile(path) as archive:
@@ -93,7 +93,7 @@ def _from_stream(path: Path) -> Pickled:
             storage, start = machine.storages[key], file.tell()
             length = count * storage.dtype.itemsize
             if count < storage.count or start + length > size:
-                raise ValueError(f"storage {key} has not the bytes that a tensor needs: the file is truncated")
+                raise ValueError(f"storage {key} does not have the bytes that a tensor needs: the file is truncated")
             places[key] = (start, length)
             file.seek(length, io.SEEK_CUR)
         missing = sorted(machine.storages.keys() - places.keys())

@@ -208,7 +208,7 @@ def _network(found: Found) -> Any:
         ) from error
     kind = str(found.config["model_type"])
     if kind not in transformers.CONFIG_MAPPING:
-        raise ValueError(f"{found.path}: this version of transformers knows no model_type {kind!r}")
+        raise ValueError(f"{found.path}: this version of transformers does not know model_type {kind!r}")
     # Which files it once came from is not asked again.
     settings = {k: v for k, v in found.config.items() if k not in ("auto_map", "_name_or_path", "dtype", "torch_dtype")}
     try:

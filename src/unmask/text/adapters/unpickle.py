@@ -280,7 +280,7 @@ class Machine:
         elif isinstance(target, dict):
             target.update((_key(name), item) for name, item in _pairs(items))
         else:
-            raise ValueError("the pickle puts an item into what is no dict")
+            raise ValueError("the pickle puts an item into something that is not a dict")
 
 
 def made(what: Any, arguments: Any) -> Any:
