@@ -1,8 +1,8 @@
-"""From a distribution and a position's own noise to a token id, at a stated precision.
+"""Draws: from a distribution and the noise of a position to a token id, at a stated precision.
 
 A draw is any callable ``(logits [R, V], noise) -> ids [R]``: a row's id depends on its own logits and its own row of
 the noise alone. The default, ``exponential_race``, and ``inverse_cdf`` are exact to float64. ``gumbel(dtype)`` and
-``truncated(M)`` are what the field's codebases run; they are here to be measured, and must be asked for.
+``truncated(M)`` are what published code uses; they are here for comparison and never a default.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def inverse_cdf(logits: Tensor, noise: Noise) -> Tensor:
 def gumbel(dtype: torch.dtype) -> Draw:
     """The Gumbel-max trick with its uniforms in ``dtype``: argmax_i log pi_i - log(-log u_i).
 
-    In float32 u stops at 1 - 2^-24, so no Gumbel exceeds 16.6355: this is the fault of Sec. 5, here to be studied.
+    In float32 u is at most 1 - 2^-24, so no Gumbel exceeds 16.6355: this is the truncation of Sec. 5.
     """
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"gumbel(dtype) takes a floating-point torch dtype, for example torch.float64, got {dtype!r}")
@@ -108,8 +108,8 @@ def shaped(
 ) -> Tensor:
     """Add the biases, lower the temperature, and drop unlikely ids: float64 log-weights.
 
-    What is kept are first the k likeliest ids, then the fewest ids of probability p, then those that are at least
-    min_p times as likely as the likeliest. Temperature 0 keeps the likeliest id alone (the first, among equals).
+    First the k most likely ids are kept, then the smallest set of probability p, then the ids at least min_p times as
+    likely as the most likely one. Temperature 0 keeps only the most likely id (the first, among ties).
     """
     check_shape_options(temperature, top_k, top_p, min_p)
     logits = logits.double()

@@ -1,9 +1,9 @@
-"""Which positions are unmasked at which step, and at which time: all of it drawn before the network is called.
+"""Plans: which positions are unmasked at which step and time, all drawn before the network is called.
 
 Whether and when a masked token is unmasked does not depend on the network (Sec. 4.2). Each masked position draws one
 u ~ U(0, 1) and is hit at tau = alpha^-1(1 - u (1 - alpha_start)); sorting these gives the order statistics that
-Algorithm 1 draws one after another, and the uniform choice of a position at each of them. The samplers differ in how
-they group the hitting times into steps, and in nothing else.
+Algorithm 1 draws one after another, and the uniform choice of a position at each of them. The samplers differ only in
+how they group the hitting times into steps.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Group(Batched):
 
 @dataclass(frozen=True)
 class Plan(Batched):
-    """The network-independent half of a sampling run, for a batch of sequences with any numbers of holes.
+    """The network-independent part of a sampling run, for sequences with any numbers of masked positions.
 
     A row's slots are its masked positions in the order they are unmasked; slots of one step are neighbours. Steps are
-    counted per row without gaps: a step of the grid in which nothing happens does not exist.
+    counted per row without gaps: steps of the grid in which nothing happens are skipped.
     """
 
     order: Tensor  # int64 [B, L]: positions in the order they are unmasked, -1 in the slots past the last
@@ -159,9 +159,9 @@ def parallel(
 ) -> Plan:
     """Algorithm 2: parallel decoding. N groups whose sizes differ by at most one, called at their first hitting times.
 
-    A row with fewer holes than ``steps`` takes one step per hole, which is Algorithm 1.
-    sizes: of the groups, in place of steps, as in ``partial(plan.parallel, sizes=theory.optimal_sizes(profile, 16))``;
-    every row must have as many holes as they have tokens.
+    A row with fewer masked positions than ``steps`` takes one step per position, which is Algorithm 1.
+    sizes: the group sizes, instead of steps, as in ``partial(plan.parallel, sizes=theory.optimal_sizes(profile, 16))``;
+    their sum must be the number of masked positions of every row.
     """
     order, times, holes = hitting_times(tokens, mask_id=mask_id, streams=streams, schedule=schedule)
     if sizes is None:
@@ -182,9 +182,9 @@ def ancestral(
 ) -> Plan:
     """N-step ancestral sampling (Eq. 10), exactly: hitting times put into the intervals of the grid t_k = t_start k/N.
 
-    The network is called at t_k, where the interval (t_{k-1}, t_k] starts; one that nothing falls into costs nothing.
-    Under a schedule with alpha_0 < 1 what is still masked at time 0 is unmasked there, in one last step. eps: the grid
-    ends at t_start eps, and its last step unmasks the rest, as in Dream's ``alg="origin"``.
+    The network is called at t_k, where the interval (t_{k-1}, t_k] starts; an empty interval costs no call. Under a
+    schedule with alpha_0 < 1 the positions still masked at time 0 are unmasked in one last step. eps: the grid ends at
+    t_start eps, and its last step unmasks the rest, as in Dream's ``alg="origin"``.
     """
     steps, schedule = _check_steps("ancestral", steps), schedule or Linear()
     if not 0 <= eps < 1:
@@ -205,10 +205,10 @@ def ancestral(
 def left_to_right(
     tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None, steps: int | None = None
 ) -> Plan:
-    """The holes from the first to the last: one per step, or ``steps`` groups whose sizes differ by at most one.
+    """Masked positions from left to right: one per step, or ``steps`` groups whose sizes differ by at most one.
 
-    With one token per step it has the model's law, as every order has that does not depend on the tokens. A hole is
-    filled, and the network called, at alpha^-1(1 - n/L) with n holes left: 1 - l/L under the linear schedule.
+    With one token per step it is exact, as every order that does not depend on the tokens. A position is filled, and
+    the network called, at alpha^-1(1 - n/L) with n masked positions left: 1 - l/L under the linear schedule.
     """
     masked = (tokens == mask_id).cpu()
     holes, length = masked.sum(1), masked.shape[1]
@@ -272,7 +272,7 @@ def _in_turn(order: Tensor, step: Tensor, length: int, schedule: Schedule | None
 def hitting_times(
     tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Proposition 4.1: positions in the order they are hit, their hitting times, and the holes of each row.
+    """Proposition 4.1: positions in hitting order, their hitting times, and the number of masked positions per row.
 
     tau = alpha^-1(1 - u (1 - alpha_start)) for every masked position; sorted, these are the order statistics that
     tau_{n-1} = alpha^-1(1 - u_n^(1/n) (1 - alpha_{tau_n})) draws one by one.
@@ -294,7 +294,7 @@ def hitting_times(
 
 
 def start_time(holes: Tensor, length: int, schedule: Schedule) -> Tensor:
-    """alpha^-1(1 - holes/L): the time of a canvas with this many holes; 1 for an empty one."""
+    """alpha^-1(1 - holes/L): the time of a canvas with this many masked positions; 1 for an empty one."""
     return schedule.inverse(1 - holes.double() / max(length, 1))
 
 

@@ -1,7 +1,7 @@
-"""From the network's outputs, this call's and perhaps the last one's, to one distribution per row.
+"""Predictors: from the network outputs of this call, and perhaps of the last one, to one distribution per row.
 
-``first_order`` draws from what the network says. ``extrapolate`` and ``correct`` are the paper's two second-order
-variants: neither costs a network call.
+``first_order`` uses the prediction of the network. ``extrapolate`` and ``correct`` are the paper's two second-order
+variants; neither costs a network call.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def lagrange(now: Prediction, before: Prediction | None, tau: Tensor) -> Tensor:
     """Algorithm 3: the line through the last two predictions, continued to the row's own hitting time.
 
     mu^ = (tau - tau~)/(tau_c - tau~) mu + (tau - tau_c)/(tau~ - tau_c) mu~, with tau_c and tau~ the times of this call
-    and of the last. What falls below 0 is put at 0, and the draw renormalises the rest.
+    and of the last. Values below 0 are set to 0, and the draw renormalises the rest.
     """
     if before is None:
         return now.log_mu

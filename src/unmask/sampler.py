@@ -1,6 +1,6 @@
-"""What a sampler is: it asks for rows, is told what the network says of them, and fills.
+"""The sampler interface: a sampler requests rows, gets the network's output for them, and fills positions.
 
-``begin`` draws whatever needs no network, ``ask`` says which rows the next call is for, and ``fill`` turns the answer
+``begin`` draws everything that needs no network, ``ask`` names the rows of the next call, and ``fill`` turns the result
 into a Step. ``Planned`` is the sampler of every plan; ``unmask.samplers`` has the others. The loop around them is in
 ``unmask.sampling``.
 """

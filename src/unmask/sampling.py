@@ -1,9 +1,9 @@
-"""The one loop: a sampler asks for rows, the network answers, the sampler fills.
+"""The sampling loop: a sampler requests rows, the network computes them, the sampler fills positions.
 
 ``stream`` yields one Step per network call and ``sample`` collects them. A sampler is three functions: ``begin`` draws
-whatever needs no network, ``ask`` says which rows the next call is for, and ``fill`` turns the answer into tokens. The
-loop owns batches, counting, callbacks and errors, and the server steps the same states. Sequence i of a call with seed
-s depends on (s, i) and the model alone: not on the batch, nor on what it shares it with.
+everything that needs no network, ``ask`` names the rows of the next call, and ``fill`` turns the result into tokens.
+The loop handles batches, counting, callbacks and errors; the server advances the same states. Sequence i of a call with
+seed s depends only on (s, i) and the model, not on the batch.
 """
 
 from __future__ import annotations
@@ -82,35 +82,36 @@ def sample(
 
     What is filled
         model: a Denoiser: called as model(tokens, time=..., rows=...), with vocab_size and mask_id. No base class.
-        canvas: token ids [B, L], mask_id at the holes; a tensor, an array or lists. Visible tokens never change.
-        num, length: without a canvas, how many sequences (1) and their length (the model's own, if it says).
+        canvas: token ids [B, L] with mask_id at masked positions; a tensor, an array or lists. Visible tokens never
+        change.
+        num, length: without a canvas, the number of sequences (1) and their length (the model's own, if known).
         allowed: {position: bool [V]}, the only ids that may fill a position; or a list of these, one for each sequence.
     Which positions are unmasked when
         plan: unmask.plan.first_hitting (one token per call, exact, the default), plan.parallel (the default with
-        ``steps``), plan.ancestral, plan.left_to_right (the only one of a left-to-right model), or plan.Blocks, from
-        block to block (the only one where attention goes by blocks).
-        steps: the number of network calls, at most, of parallel; of ancestral the N of its grid.
+        ``steps``), plan.ancestral, plan.left_to_right (the only one for a left-to-right model), or plan.Blocks, from
+        block to block (the only one for block attention).
+        steps: for parallel the maximum number of network calls, for ancestral the N of its grid.
         predict: unmask.predict.first_order, or extrapolate and correct, the second-order variants for ``steps``.
-        sampler: one of unmask.samplers in the place of plan and predict: another law.
-        ahead: several tokens per call, and the very same tokens: how many to look ahead, or True to let the run choose.
-        For plans that fill one token per step.
-        stop: the id, or ids, that end a text: what lies behind one in the same run of holes costs no call, and is
-        filled with it.
+        sampler: one of unmask.samplers, instead of plan and predict; its distribution may differ from the model's.
+        ahead: the look-ahead window, or True for an automatic one: the same tokens in fewer calls, for plans that fill
+        one token per step.
+        stop: the id or ids that end a text. Later positions of the same run of masked positions cost no call and are
+        filled with the id.
     How a token is drawn
         draw: unmask.draw.exponential_race (exact, the default), inverse_cdf, gumbel(dtype), truncated(M).
-        temperature: below 1 for likelier tokens, 0 for the likeliest. top_k: from the k likeliest ids alone.
-        top_p: from the fewest ids of probability p. 1.0, None and None leave the distribution as it is.
-        guide: one of unmask.guides, for p(x) h(x) / Z in place of p(x); with a plan and predict.first_order.
-        particles: how many each sequence is drawn from, by sequential Monte Carlo: the repair of approximate guides.
-        schedule: alpha(t), unmask.Linear() by default; it matters to networks that read the time alone.
-        seed: one number for the call, of which sequence i is always the same; or a list with one for each sequence,
-        which is then what that seed gives alone. index: which sequences of the seed these are, by default the first.
+        temperature: the softmax temperature; 0 takes the most likely token. top_k: only the k most likely ids.
+        top_p: the smallest set of ids of probability p. 1.0, None and None leave the distribution unchanged.
+        guide: one of unmask.guides, for p(x) h(x) / Z instead of p(x); with a plan and predict.first_order.
+        particles: the number of particles per sequence (sequential Monte Carlo), which corrects approximate guides.
+        schedule: alpha(t), unmask.Linear() by default; it matters only to networks that read the time.
+        seed: one number, of which sequence i is always the same; or a list with one for each sequence, which then
+        equals what that seed gives alone. index: which sequences of the seed these are; by default the first ones.
     How it is run
-        batch: at most so many sequences per network call; it changes no token. None: all.
-        callback: called with every Step, one for each network call: what it filled, where, and how sure it was.
+        batch: the maximum number of sequences per network call; it changes no token. None: all.
+        callback: called with every Step, one for each network call: the positions, tokens and probabilities.
 
     Returns a Sample: tokens int64 [B, L]; nfe and ncs [B], the network calls and drawn rows of each sequence; calls and
-    seconds of the whole run; trace, its Steps. Whatever is wrong with an argument is one ValueError.
+    seconds of the whole run; trace, its Steps. An invalid argument raises a ValueError.
 
         unmask.sample(model, num=4, length=64, seed=1).tokens
         unmask.sample(model, canvas=canvas, steps=16, predict=unmask.predict.extrapolate)
