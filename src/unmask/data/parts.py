@@ -79,7 +79,9 @@ def counted(reader: Reader, rows: bool, report: Progress) -> Part:
             text.encode()
         except UnicodeEncodeError as error:
             wrong = error.object[error.start]
-            raise ValueError(f"{reader.name}: document {documents} holds {wrong!r}, which is not a character") from error
+            raise ValueError(
+                f"{reader.name}: document {documents} holds {wrong!r}, which is not a character"
+            ) from error
         characters += len(text)
         documents += ends
         report("count", documents if rows else characters, None)

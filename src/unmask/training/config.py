@@ -171,9 +171,7 @@ class TrainConfig:
         """The network of a resolved configuration; the mask is one past the data."""
         assert self.preset is not None, "resolve the configuration first"
         if self.preset == OWN:
-            raise ValueError(
-                "the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)"
-            )
+            raise ValueError("the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)")
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
         config = preset(
             self.preset,
