@@ -78,26 +78,26 @@ class SamplingRequest(Strict):
     )
     steps: int | None = Field(None, ge=1, description="Steps of parallel and ancestral sampling.")
     predictor: PredictorName = Field("first-order", description="Or a second-order predictor of the paper.")
-    decoding: DecodingName | None = Field(
-        None, description="In place of sampler: an order that looks at the network, or masks again."
-    )
+    decoding: DecodingName | None = Field(None, description="Instead of sampler: a decoding order, or remasking.")
     block: int | None = Field(None, ge=1)
     noise: Finite | None = Field(None, ge=0)
     gamma: Finite | None = Field(None, ge=0)
     threshold: Finite | None = Field(None, ge=0, le=1)
     eta: Finite | None = Field(None, ge=0, le=1)
     ahead: Annotated[Annotated[int, Field(ge=1)] | Literal["auto"] | None, AHEAD] = Field(
-        None, description="Look so many tokens ahead in every call: the same tokens in fewer calls."
+        None, description="The look-ahead window: the same tokens in fewer calls."
     )
-    draw: DrawName = Field("exponential-race", description="How tokens are drawn; the last two have the float32 fault.")
-    temperature: Finite | None = Field(None, ge=0, description="By default 1; 0 takes the likeliest token.")
+    draw: DrawName = Field("exponential-race", description="How tokens are drawn; the last two are biased.")
+    temperature: Finite | None = Field(None, ge=0, description="By default 1; 0 takes the most likely token.")
     top_k: int | None = Field(None, ge=1)
     top_p: Finite | None = Field(None, gt=0, le=1)
     min_p: Finite | None = Field(None, ge=0, le=1, description="Drop ids less than this times as likely as the best.")
     logit_bias: dict[str, Annotated[float, Field(allow_inf_nan=False, ge=-100, le=100)]] | None = Field(
-        None, description="Token id to what is added to its logit."
+        None, description="A map from token ids to values added to their logits."
     )
-    presence_penalty: Penalty | None = Field(None, description="Of ids drawn before; where one token is drawn a call.")
+    presence_penalty: Penalty | None = Field(
+        None, description="A penalty on ids drawn before; needs one token per call."
+    )
     frequency_penalty: Penalty | None = Field(None, description="The same, for each time that an id was drawn.")
 
 
@@ -118,14 +118,14 @@ class UnmaskRequest(SamplingRequest):
     model: str | None = Field(None, description="By default the first that is served.")
     text: str | None = Field(None, description="A text with blanks: underscores, as in unmask infill.")
     mask_character: Character | None = Field(None, description="Each such character of text is a blank of one token.")
-    prompt: str | None = Field(None, description="How the text begins; length says how long it becomes.")
+    prompt: str | None = Field(None, description="The beginning of the text; length is its total length.")
     length: int | None = Field(None, ge=1, description="Tokens of a sequence; by default those of the training data.")
-    canvas: list[TokenId | None] | None = Field(None, min_length=1, description="Token ids, null in the holes.")
-    number: int = Field(1, ge=1, description="How many sequences.")
+    canvas: list[TokenId | None] | None = Field(None, min_length=1, description="Token ids, null at masked positions.")
+    number: int = Field(1, ge=1, description="The number of sequences.")
     seed: int | None = Field(None, ge=0, le=MOST_SEED, description="Sequence i of a seed is always the same.")
-    stop: Stop = Field(None, description="What was made ends before the first of these texts.")
+    stop: Stop = Field(None, description="The text ends before the first of these strings.")
     stream: bool = Field(False, description="Server-sent events: plan, step, done, error, end.")
-    trace: bool = Field(False, description="In a plain answer, every network call of each sequence.")
+    trace: bool = Field(False, description="Without a stream: include every network call of each sequence.")
 
 
 class StreamOptions(BaseModel):
@@ -158,7 +158,9 @@ class CompletionRequest(SamplingRequest):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     user: str | None = None
-    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="Of each token, and of so many others.")
+    logprobs: int | None = Field(
+        None, ge=0, le=MOST_LOGPROBS, description="Return the log-probability of each token and of this many others."
+    )
 
 
 class Message(BaseModel):

@@ -29,11 +29,11 @@ export function examples(models) {
       start: { model: picture.id, source: "empty", number: 16, seed: SEEDS.picture },
     },
     grid && {
-      title: "Solve a puzzle", text: "Cell by cell, and how sure it was.",
+      title: "Solve a puzzle", text: "Cell by cell, with probabilities.",
       start: { model: grid.id, source: "puzzle" },
     },
     ahead && {
-      title: "Look ahead", text: "Ghosts are guesses: they settle or change.",
+      title: "Look ahead", text: "Guesses are grey until they are accepted.",
       start: { model: ahead.id, source: "prompt", ahead: "8", seed: SEEDS.ahead },
     },
     prose && {
@@ -41,7 +41,7 @@ export function examples(models) {
       start: { model: prose.id, source: "text", number: 3, seed: SEEDS.several },
     },
     PRESETS.float32.possible(models) && {
-      title: "See the fault", text: "Exact draws beside float32, as published.",
+      title: "See float32 truncation", text: "Exact draws next to published float32 draws.",
       start: { preset: "float32" },
     },
     PRESETS["left-to-right"].possible(models) && {

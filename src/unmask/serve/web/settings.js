@@ -10,12 +10,12 @@ const DEFAULTS = {
 
 const SAMPLERS = {
   "first-hitting": "Exact: one token per network call, at its own hitting time.",
-  parallel: "As many calls as steps: several tokens at once, each drawn without seeing the others.",
+  parallel: "As many calls as steps: several tokens at once, drawn independently.",
   ancestral: "The reversed process on an even grid of N steps. A step in which nothing happens costs no call.",
-  "published-ancestral": "As other codebases run it: token and mask in one float32 draw. Kept to show the fault.",
-  "published-euler": "SEDD's Euler steps, token and mask in one float32 draw. Kept to show the fault.",
-  "published-tweedie": "SEDD's tau-leaping, token and mask in one float32 draw. Kept to show the fault.",
-  "published-law": "published-ancestral by its law: an exact run that refuses what float32 would lose. Any N in seconds.",
+  "published-ancestral": "As other codebases run it: token and mask in one float32 draw. For comparison: it is biased.",
+  "published-euler": "SEDD's Euler steps, token and mask in one float32 draw. For comparison: it is biased.",
+  "published-tweedie": "SEDD's tau-leaping, token and mask in one float32 draw. For comparison: it is biased.",
+  "published-law": "The distribution of published-ancestral, at any N in seconds: an exact run that rejects what float32 would lose.",
 };
 const CALLED = {
   "": "the sampler's", "first-order": "first order", extrapolate: "second order, extrapolate",
@@ -26,11 +26,13 @@ const PREDICTORS = {
   correct: "Second order: masks the last group again and draws it once more.",
   auto: "Extrapolates up to 128 steps, corrects beyond.",
 };
-const AHEAD = "Looking ahead, each call also guesses tokens that come later: ghosts, which settle or change. The text is the "
+const AHEAD = "Each call also guesses later tokens, shown in grey until they are accepted or corrected. The text is the "
   + "same, in fewer calls.";
-const IN_READING_ORDER = "From left to right. With one token per call it has the model's own law, as every order drawn ahead has.";
-const LOOKS = "This order looks at the network to choose the next position. It has another law than the model's.";
-const LEFT_TO_RIGHT = "A left-to-right model draws one token per call from the beginning: it has no sampler to choose.";
+const IN_READING_ORDER = "From left to right. With one token per call it samples the model exactly, as every order does that "
+  + "is drawn in advance.";
+const LOOKS = "This order uses the predictions of the network to choose the next position. Its samples do not follow the "
+  + "model's distribution.";
+const LEFT_TO_RIGHT = "A left-to-right model draws one token per call from left to right: there is no sampler to choose.";
 
 export function isText(model) {
   return ["text", "molecule"].includes(model.display) && model.tokenizer !== "levels";
