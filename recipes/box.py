@@ -29,7 +29,7 @@ from unmask.evaluate.likelihood.tokenfiles import evaluate, evaluate_ngram
 from unmask.models import pretrained
 from unmask.models.files import sha256_of
 from unmask.text.model import Model
-from unmask.training.toml import read_toml
+from unmask.training.config import read_toml
 
 ROOT = Path(__file__).parents[1]
 BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs/results/box"

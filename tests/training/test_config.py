@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from unmask.cli.train import parse
-from unmask.training.config import SIZES, TrainConfig, differences, explained, resolve
-from unmask.training.toml import read_toml, to_toml
+from unmask.training.config import SIZES, TrainConfig, differences, explained, read_toml, resolve, to_toml
 
 
 def test_the_papers_recipe_is_the_default_at_the_papers_size() -> None:

@@ -14,13 +14,12 @@ from unmask.cli.command import Command
 from unmask.cli.options import short_warnings, told
 from unmask.cli.prepare import plain_lines
 from unmask.cli.train_display import display
-from unmask.training.config import TrainConfig
+from unmask.training.config import TrainConfig, read_toml
 from unmask.training.events import Event
 from unmask.training.learner import NotFinite
 from unmask.training.loop import train
 from unmask.training.run import stored_config
 from unmask.training.signals import Interrupted
-from unmask.training.toml import read_toml
 
 COMMAND = Command(
     "train",

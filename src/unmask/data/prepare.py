@@ -16,7 +16,8 @@ from pathlib import Path
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.layout import AnyTokenizer, encoded, write_rows, write_wrapped
-from unmask.data.parts import Part, Progress, counted, cut_at, split_at_random, split_end
+from unmask.data.parts import Part, counted, cut_at, split_at_random, split_end
+from unmask.data.parts import Progress as Progress  # of an argument of prepare, for whoever calls it
 from unmask.data.source import Reader, Source, open_dataset
 from unmask.data.text8 import OFFICIAL
 from unmask.data.tokens import TokenFile

@@ -22,10 +22,9 @@ from typing import Any
 from unmask.data.runs import IDENTITY, OVERFIT, SOURCE, named
 from unmask.models.ddit import DDiTConfig
 from unmask.models.files import exclusive, sync, write_whole
-from unmask.training.config import TrainConfig, differences
+from unmask.training.config import TrainConfig, differences, read_toml, to_toml
 from unmask.training.data import Data
 from unmask.training.network import Network
-from unmask.training.toml import read_toml, to_toml
 
 CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
 BEFORE_A_RUN = {

@@ -22,11 +22,10 @@ from unmask.text.find import load
 from unmask.text.model import Model
 from unmask.text.tokenizer import levels
 from unmask.training import loop
-from unmask.training.config import TrainConfig
+from unmask.training.config import TrainConfig, from_mapping
 from unmask.training.events import Report
 from unmask.training.lines import Lines
 from unmask.training.masking import Loss
-from unmask.training.toml import from_mapping
 
 HELD_OUT = 20  # one sequence in so many
 
