@@ -7,7 +7,7 @@ into a Step. ``Planned`` is the sampler of every plan; ``unmask.samplers`` has t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, runtime_checkable
 
@@ -115,6 +115,15 @@ class Skips(Protocol):
 
     def skip(self, state: Any, needless: Tensor) -> None:
         """needless: bool [B, L]."""
+        ...
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """A sampler whose ``fill`` may take long, so that others should have their turns in the middle of it."""
+
+    def parts(self, state: Any, ask: Any, log_mu: Tensor) -> Iterator[Step | None]:
+        """``fill`` by parts: None after each of them but the last, which gives the Step."""
         ...
 
 

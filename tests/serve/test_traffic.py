@@ -19,6 +19,7 @@ from tests.serve.test_reliability import saved, serving
 from tests.small_models import TOKENIZERS, network
 from unmask import Model
 from unmask.models.seats import Seated
+from unmask.samplers.published import Coupled
 from unmask.serve.engine import engine as engines
 from unmask.serve.engine.batch import Batch
 from unmask.serve.engine.engine import Engine
@@ -28,6 +29,9 @@ from unmask.serve.engine.work import Served
 from unmask.serve.http.connection import timed
 
 __all__ = ["saved"]  # a fixture
+
+# One hole that is filled somewhere in the middle of many steps, and one network call for all of them.
+LATE = {"canvas": [*[9] * 31, None], "sampler": "published-ancestral", "steps": 20_000}
 
 
 class TestLengths:
@@ -81,12 +85,30 @@ class TestLengths:
         engine.stop()
         assert {rows for rows, _ in made.batches} == {2} and engine.counts.calls == 9
 
+    @pytest.mark.parametrize("window", [8, "auto"])
+    def test_looking_ahead_shows_a_canvas_for_each_guess_and_no_call_is_long(self, window):
+        made = Gated(network(TOKENIZERS["bpe"]))
+        served = {"c": Served(Model(made, TOKENIZERS["bpe"], name="c"))}
+        with running(Limits(max_positions=50)) as engine:
+            asked = Asked(engine, served, {"length": 20, "seed": 1, "number": 3, "ahead": window})
+            truth = Model(made.model, TOKENIZERS["bpe"]).sample(3, length=20, seed=1)
+            assert [done.tokens for done in asked.answer()] == truth.tokens.tolist()
+        assert max(rows * length for rows, length in made.batches) == 40
+
 
 class TestShares:
-    def test_a_small_request_behind_the_heaviest_takes_at_most_ten_times_its_time_alone(self, monkeypatch):
-        """By a clock that counts the positions that the network computes."""
+    @pytest.mark.parametrize("heavy", [{"number": 16}, LATE], ids=["plan", "late"])
+    def test_a_small_request_behind_the_heaviest_takes_at_most_ten_times_its_time_alone(self, monkeypatch, heavy):
+        """By a clock that counts the positions that the network computes, and those that a published sampler draws."""
         now = SimpleNamespace(seconds=0.0)
         monkeypatch.setattr(engines, "clock", SimpleNamespace(perf_counter=lambda: now.seconds))
+        drawn = Coupled._drawn
+
+        def counted(self, state, weights):
+            now.seconds += len(weights)
+            return drawn(self, state, weights)
+
+        monkeypatch.setattr(Coupled, "_drawn", counted)
 
         class Costly(Gated):
             def __call__(self, tokens, time=None, rows=None):
@@ -97,8 +119,7 @@ class TestShares:
         limits = Limits()
         made = Costly(network(TOKENIZERS["bpe"]))
         served = {"c": Served(Model(made, TOKENIZERS["bpe"], name="c"))}
-        longest = limits.length_of(made.length)
-        heavy = {"length": longest, "number": limits.max_number, "seed": 0}
+        heavy = {"seed": 0, **({} if "canvas" in heavy else {"length": limits.length_of(made.length)}), **heavy}
         small = {"canvas": holes(8, 12), "seed": 1}
         with running(limits) as engine:
             before = now.seconds
@@ -108,7 +129,7 @@ class TestShares:
         with running(limits) as engine:
             first = Asked(engine, served, heavy, client="heavy")
             made.called.acquire()
-            until(lambda: engine.live == limits.share)
+            until(lambda: engine.live == min(limits.share, heavy.get("number", 1)))
             before, ends = now.seconds, []
             second = Asked(engine, served, small, client="small")
             tell = second.job.tell
@@ -116,7 +137,7 @@ class TestShares:
             made.gate.set()
             second.answer()
             took = ends[-1] - before
-            assert first.job.unfinished, "it was behind the heavy one, and not after it"
+            assert first.job.unfinished and not first.job.cancelled, "it was behind the heavy one, and not after it"
         assert alone <= took <= 10 * alone, (alone, took)
 
     def test_places_go_to_the_client_with_the_fewest(self):

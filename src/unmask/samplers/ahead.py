@@ -29,7 +29,7 @@ from torch import Tensor
 from unmask.noise import KeptNoise
 from unmask.plan import Plan, Planner, first_hitting
 from unmask.sampler import Ask, State, Step, Task
-from unmask.samplers.width import Width, shared_width
+from unmask.samplers.width import WIDTHS, Width, shared_width
 
 
 def seconds_now(x: Tensor) -> float:
@@ -59,15 +59,25 @@ class AheadAsk(Ask):
 
 @dataclass(frozen=True)
 class Ahead:
-    """A plan that fills one token per step, several steps per network pass. window: how many, or "auto"."""
+    """A plan that fills one token per step, several steps per network pass. window: how many, or "auto".
+
+    most: no window is wider, for who bounds what a network call computes; the tokens are the same.
+    """
 
     plan: Planner = first_hitting
     window: int | Literal["auto"] = "auto"
+    most: int | None = None
 
     def __post_init__(self) -> None:
         window = self.window
         if window != "auto" and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
             raise ValueError(f"the window must be a whole number of at least 1, or 'auto', got {self.window!r}")
+
+    @property
+    def widest(self) -> int:
+        """The most rows of a sequence that one call is asked for."""
+        widest = WIDTHS[-1] if self.window == "auto" else self.window
+        return min(widest, self.most or widest)
 
     def begin(self, canvas: Tensor, task: Task) -> AheadState:
         whole = self.plan(canvas, mask_id=task.mask_id, streams=task.streams, schedule=task.schedule, steps=task.steps)
@@ -78,7 +88,7 @@ class Ahead:
             )
         noise = KeptNoise(task.streams.at("token", canvas.shape[1]).keys)
         guesses = torch.full(canvas.shape, -1, dtype=torch.int64)
-        width = Width(None if self.window == "auto" else self.window)
+        width = Width(None if self.window == "auto" else self.widest, most=self.widest)
         settled = torch.zeros(len(canvas), dtype=torch.int64)
         return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, width)
 
@@ -87,7 +97,7 @@ class Ahead:
 
         For who asks long before the network is called, or calls it for several runs at once.
         """
-        state.width.most = shared_width(sequences)
+        state.width.most = min(shared_width(sequences), self.widest)
         return replace(ask, started=seconds_now(state.x))
 
     def ask(self, state: AheadState) -> AheadAsk:

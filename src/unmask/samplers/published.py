@@ -14,7 +14,7 @@ which is higher. Both are far below r once c > 1. (u = 0 occurs once in 2^24 dra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -148,7 +148,13 @@ class Coupled:
         return Ask(every.expand(len(state.x), -1), self._time(state, state.k).expand(len(state.x)))
 
     def fill(self, state: CoupledState, ask: Ask, log_mu: Tensor) -> Step:
-        """With the cache one output serves all steps up to the first that changes something."""
+        return next(step for step in self.parts(state, ask, log_mu) if step is not None)
+
+    def parts(self, state: CoupledState, ask: Ask, log_mu: Tensor) -> Iterator[Step | None]:
+        """A part for each step of the grid: with the cache one output serves all up to the first that changes a token.
+
+        They may be thousands: near the end of the grid hardly anything is masked, and hardly anything changes.
+        """
         x, mask_id, steps = state.x, state.task.mask_id, state.task.steps or 0
         mu = functional.pad(log_mu.exp(), (0, max(mask_id + 1 - log_mu.shape[-1], 0)))
         draws = 0
@@ -160,9 +166,11 @@ class Coupled:
             new = torch.where(x == mask_id, self._drawn(state, weights), x)
             draws, state.k = draws + x.shape[1], state.k + 1
             if not self.cache or bool((new != x).any()):
-                return self._step(x, new, mu, s, draws)
+                yield self._step(x, new, mu, s, draws)
+                return
+            yield None
         ids = mu.argmax(-1).view_as(x) if self.denoise == "argmax" else self._drawn(state, mu)
-        return self._step(x, torch.where(x == mask_id, ids, x), mu, self._time(state, steps), draws + x.shape[1])
+        yield self._step(x, torch.where(x == mask_id, ids, x), mu, self._time(state, steps), draws + x.shape[1])
 
     def _time(self, state: CoupledState, k: int) -> Tensor:
         """Where the k-th step begins."""

@@ -12,7 +12,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import dropwhile, groupby
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch.nn import functional
 from unmask.network import answer, inference
 from unmask.plan import resized
 from unmask.protocol import Caches, bytes_of, for_sampling
-from unmask.sampler import Ask, PlanState, Step, apply
+from unmask.sampler import Ask, InParts, PlanState, Step, apply
 from unmask.samplers.ahead import Ahead
 from unmask.serve.engine.change import Change, changes, likeliest
 from unmask.serve.engine.job import SequenceRun
@@ -52,6 +52,7 @@ class SharedState:
     state: Any
     members: list[SequenceRun]
     ask: Any  # what the next call is for
+    filling: Iterator[Step | None] | None = None  # of a step that is made by parts, and not all of it yet
 
     @classmethod
     def of(cls, sampler: Any, state: Any, members: list[SequenceRun]) -> SharedState:
@@ -68,12 +69,19 @@ class SharedState:
         going: list[bool] = (self.ask.rows >= 0).any(1).tolist()
         return going
 
-    def fill(self, log_mu: Sequence[Tensor | Exception]) -> Step:
-        """One Step, from log mu of each sequence's rows."""
+    def fill(self, log_mu: Sequence[Tensor | Exception]) -> Step | None:
+        """One Step, from log mu of each sequence's rows; None if a part of it was made, and another is to follow."""
         for found in log_mu:
             if isinstance(found, Exception):
                 raise found
-        step: Step = self.sampler.fill(self.state, self.ask, torch.cat(log_mu))  # type: ignore[arg-type]
+        if self.filling is None:
+            told = self.state, self.ask, torch.cat(log_mu)  # type: ignore[arg-type]
+            in_parts = isinstance(self.sampler, InParts)
+            self.filling = self.sampler.parts(*told) if in_parts else iter([self.sampler.fill(*told)])
+        step = next(self.filling)
+        if step is None:
+            return None
+        self.filling = None
         apply(step, self.state.x, self.state.task.mask_id)
         self.ask = self.sampler.ask(self.state)
         return step
@@ -97,10 +105,12 @@ class Batch:
         self.states: list[SharedState] = []
         self.arriving: list[SharedState] = []  # they get their seats before the next pass
         self.turn = 0  # of its last call
+        self.seconds = 0.0  # of its calls since the last that filled something
         # Of a pass that is under way:
         self._todo: list[range] = []  # parts that have yet to be called for
         self._shown: tuple[Tensor, Ask]
         self._answered: dict[SequenceRun, Answer] = {}
+        self._unfinished: list[tuple[SharedState, list[Answer]]] = []  # steps of which parts have yet to be made
         self._done: set[SequenceRun] = set()
 
     @property
@@ -113,15 +123,20 @@ class Batch:
         return [*self.seats, *(one for shared in self.arriving for one in shared.members)]
 
     def call(self) -> list[Outcome]:
-        """The next network call, and what came of it. A pass has one for every sequence; between passes they change."""
-        outcomes = [] if self._todo else self._begin()
-        while self._todo:
-            part = self._todo.pop(0)
-            if any(self.seats[i].wanted for i in part):
-                outcomes += self._made(part)
-                break
+        """The next network call, and what came of it. A pass has one for every sequence; between passes they change.
+
+        A step that is made by parts has a call of this for each.
+        """
+        outcomes = [] if self._todo or self._unfinished else self._begin()
+        if self._unfinished:
+            shared, answers = self._unfinished.pop()
+            if any(one.wanted for one in shared.members):
+                outcomes += self._filled(shared, answers)
+        else:
+            self._todo = list(dropwhile(lambda part: not any(self.seats[i].wanted for i in part), self._todo))
+            outcomes += self._made(self._todo.pop(0)) if self._todo else []
         self._done |= {one.sequence for one in outcomes if one.tokens is not None or one.error is not None}
-        if not self._todo:
+        if not self._todo and not self._unfinished:
             # Only now: who leaves gives the seat to another.
             for shared in list(self.states):
                 self._leave(shared, [one for one in shared.members if one in self._done])
@@ -134,7 +149,7 @@ class Batch:
         From a state that cannot be divided all of them are taken or none.
         """
         self.arriving = [one for one in self.arriving if any(member.wanted for member in one.members)]
-        if self._todo:
+        if self._todo or self._unfinished:
             return
         for shared in list(self.states):
             gone = [one for one in shared.members if not one.wanted]
@@ -199,7 +214,7 @@ class Batch:
         for _, group in groupby(self.seats, lambda one: 0 if self.cache is None else one.unread.bit_length()):
             members = list(group)
             first, end = end, end + len(members)
-            read = max(one.length if self.cache is None else one.unread + widest for one in members)
+            read = max(one.job.shown if self.cache is None else one.unread + widest for one in members)
             most = min(logits, max(self.limits.max_positions // read, 1))
             yield from (range(i, min(i + most, end)) for i in range(first, end, most))
 
@@ -275,6 +290,9 @@ class Batch:
             self.states.remove(shared)
             self.states += alone
             return [self._filled(one, [found])[0] for one, found in zip(alone, answers, strict=True)]
+        if step is None:
+            self._unfinished.append((shared, list(answers)))
+            return []
         for one, draws in zip(members, step.draws.tolist(), strict=True):
             one.made, one.ncs = one.made + 1, one.ncs + draws
         seen = changes(step) if any(one.job.watched for one in members) else [None] * len(members)

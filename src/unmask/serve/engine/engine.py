@@ -19,7 +19,7 @@ import torch
 
 from unmask.serve.engine.batch import Batch, Outcome, SharedState
 from unmask.serve.engine.forecast import Costs, begins, forecasts
-from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Key, Refused, SequenceRun
+from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Key, Lane, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.shares import Times, admitted
 from unmask.serve.engine.work import Served, trial
@@ -54,7 +54,7 @@ class Engine:
         self._queue: deque[Job] = deque()
         self._jobs: set[Job] = set()  # accepted, and not finished
         self._closing = False
-        self._batches: dict[Key, Batch] = {}
+        self._batches: dict[Lane, Batch] = {}
         self._times = Times()
         self._turn = 0
         self._costs = Costs()
@@ -205,9 +205,9 @@ class Engine:
                     self.counts.busy_seconds += clock.perf_counter() - started
                     self._publish()
 
-    def _next(self) -> Key:
+    def _next(self) -> Lane:
         batches = {
-            key: ({one.job.client for one in batch.sequences}, batch.turn) for key, batch in self._batches.items()
+            lane: ({one.job.client for one in batch.sequences}, batch.turn) for lane, batch in self._batches.items()
         }
         return self._times.next(batches)
 
@@ -241,13 +241,13 @@ class Engine:
             if not more:
                 self._finish(one, tokens)
         if going:
-            if job.key not in self._batches:
-                self._batches[job.key] = Batch(job.work.served, self.limits)
-            self._batches[job.key].arriving.append(shared.part(going))
+            if job.lane not in self._batches:
+                self._batches[job.lane] = Batch(job.work.served, self.limits)
+            self._batches[job.lane].arriving.append(shared.part(going))
 
-    def _call(self, key: Key) -> None:
-        """One network call of a batch, and the news of it."""
-        batch, started = self._batches[key], clock.perf_counter()
+    def _call(self, lane: Lane) -> None:
+        """One network call of a batch, or a part of a long step, and the news of it."""
+        batch, started = self._batches[lane], clock.perf_counter()
         everybody = batch.sequences
         self._turn += 1
         batch.turn = self._turn
@@ -255,12 +255,14 @@ class Engine:
             outcomes = batch.call()
         except Exception as error:  # there is no memory even to ask
             outcomes = [Outcome(one, 0, error=error) for one in everybody]
-            del self._batches[key]
+            del self._batches[lane]
         seconds = clock.perf_counter() - started
         called = [outcome.sequence for outcome in outcomes] or everybody
         self._times.add([one.job.client for one in called], seconds)
+        batch.seconds += seconds
         if outcomes:
-            self._costs.add(key, seconds)
+            self._costs.add(lane[0], batch.seconds)
+            batch.seconds = 0.0
         counted = [outcome for outcome in outcomes if outcome.sequence.job.counted]
         self.counts.calls += len({outcome.call for outcome in counted})
         self.counts.rows += len(counted)
@@ -315,12 +317,12 @@ class Engine:
             self._jobs.discard(job)
 
     def _forget_empty(self) -> None:
-        self._batches = {key: batch for key, batch in self._batches.items() if batch.seats or batch.arriving}
+        self._batches = {lane: batch for lane, batch in self._batches.items() if batch.seats or batch.arriving}
 
     def _publish(self) -> None:
         seats = [one for batch in self._batches.values() for one in batch.sequences]
         self._left = [(one.job.request, max(one.calls - one.made, 1)) for one in seats]
-        self._live = list(self._batches)
+        self._live = [key for key, _ in self._batches]
         self.cache_bytes = sum(batch.bytes for batch in self._batches.values())
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch.nn import functional
 
-from unmask.sampler import PlanState
-from unmask.samplers.ahead import AheadState
-from unmask.samplers.scored import ScoredState
+from unmask.sampler import InParts, PlanState
+from unmask.samplers.ahead import Ahead
+from unmask.samplers.scored import Scored
 from unmask.serve.engine.change import Change
 from unmask.serve.engine.work import Served, Work
 
@@ -22,6 +22,10 @@ Key = tuple[Served, int, int]
 
 The third is -1 for those that ask for chains of rows, which is another kind of call.
 """
+
+
+Lane = tuple[Key, "Job | None"]
+"""What sequences of one batch have in common, and the request if it has a batch of its own."""
 
 
 class Refused(Exception):
@@ -121,23 +125,39 @@ class Job:
 
     @cached_property
     def widest(self) -> int:
-        """The most rows that a sequence asks of a call; without a plan, all there are."""
+        """The most rows that a sequence asks of a call; without a plan or a window, all there are."""
+        sampler, length = self.work.sampler, len(self.work.canvas)
+        if isinstance(sampler, Ahead | Scored):
+            return min(sampler.widest if isinstance(sampler, Ahead) else sampler.window, length)
         if self.joint:
-            return len(self.work.canvas)
-        plan, predict = self.state.plan, self.work.sampler.predict  # type: ignore[attr-defined]
+            return length
+        plan, predict = self.state.plan, sampler.predict  # type: ignore[attr-defined]
         sizes = functional.pad(plan.starts.diff(), (0, 1))
         neighbours = plan.tentative is not None or predict.lookahead
         return int((sizes[:, :-1] + sizes[:, 1:] * neighbours).amax()) if sizes.shape[1] > 1 else 0
 
     @property
+    def shown(self) -> int:
+        """Positions that a network without a cache is shown for a sequence in a call: looking ahead, many canvases."""
+        return len(self.work.canvas) * (self.widest if isinstance(self.work.sampler, Ahead) else 1)
+
+    @property
     def key(self) -> Key:
-        bucket = -1 if isinstance(self.state, AheadState | ScoredState) else self.widest.bit_length()
+        bucket = -1 if isinstance(self.work.sampler, Ahead | Scored) else self.widest.bit_length()
         return self.work.served, self.work.served.class_of(len(self.work.canvas)), bucket
 
     @property
+    def lane(self) -> Lane:
+        """Its batch: with others, or its own if its steps are made by parts, for the middle of which nobody waits."""
+        return self.key, self if isinstance(self.work.sampler, InParts) else None
+
+    @property
     def cost(self) -> int:
-        """Positions that its network calls compute, or would without a cache."""
-        return int(self.state.calls.sum()) * len(self.work.canvas)
+        """Positions that its network calls compute, or would without a cache; by parts, those of every step."""
+        calls = int(self.state.calls.sum())
+        if isinstance(self.work.sampler, InParts):
+            calls = max(calls, self.work.number * (self.work.steps or 1))
+        return calls * len(self.work.canvas)
 
 
 @dataclass(eq=False)

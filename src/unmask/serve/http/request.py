@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from unmask.draw import Pick
+from unmask.protocol import LooksAhead
 from unmask.sampler import Planned
+from unmask.samplers.ahead import Ahead
 from unmask.samplers.names import SamplerOptions
 from unmask.samplers.scored import Scored
 from unmask.sampling import chosen
@@ -242,6 +244,9 @@ class WorkMaker:
         denoiser = self.served.model.denoiser
         with blaming(self.body, otherwise=name):
             sampler = chosen(denoiser, torch.tensor([ids], dtype=torch.int64), **self.how)
+        if isinstance(sampler, Ahead) and not isinstance(self.served.network, LooksAhead):
+            # It is shown a canvas for each guess.
+            sampler = replace(sampler, most=max(self.limits.max_positions // max(len(ids), 1), 1))
         if not isinstance(sampler, Planned) and self.number > self.limits.share:
             says = f"number={self.number}: this sampler takes at most {self.limits.share}"
             raise ApiError(400, says, param="n" if isinstance(self.body, CompletionRequest) else "number")
