@@ -44,6 +44,7 @@ class Entries(NamedTuple):
     near: Tensor | None = None  # int64 [B, M, taps]: the convolution's inputs; 0 for none, i + 1 for entry i
     rows: Tensor | None = None  # int64 [B, R]: the entries whose answers are asked for; None for all
     real: Tensor | None = None  # bool [B, M, 1]: false behind a sequence's end; without it all are as long
+    ends: list[int] | None = None  # the lengths, where the mask says nothing else and attending one by one costs less
 
 
 @lru_cache(maxsize=16)
@@ -82,7 +83,9 @@ def everywhere(
     if rule == "bidirectional":
         assert real is not None, "of sequences of one length the layers know the entries"
         mask = real[:, None, None].expand(-1, -1, tokens.shape[1], -1)
-        return Entries(tokens, every, mask, real=real.unsqueeze(-1))
+        # A CPU gains nothing from attending all at once, and loses what it computes of the pads.
+        ends = lengths.tolist() if lengths is not None and tokens.device.type == "cpu" else None
+        return Entries(tokens, every, mask, real=real.unsqueeze(-1), ends=ends)
     every = every.expand_as(tokens)
     visible = torch.ones_like(tokens, dtype=torch.bool) if rule == "block" else tokens != mask_id
     if real is not None:

@@ -160,7 +160,7 @@ class Block(nn.Module):
     def attend(self, x: Tensor, angles: Angles, vectors: Vectors | None, entries: Entries) -> Tensor:
         """x + gate * attention(norm(x))."""
         q, k, v = self.project(self.prepared(x, vectors, entries.near, entries.real), angles)
-        return self.add(x, vectors[2] if vectors else None, self.mix(q, k, v, entries.mask))
+        return self.add(x, vectors[2] if vectors else None, self.mix(q, k, v, entries.mask, entries.ends))
 
     def feed_forward(self, x: Tensor, vectors: Vectors | None) -> Tensor:
         """x + gate * mlp(norm(x)), for x [B, M, width] or [M, width] with vectors to match."""
@@ -182,7 +182,13 @@ class Block(nn.Module):
         q, k = rotate(both, angles).transpose(1, 2).chunk(2, 1)
         return q, k, v.transpose(1, 2)
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ends: Sequence[int] | None = None
+    ) -> Tensor:
+        """The attention [B, M, width]. ends: the lengths of sequences that are attended by themselves, for the mask."""
+        if ends is not None:
+            alone = [self.mix(*(part[i : i + 1, :, :n] for part in (q, k, v)), None) for i, n in enumerate(ends)]
+            return torch.cat([functional.pad(one, (0, 0, 0, q.shape[2] - one.shape[1])) for one in alone])
         causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries are of the last entry
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
         out: Tensor = self.attn_out(mixed.transpose(1, 2).flatten(2))

@@ -103,7 +103,7 @@ class AskedRows(nn.Module):
         if self.first is not None and blocks and tokens.numel() and keeps:
             first, blocks = blocks[0], blocks[1:]
             q, k, v = self.first(first, tokens, x, angles, entries.real)
-            x = fed(first, x + first.mix(q, k, v, entries.mask), None, entries.real)
+            x = fed(first, x + first.mix(q, k, v, entries.mask, entries.ends), None, entries.real)
         for block in blocks:
             vectors = block.vectors(c)
             x = fed(block, block.attend(x, angles, vectors, entries), vectors, entries.real)
