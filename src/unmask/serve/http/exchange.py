@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 
+from unmask.sampler import InParts
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Refused
 from unmask.serve.engine.limits import Limits
@@ -126,7 +127,8 @@ def check_size(jobs: Sequence[Job], limits: Limits) -> None:
             raise ApiError(400, f"{says} {limits.max_joint}; ask for fewer sequences at a time", param="number")
     cost = sum(job.cost for job in jobs)
     if cost > limits.max_work:
-        says = f"network calls times length come to {cost} over all sequences: this server takes at most"
+        what = "steps" if any(isinstance(job.work.sampler, InParts) for job in jobs) else "network calls"
+        says = f"{what} times length come to {cost} over all sequences: this server takes at most"
         raise ApiError(400, f"{says} {limits.max_work}; ask for fewer sequences, shorter ones or fewer steps")
 
 
