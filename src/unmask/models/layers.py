@@ -182,9 +182,7 @@ class Block(nn.Module):
         q, k = rotate(both, angles).transpose(1, 2).chunk(2, 1)
         return q, k, v.transpose(1, 2)
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ends: Sequence[int] | None = None
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ends: Sequence[int] | None = None) -> Tensor:
         """The attention [B, M, width]. ends: the lengths of sequences that are attended by themselves, for the mask."""
         if ends is not None:
             alone = [self.mix(*(part[i : i + 1, :, :n] for part in (q, k, v)), None) for i, n in enumerate(ends)]

@@ -210,11 +210,20 @@ class Batch:
         """Neighbours that share a call: with prompts of like lengths to read, and answers that there is room for."""
         widest = max((one.job.widest for one in self.seats), default=1)
         logits = max(self.limits.max_logits // max(widest * self.network.vocab_size, 1), 1)
+        # Looking ahead, a network without a cache is shown a canvas for each guess, and one more.
+        known = {
+            one: guesses
+            for shared in self.states
+            if shared.ask.known is not None
+            for one, guesses in zip(shared.members, shared.ask.known.tolist(), strict=True)
+        }
         end = 0
         for _, group in groupby(self.seats, lambda one: 0 if self.cache is None else one.unread.bit_length()):
             members = list(group)
             first, end = end, end + len(members)
-            read = max(one.job.shown if self.cache is None else one.unread + widest for one in members)
+            read = max(
+                one.length * (1 + known.get(one, 0)) if self.cache is None else one.unread + widest for one in members
+            )
             most = min(logits, max(self.limits.max_positions // read, 1))
             yield from (range(i, min(i + most, end)) for i in range(first, end, most))
 

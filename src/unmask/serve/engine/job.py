@@ -137,11 +137,6 @@ class Job:
         return int((sizes[:, :-1] + sizes[:, 1:] * neighbours).amax()) if sizes.shape[1] > 1 else 0
 
     @property
-    def shown(self) -> int:
-        """Positions that a network without a cache is shown for a sequence in a call: looking ahead, many canvases."""
-        return len(self.work.canvas) * (self.widest if isinstance(self.work.sampler, Ahead) else 1)
-
-    @property
     def key(self) -> Key:
         bucket = -1 if isinstance(self.work.sampler, Ahead | Scored) else self.widest.bit_length()
         return self.work.served, self.work.served.class_of(len(self.work.canvas)), bucket
