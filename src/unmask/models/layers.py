@@ -185,7 +185,9 @@ class Block(nn.Module):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ends: Sequence[int] | None = None) -> Tensor:
         """The attention [B, M, width]. ends: the lengths of sequences that are attended by themselves, for the mask."""
         if ends is not None:
-            alone = [self.mix(q[i, None, :, :n], k[i, None, :, :n], v[i, None, :, :n], None) for i, n in enumerate(ends)]
+            alone = [
+                self.mix(q[i, None, :, :n], k[i, None, :, :n], v[i, None, :, :n], None) for i, n in enumerate(ends)
+            ]
             return torch.cat([functional.pad(one, (0, 0, 0, q.shape[2] - one.shape[1])) for one in alone])
         causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries are of the last entry
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
