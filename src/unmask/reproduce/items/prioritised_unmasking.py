@@ -47,8 +47,12 @@ def run(settings: Settings) -> ItemResult:
     grids = settings.pick(full=(1000, 10_000), fast=(1000, 10_000), tiny=(50, 500))
     events = settings.pick(full=300, fast=60, tiny=40)  # of an exact draw, for each position
     ways = [(kind, N) for kind in KINDS for N in grids]
+
+    def counted(way: tuple[str, int]) -> Any:
+        return counted_of(mu, *way, events, settings)
+
     with ThreadPoolExecutor(settings.workers) as pool:
-        counts = dict(zip(ways, pool.map(lambda way: counted_of(mu, *way, events, settings), ways), strict=True))
+        counts = dict(zip(ways, pool.map(counted, ways), strict=True))
     rows = []
     for kind in KINDS:
         for N in grids:
