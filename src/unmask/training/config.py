@@ -142,7 +142,7 @@ class TrainConfig:
     log_every: int = 1
     """Steps between lines of metrics.jsonl."""
     preview: bool = True
-    """Show one sampled sequence with each validation."""
+    """Show one sampled sequence with each validation, and at the end samples and what a trigram model has."""
     tensorboard: bool = True
     wandb: bool = False
 

@@ -247,7 +247,7 @@ class Training:
         return replace(
             ended,
             picture=picture,
-            trigram=trigram(data.train, data.valid, config.validate_sequences),
+            trigram=trigram(data.train, data.valid, config.validate_sequences) if config.preview else None,
             samples=samples_of(model, config.seed, steps) if config.preview else (),
         )
 
