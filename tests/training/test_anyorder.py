@@ -96,7 +96,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(letters:
     first = train(settings(letters, tmp_path / "first", steps=1))
     with pytest.raises(ValueError, match=r"init=.*does not fit.*convolution"):
         train(settings(letters, tmp_path / "tuned", convolution=3, init=str(first)))
-    with pytest.raises(ValueError, match="not a saved model"):
+    with pytest.raises(ValueError, match="neither a model nor a run"):
         train(settings(letters, tmp_path / "tuned", init=str(tmp_path)))
     assert not (tmp_path / "tuned" / "config.toml").exists()
 

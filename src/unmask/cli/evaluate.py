@@ -35,6 +35,7 @@ from unmask.evaluate.data import found, own_text, train_and
 from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import Progress, evaluate, evaluate_ngram, evaluate_truth
 from unmask.models.files import write_whole
+from unmask.text.chat import template_of
 from unmask.text.find import load, locate
 from unmask.text.model import Model
 
@@ -121,9 +122,10 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     partial = _partial(chosen.output) if chosen.output is not None else None
     if partial is not None and not chosen.resume and processes.main():
         partial.unlink(missing_ok=True)
-    run = data_of(locate(chosen.model))
+    place = locate(chosen.model)
+    run, template = data_of(place), template_of(place if place.is_dir() else place.parent)
     with (
-        found(chosen.data, model, split=chosen.split, run=run, progress=_preparing()) as tokens,
+        found(chosen.data, model, split=chosen.split, run=run, template=template, progress=_preparing()) as tokens,
         _display(sys.stderr) as progress,
     ):
         if processes.main():

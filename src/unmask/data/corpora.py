@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data import drawn, text8
+from unmask.data.layout import AnyTokenizer
 from unmask.data.parts import Progress
 from unmask.data.prepare import known_tokenizer, prepare
 from unmask.data.source import Reader, Source
@@ -179,7 +180,7 @@ def prepared(
     name: str,
     cache: str | os.PathLike[str] | None = None,
     *,
-    tokenizer: str | Tokenizer | None = None,
+    tokenizer: str | AnyTokenizer | None = None,
     vocab: int | None = None,
     length: int | None = None,
     progress: Progress | None = None,
@@ -208,7 +209,7 @@ def prepared(
 def _prepared_drawn(
     corpus: Corpus,
     root: Path,
-    tokenizer: str | Tokenizer | None,
+    tokenizer: str | AnyTokenizer | None,
     vocab: int | None,
     length: int | None,
     progress: Progress | None,

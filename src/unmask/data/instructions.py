@@ -25,6 +25,7 @@ from unmask.text.chat import written
 PAIRS = (("prompt", "response"), ("prompt", "completion"), ("instruction", "output"), ("question", "answer"))
 LONGEST = 1024  # tokens of a row, unless a length is given
 SEED, HELD_OUT = 0, 0.05
+Pair = tuple[list[int], list[int]]  # the ids of a prompt, and of its response with its end
 
 
 def is_instructions(path: Path) -> bool:
@@ -43,39 +44,57 @@ def prepare_instructions(
     template: str | None = None,
     length: int | None = None,
     long: str | None = None,
+    valid: str | os.PathLike[str] | None = None,
 ) -> tuple[TokenFile, TokenFile]:
     """Tokenize a .jsonl file of {prompt, response} or {messages} into the new folder ``out``.
 
     template: the checkpoint's chat template (Jinja), by which prompts are written; without one a prompt is a text.
     length: tokens of a row, by default those of the longest, and 1,024 at most. long: "drop" drops what is longer; it
-    is refused otherwise. One record in twenty is held out.
+    is refused otherwise. valid: another such file to be held out; by default one record in twenty is.
     """
-    if tokenizer.eos_id is None and padding(tokenizer) is None:
+    if _end(tokenizer) is None:
         raise ValueError(f"the tokenizer ({tokenizer.kind}) has no eos, with which responses end")
-    pairs = [_encoded(record, tokenizer, template, where) for where, record in json_records(Path(source))]
-    longest = max((len(prompt) + len(response) for prompt, response in pairs), default=0)
-    length = length or min(longest, LONGEST)
+    train = _pairs(source, tokenizer, template)
+    length = length or min(max((len(prompt) + len(response) for prompt, response in train), default=0), LONGEST)
+    train = _fitting(train, length, long)
+    if valid is not None:
+        other = _fitting(_pairs(valid, tokenizer, template), length, long)
+    else:
+        if len(train) < 2:
+            raise ValueError(f"{source}: {len(train)} records are too few to hold one out")
+        held = set(global_batch(len(train), max(1, round(len(train) * HELD_OUT)), SEED, 0).tolist())
+        other = [train[i] for i in sorted(held)]
+        train = [pair for i, pair in enumerate(train) if i not in held]
+    with new_folder(Path(out)) as folder:
+        for name, pairs, file in (("train", train, source), ("valid", other, valid or source)):
+            _write(folder / f"{name}.tokens", pairs, tokenizer, length, str(file))
+        tokenizer.save(folder / "tokenizer.json")
+    return TokenFile.open(Path(out) / "train.tokens"), TokenFile.open(Path(out) / "valid.tokens")
+
+
+def _pairs(source: str | os.PathLike[str], tokenizer: AnyTokenizer, template: str | None) -> list[Pair]:
+    return [_encoded(record, tokenizer, template, where) for where, record in json_records(Path(source))]
+
+
+def _fitting(pairs: list[Pair], length: int, long: str | None) -> list[Pair]:
+    """The pairs that a row has room for; others are dropped if ``long`` says so, and refused otherwise."""
     kept = [pair for pair in pairs if len(pair[0]) + len(pair[1]) <= length]
     if len(kept) < len(pairs):
         count = len(pairs) - len(kept)
         if long != "drop":
             raise ValueError(f"{count} of {len(pairs)} records are longer than length={length} tokens: --long drop")
         warnings.warn(f"{count:,} of {len(pairs):,} records are longer than length={length}: dropped", stacklevel=2)
-    if len(kept) < 2:
-        raise ValueError(f"{source}: {len(kept)} records are too few to hold one out")
-    held = np.zeros(len(kept), dtype=bool)
-    held[global_batch(len(kept), max(1, round(len(kept) * HELD_OUT)), SEED, 0).numpy()] = True
-    with new_folder(Path(out)) as folder:
-        for name, part in (("train", ~held), ("valid", held)):
-            _write(folder / f"{name}.tokens", [kept[i] for i in np.flatnonzero(part)], tokenizer, length, str(source))
-        tokenizer.save(folder / "tokenizer.json")
-    return TokenFile.open(Path(out) / "train.tokens"), TokenFile.open(Path(out) / "valid.tokens")
+    return kept
 
 
-def _write(
-    path: Path, pairs: list[tuple[list[int], list[int]]], tokenizer: AnyTokenizer, length: int, source: str
-) -> None:
+def _end(tokenizer: AnyTokenizer) -> int | None:
+    """What ends a response."""
+    return tokenizer.eos_id if tokenizer.eos_id is not None else padding(tokenizer)
+
+
+def _write(path: Path, pairs: list[Pair], tokenizer: AnyTokenizer, length: int, source: str) -> None:
     pad = padding(tokenizer)
+    pad = tokenizer.eos_id if pad is None else pad
     assert pad is not None
     rows = np.full((len(pairs), length), pad, dtype=np.int64)
     for row, (prompt, response) in zip(rows, pairs, strict=True):
@@ -87,9 +106,7 @@ def _write(
     np.save(path.with_suffix(GIVEN), np.array([len(prompt) for prompt, _ in pairs], dtype=np.uint32))
 
 
-def _encoded(
-    record: Mapping[str, Any], tokenizer: AnyTokenizer, template: str | None, where: str
-) -> tuple[list[int], list[int]]:
+def _encoded(record: Mapping[str, Any], tokenizer: AnyTokenizer, template: str | None, where: str) -> Pair:
     """The ids of a record's prompt, and of its response with eos."""
     messages = record.get("messages")
     if messages is None:
@@ -106,6 +123,6 @@ def _encoded(
     if template is None and len(before) > 1:
         raise ValueError(f"{where}: several messages need a chat template, and the checkpoint has none")
     text = before[0]["content"] if template is None else written(template, before)
-    end = tokenizer.eos_id if tokenizer.eos_id is not None else padding(tokenizer)
+    end = _end(tokenizer)
     assert end is not None
     return tokenizer.encode(text), [*tokenizer.encode(last["content"]), end]

@@ -9,7 +9,7 @@ import numpy as np
 
 from unmask.data.formats import Chunk
 from unmask.data.tokenwriter import TokenWriter
-from unmask.text.external import ExternalTokenizer
+from unmask.text.external import ExternalTokenizer, Frame
 from unmask.text.tokenizer import Ids, Tokenizer
 
 AnyTokenizer = Tokenizer | ExternalTokenizer
@@ -37,7 +37,8 @@ def _encode(batch: list[Chunk], tokenizer: AnyTokenizer) -> Encoded:
 def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: AnyTokenizer) -> None:
     """The paper's data: concatenated and wrapped, "the first, last, and in-between tokens [...] set to eos"."""
     eos = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-    body = writer.length - 2 * len(eos)
+    before, after = frame(tokenizer) or (eos, eos)
+    body = writer.length - len(before) - len(after)
     if body < 1:
         raise ValueError(f"length={writer.length}: a wrapped sequence needs room for a token between its two eos")
     rest = np.empty(0, dtype=np.int64)
@@ -53,7 +54,8 @@ def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: An
         rest = np.concatenate(parts)
         whole = len(rest) // body * body
         block = rest[:whole].reshape(-1, body)
-        writer.write(np.pad(block, ((0, 0), (1, 1)), constant_values=eos[0]) if eos else block)
+        around = [np.tile(np.array(ids, dtype=np.int64), (len(block), 1)) for ids in (before, after)]
+        writer.write(np.hstack((around[0], block, around[1])))
         rest = rest[whole:]
     if not writer.num:
         raise ValueError(
@@ -70,21 +72,22 @@ def write_rows(
 ) -> None:
     """One document per sequence, then eos and padding. Longer ones are refused, or as ``long`` says dropped or cut."""
     length = writer.length
-    eos = np.array([] if tokenizer.eos_id is None else [tokenizer.eos_id], dtype=np.int64)
+    ends = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    before, eos = (np.array(ids, dtype=np.int64) for ids in frame(tokenizer) or ([], ends))
     pad_id = padding(tokenizer)
     pad = 0 if pad_id is None else pad_id
     characters = size = 0
     read = too_long = 0
     for batch in batches:
         read += len(batch)
-        fits = [len(ids) + len(eos) <= length for _, ids in batch]
+        fits = [len(before) + len(ids) + len(eos) <= length for _, ids in batch]
         if long is not None and not all(fits):
             too_long += len(fits) - sum(fits)
             kept = [one for one, fit in zip(batch, fits, strict=True) if fit or long == "cut"]
-            batch = [_cut(one, length - len(eos), tokenizer) for one in kept]
+            batch = [_cut(one, length - len(before) - len(eos), tokenizer) for one in kept]
             if not batch:
                 continue
-        rows = [np.concatenate((ids, eos)) for _, ids in batch]
+        rows = [np.concatenate((before, ids, eos)) for _, ids in batch]
         needed = np.array([len(row) for row in rows])
         wrong = np.flatnonzero(needed > length if pad_id is not None else needed != length)
         if wrong.size:
@@ -104,6 +107,11 @@ def write_rows(
     if not writer.num:
         raise ValueError(f"all {read:,} rows are longer than length={length}: give a larger length")
     writer.finish(characters=characters, bytes=size)
+
+
+def frame(tokenizer: AnyTokenizer) -> Frame | None:
+    """What somebody else's tokenizer has before and after every text as part of the data, or None for eos alone."""
+    return tokenizer.frame if tokenizer.frame not in (None, ((), ())) else None
 
 
 def padding(tokenizer: AnyTokenizer) -> int | None:

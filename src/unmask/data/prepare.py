@@ -15,7 +15,7 @@ from pathlib import Path
 
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
-from unmask.data.layout import AnyTokenizer, encoded, write_rows, write_wrapped
+from unmask.data.layout import AnyTokenizer, encoded, frame, write_rows, write_wrapped
 from unmask.data.parts import Part, counted, cut_at, split_at_random, split_end
 from unmask.data.parts import Progress as Progress  # of an argument of prepare, for whoever calls it
 from unmask.data.source import Reader, Source, open_dataset
@@ -66,6 +66,7 @@ def prepare(
     dtype: str | None = None,
     split: str = "train",
     streaming: bool = True,
+    template: str | None = None,
     chunk: int = 1 << 20,
     progress: Progress | None = None,
 ) -> tuple[TokenFile, TokenFile]:
@@ -86,12 +87,15 @@ def prepare(
     valid: a source of its own for the held-out part, which is otherwise ``holdout`` of the text: its "end", or
         documents that are drawn at "random" (``held_out``; the default for FASTA and molecules). The file of text8 has
         the parts that the field uses, 90, 5 and 5 million characters, the last of which is test.tokens.
+    template: the chat template (Jinja) by which the prompts of instructions are written; by default they are texts.
     chunk: how many characters are read and encoded at a time.
 
     ``out`` appears whole or not at all, and nothing is ever overwritten.
     """
     if column is None and isinstance(source, str) and is_instructions(Path(source)):
-        return prepare_instructions(source, out, _ready(tokenizer), length=length, long=long)
+        other = valid if valid is None or isinstance(valid, str) else str(valid)
+        how = {"template": template, "length": length, "long": long, "valid": other}
+        return prepare_instructions(source, out, _ready(tokenizer), **how)
     usual, official = preferred(source, column), valid is None and OFFICIAL.is_file(source)
     if official:
         name, length, eos = OFFICIAL.name, length or OFFICIAL_LENGTH, False
@@ -174,7 +178,8 @@ def _usual_length(
     train, other = parts["train"], parts["valid"]
     if not train.rows:
         return WRAPPED_LENGTH, long
-    longest = int(tokenizer.eos_id is not None)
+    around = frame(tokenizer)
+    longest = int(tokenizer.eos_id is not None) if around is None else len(around[0]) + len(around[1])
     longest += max(
         len(ids)
         for part in (train, other)

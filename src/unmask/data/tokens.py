@@ -166,11 +166,14 @@ class TokenFile:
     def asked(self, indices: ArrayLike | Tensor) -> Tensor | None:
         """The positions of these sequences that a model predicts, bool [B, L]; None where it predicts all.
 
-        Not the prompts of instructions (``given.npy`` beside the file), and no padding that is none of the data.
+        Not the prompts of instructions (``given.npy`` beside the file), and no id that is none of the data: padding,
+        and the unknown words of a masked LM, which never predicts them.
         """
         tokens, places = self.sequences(indices), torch.arange(self.length)
-        lengths, path = self.lengths(tokens), self.path.with_suffix(GIVEN)
-        asked = None if lengths is None else places < lengths.unsqueeze(1)
+        path, asked = self.path.with_suffix(GIVEN), None
+        if self.no_data:
+            asked = ~torch.isin(tokens, torch.tensor(self.no_data))
+            asked = None if bool(asked.all()) and self.header.layout != "rows" else asked
         if path.is_file():
             given = np.load(path, mmap_mode="r")
             if len(given) != len(self):
@@ -181,6 +184,15 @@ class TokenFile:
             behind = places >= known.unsqueeze(1)
             asked = behind if asked is None else asked & behind
         return asked
+
+    @cached_property
+    def no_data(self) -> list[int]:
+        """Ids that a masked LM with padding of its own never predicts; of other tokenizers, none."""
+        tokenizer = self.tokenizer
+        if not isinstance(tokenizer, ExternalTokenizer) or tokenizer.pad_id is None:
+            return []
+        framing = {*tokenizer.frame[0], *tokenizer.frame[1], tokenizer.eos_id}
+        return sorted(tokenizer.special_ids - framing)
 
     def truth(self, indices: ArrayLike | Tensor) -> Tensor | None:
         """-log p of these sequences by the law that they were drawn from, float64 [B]; None where nobody knows it."""

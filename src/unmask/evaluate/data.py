@@ -8,6 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from unmask.data import corpora
+from unmask.data.instructions import is_instructions
+from unmask.data.layout import AnyTokenizer
 from unmask.data.parts import Progress
 from unmask.data.prepare import prepare
 from unmask.data.resolve import content, resolve
@@ -15,7 +17,6 @@ from unmask.data.runs import RunData
 from unmask.data.tokens import TokenFile
 from unmask.text.fetch import cache_folder
 from unmask.text.model import Model
-from unmask.text.tokenizer import Tokenizer
 
 
 @contextmanager
@@ -25,16 +26,16 @@ def found(
     *,
     split: str = "valid",
     run: RunData | None = None,
+    template: str | None = None,
     progress: Progress | None = None,
 ) -> Iterator[TokenFile]:
     """The tokens of a .tokens file, of a split of prepared data or of a corpus, or of a text, for this model.
 
     A text is laid out as the model's training data were, all of it, in a folder that is gone afterwards. The text that
-    the model's own run was trained on means the run's split of it, and so does no data at all.
+    the model's own run was trained on means the run's split of it, and so does no data at all. template: the model's
+    chat template, for data with prompts.
     """
     tokenizer = model.tokenizer
-    if not isinstance(tokenizer, Tokenizer):
-        raise ValueError(f"{model.name} has an external tokenizer: evaluate texts with unmask.load(...).bound(texts)")
     if data is None or own_text(data, run):
         if run is None:
             raise ValueError(f"{model.name} does not say what it was trained on: name the DATA to evaluate it on")
@@ -48,19 +49,26 @@ def found(
     elif kind == "corpus":
         yield _of_corpus(data, model, tokenizer, split, progress)
     else:
+        # Somebody else's masked model takes rows of any length, and ours were trained on rows of one.
+        free = tokenizer.frame is not None and model.layout == "rows"
         with TemporaryDirectory() as scratch:
             # Both parts of what `prepare` makes are of the whole text; one of them is what is wanted.
             _, whole = prepare(
                 data,
                 Path(scratch) / "data",
                 tokenizer=tokenizer,
-                length=model.length,
+                length=None if free or is_instructions(path) else model.length,
                 layout=model.layout,
                 long="drop",
                 name=data,
                 valid=data,
+                template=template,
                 progress=progress,
             )
+            if free and model.length is not None and whole.length > model.length:
+                raise ValueError(
+                    f"{data} has rows of {whole.length} tokens, and {model.name} takes {model.length} at most"
+                )
             yield whole
 
 
@@ -82,7 +90,7 @@ def own_text(data: str, run: RunData | None) -> bool:
     return run is not None and run.sha256 is not None and resolve(data)[0] == "text" and content(data) == run.sha256
 
 
-def _of_corpus(name: str, model: Model, tokenizer: Tokenizer, split: str, progress: Progress | None) -> TokenFile:
+def _of_corpus(name: str, model: Model, tokenizer: AnyTokenizer, split: str, progress: Progress | None) -> TokenFile:
     """Prepared with the model's tokenizer and length: found in the cache, or made there once."""
     length = model.length or corpora.load(name).length
     for folder in sorted((cache_folder() / "prepared").glob(f"{name}-*-{length}")):

@@ -7,10 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+CHAT = "chat_template.jinja"
+
 
 def template_of(folder: Path) -> str | None:
     """The chat template in a folder of the Hugging Face hub, if it has one."""
-    alone, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    alone, config = folder / CHAT, folder / "tokenizer_config.json"
     if alone.is_file():
         return alone.read_text(encoding="utf-8")
     if not config.is_file():

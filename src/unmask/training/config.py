@@ -21,7 +21,7 @@ ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linea
 
 AT_LEAST_ONE = (
     *("steps", "layers", "width", "heads", "batch", "micro_batch", "length", "threads", "save_every"),
-    *("keep", "validate_every", "validate_sequences", "log_every", "vocab", "block"),
+    *("keep", "validate_every", "validate_sequences", "log_every", "vocab", "block", "lora"),
 )
 
 
@@ -40,7 +40,10 @@ class TrainConfig:
     resume_from: str | None = None
     """Continue from this checkpoint of the run, for example step-00001000."""
     init: str | None = None
-    """Begin with the weights of this saved model, whose tensors must have the same shapes; its attention may differ."""
+    """Fine-tune this model: any checkpoint that unmask.load reads. Its network, tokenizer and length are kept. With a
+    setting of the network's shape, such as --attention, the weights of a model of this project go into that network."""
+    lora: int | None = None
+    """Train adapters of this rank on the attention and MLP projections, and nothing else; for --init."""
     seed: int = 0
     """The seed of batches, masks, times, initial weights and dropout."""
 
@@ -108,7 +111,7 @@ class TrainConfig:
     for networks narrower than 512."""
     learning_rate: float | None = None
     """The peak learning rate. The default is 3e-4; for networks narrower than 512 it is 3e-3 with muon and 1e-3 with
-    adamw."""
+    adamw. With --init, and without --lora, it is a tenth of that."""
     warmup: int | None = None
     """Steps of linear warm-up. The default is 2,500, or a tenth of a shorter run."""
     decay: Literal["constant", "cosine"] | None = None
@@ -128,6 +131,8 @@ class TrainConfig:
     """The default is bf16 on accelerators and float32 on CPUs."""
     compile: bool = False
     """Compile the blocks with torch.compile."""
+    gradient_checkpointing: bool = False
+    """Compute each block again in the backward pass instead of keeping its activations: less memory, more time."""
     threads: int | None = None
     """CPU threads of each process."""
 
@@ -160,6 +165,8 @@ class TrainConfig:
         for name in ("beta1", "beta2", "ema", "dropout"):
             _check(name, getattr(self, name), lambda value: 0 <= value < 1, "at least 0 and below 1")
         _check("weight_decay", self.weight_decay, lambda value: value >= 0, "at least 0")
+        if self.lora is not None and self.init is None:
+            raise ValueError(f"lora={self.lora}: adapters are trained on a checkpoint; name it with init")
         if self.times == "adaptive" and self.objective != "count":
             raise ValueError(f"times='adaptive' draws counts: it needs objective='count', got {self.objective!r}")
         if (self.attention == "block") != (self.block is not None):
@@ -175,6 +182,8 @@ class TrainConfig:
     def network(self, vocab_size: int, length: int) -> DDiTConfig:
         """The network of a resolved configuration; the mask is one past the data."""
         assert self.preset is not None, "resolve the configuration first"
+        if self.preset == CHECKPOINT:
+            raise ValueError("the run's network is a checkpoint's: init names it")
         if self.preset == OWN:
             raise ValueError("the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)")
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
@@ -199,6 +208,7 @@ class TrainConfig:
 FREE = frozenset(
     (
         *("data", "valid", "out", "resume", "resume_from", "micro_batch", "device", "precision", "compile"),
+        "gradient_checkpointing",
         *("threads", "save_every", "keep", "minutes", "patience", "validate_every"),
         *("validate_sequences", "log_every", "preview", "tensorboard", "wandb", "tokenizer", "vocab"),
         *("length", "layout", "column", "long", "held_out"),
@@ -232,12 +242,13 @@ NARROW = 512  # networks of a smaller width have settings of their own
 OFTEN_READ = 5  # readings of the data after which a network may begin to learn them by heart
 OVERFIT_SEQUENCES, OVERFIT_STEPS = 4, 500  # few sequences, each with several masks in a batch
 OWN = "own"  # the preset of a network that is the user's own
+CHECKPOINT = "checkpoint"  # and of one that is fine-tuned
 
 
 def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small: bool | None = None) -> TrainConfig:
     """Fill in what was left open, for training data of so many tokens in sequences of ``length``.
 
-    small: of a network of the user's own, whether it is one; None for the project's.
+    small: of a network of the user's own or a checkpoint's, whether it is one; None for the project's.
     """
     kind = "cpu" if device == "cpu" else "accelerator"
     size = next(size for size in SIZES[kind] if tokens <= size.tokens)
@@ -253,11 +264,14 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small
         decay="cosine" if narrow else "constant",
         convolution=3 if narrow else 0,
     )
+    rate = 3e-4 if not narrow else 3e-3 if config.optimizer == "muon" else 1e-3
+    if config.preset == CHECKPOINT and config.lora is None:
+        rate /= 10  # what the network knows is not to be unlearned in the first steps
     assert config.steps is not None and config.batch is not None
     often = max(1, min(1_000, config.steps, max(100, config.steps // 10)))
     return _filled(
         config,
-        learning_rate=3e-4 if not narrow else 3e-3 if config.optimizer == "muon" else 1e-3,
+        learning_rate=rate,
         warmup=min(2_500, config.steps // 10),
         ema=default_decay(config.steps),
         micro_batch=max(1, min(config.batch, TOKENS_PER_PASS // length)),

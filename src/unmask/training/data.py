@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.data import corpora
+from unmask.data import corpora, drawn
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions
 from unmask.data.parts import Progress
@@ -18,6 +18,7 @@ from unmask.data.runs import OVERFIT, SOURCE
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import write_whole
+from unmask.text.tokenizer import Layout
 from unmask.training.config import OVERFIT_SEQUENCES, TrainConfig
 
 ROWS_SETTINGS = ("layout", "column", "long", "held_out")
@@ -48,8 +49,41 @@ class Data:
         }
 
 
-def find(config: TrainConfig, progress: Progress | None = None) -> Data:
-    """Open the data of a configuration. Text is prepared into the run's folder, once."""
+@dataclass(frozen=True)
+class Reads:
+    """What a checkpoint that is fine-tuned reads."""
+
+    called: str
+    tokenizer: Any
+    length: int | None  # the most tokens of a sequence
+    layout: Layout
+    template: str | None  # of chats
+
+    def check(self, data: Data) -> Data:
+        """The data, if they are for it."""
+        if data.train.tokenizer.hash != self.tokenizer.hash:
+            raise ValueError(
+                f"{data.train.path} was made with another tokenizer than that of init={self.called!r}: give the text "
+                "itself, which is then prepared with the checkpoint's"
+            )
+        if self.length is not None and data.train.length > self.length:
+            raise ValueError(
+                f"{data.train.path} has sequences of {data.train.length} tokens, and init={self.called!r} takes "
+                f"{self.length} at most: --length {self.length}, with --long drop or cut for rows"
+            )
+        return data
+
+
+def find(config: TrainConfig, progress: Progress | None = None, reads: Reads | None = None) -> Data:
+    """Open the data of a configuration. Text is prepared into the run's folder, once.
+
+    reads: of a checkpoint that is fine-tuned, for which the data are prepared.
+    """
+    data = _found(config, progress, reads)
+    return data if reads is None else reads.check(data)
+
+
+def _found(config: TrainConfig, progress: Progress | None, reads: Reads | None) -> Data:
     if _prepared_earlier(config) and not Path(config.data).exists():
         kind, path = "prepared", Path(config.out) / "data"  # the text is gone; its tokens are here
     else:
@@ -57,10 +91,14 @@ def find(config: TrainConfig, progress: Progress | None = None) -> Data:
     if kind == "tokens":
         return _opened(path, config.valid or path.with_name(VALID), config)
     if kind == "text":
-        path = _prepared_text(config, progress)
+        path = _prepared_text(config, progress, reads)
     elif kind == "corpus":
         path = corpora.prepared(
-            config.data, tokenizer=config.tokenizer, vocab=config.vocab, length=config.length, progress=progress
+            config.data,
+            tokenizer=config.tokenizer if reads is None else reads.tokenizer,
+            vocab=config.vocab,
+            length=config.length or _corpus_length(config.data, reads),
+            progress=progress,
         )
     return _opened(path / TRAIN, config.valid or path / VALID, config)
 
@@ -92,13 +130,27 @@ def _opened(train: Path, valid: str | Path, config: TrainConfig) -> Data:
     return Data(tokens, held_out)
 
 
-def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
+def _corpus_length(name: str, reads: Reads | None) -> int | None:
+    """The corpus's own length, or the checkpoint's where that is less."""
+    if reads is None or reads.length is None or name in drawn.NAMES:
+        return None
+    return min(corpora.load(name).length, reads.length)
+
+
+def _prepared_text(config: TrainConfig, progress: Progress | None, reads: Reads | None) -> Path:
     """The token files of a text, in the run's folder; an earlier start's serve if text and settings are the same."""
     out = Path(config.out)
     folder, note = out / "data", out / SOURCE
-    usual = preferred(config.data, config.column).get("tokenizer", "bpe")
-    if config.column is None and is_instructions(Path(config.data)):
+    known = preferred(config.data, config.column)
+    usual = known.get("tokenizer", "bpe")
+    instructions = config.column is None and is_instructions(Path(config.data))
+    if instructions:
         usual = "bytes"
+    layout, length = config.layout, config.length
+    if reads is not None:
+        usual = reads.tokenizer.hash
+        layout = layout or (None if instructions else known.get("layout", reads.layout))
+        length = length or (reads.length if layout == "wrapped" else None)
     source: dict[str, Any] = {
         "data": config.data,
         "sha256": content(config.data),
@@ -123,10 +175,11 @@ def _prepared_text(config: TrainConfig, progress: Progress | None) -> Path:
         prepare(
             config.data,
             folder,
-            tokenizer=source["tokenizer"],
+            tokenizer=source["tokenizer"] if reads is None else reads.tokenizer,
             vocab=config.vocab or (1024 if small else 4096),
-            length=config.length,
-            **{name: getattr(config, name) for name in ROWS_SETTINGS},
+            length=length,
+            **{name: getattr(config, name) for name in ROWS_SETTINGS} | {"layout": layout},
+            template=None if reads is None else reads.template,
             progress=progress,
         )
     except ValueError:  # a text that cannot be used leaves nothing behind

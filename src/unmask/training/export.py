@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +13,73 @@ from torch import nn
 from unmask.models import own, pretrained
 from unmask.models.files import new_folder
 from unmask.models.pretrained import Card
+from unmask.text.adapters import again
+from unmask.text.chat import CHAT
 from unmask.text.folder import TOKENIZER
 from unmask.training.config import OWN, TrainConfig
 from unmask.training.data import Data
+from unmask.training.finetune import Base
 from unmask.training.learner import Learner
 
 
-def export(folder: Path, network: nn.Module, config: TrainConfig, data: Data, learner: Learner) -> None:
-    """Write the model's folder, whole or not at all; an older export of the same run is replaced."""
-    texts = beside(network, config, data, learner)
+def export(
+    folder: Path, network: nn.Module, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None
+) -> None:
+    """Write the model's folder, whole or not at all; an older export of the same run is replaced.
+
+    A fine-tuned network of this project's class (MDLM's, SEDD's, RADD's, BD3-LM's) is written in this project's format,
+    and every other one in the format of the checkpoint that it was.
+    """
+    if base is not None and base.kept:
+        files = base.files | {pretrained.README: tuned_card(base, about(config, data, learner)[0]).encode()}
+        shutil.rmtree(folder, ignore_errors=True)
+        with new_folder(folder) as partial:
+            again.write(partial, base.found, base.loaded.names, network.state_dict(), files)
+        return
+    texts = beside(network, replace(config, lora=None), data, learner, base)
     shutil.rmtree(folder, ignore_errors=True)
     with new_folder(folder) as partial:
         pretrained.write(partial, network, texts)
 
 
-def beside(network: Any, config: TrainConfig, data: Data, learner: Learner) -> dict[str, str]:
-    """The files that make a checkpoint a model: its config, card and tokenizer."""
+def beside(network: Any, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None) -> dict[str, str]:
+    """The files that make a checkpoint a model: its config, card and tokenizer.
+
+    None for adapters, and for a network in another format: the run's end makes a model of those.
+    """
+    if base is not None and (base.kept or config.lora is not None):
+        return {}
     card, extra = about(config, data, learner)
+    if base is not None:
+        extra |= {"origin": base.origin()}
     described = own.described if config.preset == OWN else pretrained.described
-    return described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
+    made = described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
+    return made if base is None or base.template is None else made | {CHAT: base.template}
+
+
+def tuned_card(base: Base, card: Card) -> str:
+    """README.md of a fine-tuned checkpoint in its own format."""
+    bound = "not measured" if card.bound is None else f"{card.bound:.4g} ± {card.bound_error:.2g} {card.bound_unit}"
+    return (
+        f"# {Path(base.called).name}, fine-tuned\n\n"
+        f"{base.loaded.about.get('format')}, fine-tuned by `unmask train` on {card.data}: {card.notes}.\n\n"
+        f"Likelihood bound on {card.held_out or 'held-out data'}: {bound}.\n"
+    )
 
 
 def about(config: TrainConfig, data: Data, learner: Learner) -> tuple[Card, dict[str, Any]]:
     """The card, and what loading needs to know besides the network."""
     assert config.batch is not None
     bound = learner.bound
+    adapters = "" if config.lora is None else f"adapters of rank {config.lora}, "
+    done = config.objective + (f", {adapters}from {Path(config.init).name}" if config.init is not None else "")
     card = Card(
         data=data.train.header.source or config.data,
         tokens_seen=learner.step * config.batch * data.train.length,
         bound=None if bound is None else bound["nats_per_token"] / math.log(2),
         bound_error=None if bound is None else bound["error"] / math.log(2),
         held_out=None if bound is None else f"{bound['sequences']} held-out sequences",
-        notes=f"{learner.step} steps of {config.batch} sequences, {config.optimizer}, objective {config.objective}",
+        notes=f"{learner.step} steps of {config.batch} sequences, {config.optimizer}, objective {done}",
     )
     return card, {
         "schedule": config.schedule,

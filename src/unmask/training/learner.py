@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as checkpointed
 
 from unmask.data.batches import generator, global_batch, share
 from unmask.data.tokens import TokenFile
@@ -19,12 +21,14 @@ from unmask.masking import Masking
 from unmask.models.checkpoints import CheckpointError
 from unmask.models.files import write_whole
 from unmask.schedule import SCHEDULES
+from unmask.text.find import locate
 from unmask.text.folder import load_network as load
 from unmask.timing import AdaptiveCount
 from unmask.training import optimizer
 from unmask.training.checkpoint import Checkpoint, Tensors, copy_into, whole
 from unmask.training.config import TrainConfig
 from unmask.training.ema import EMA
+from unmask.training.lora import blocks
 from unmask.training.masking import Losses, of_step
 from unmask.training.network import Network
 
@@ -50,6 +54,8 @@ class Learner:
         self.schedule = SCHEDULES[config.schedule]
         torch.manual_seed(generator(config.seed, 0, "weights").initial_seed())
         bare = network.build()
+        if config.gradient_checkpointing:
+            recompute(bare)
         if config.compile:
             _compile(bare)
         made = optimizer.make(
@@ -68,7 +74,9 @@ class Learner:
         for one in self.optimizers:
             optimizer.start(getattr(one, "optimizer", one))
         assert config.ema is not None
-        self.parameters: Tensors = dict(self.network.named_parameters())
+        every: Tensors = dict(self.network.named_parameters())
+        self.parameters = {name: parameter for name, parameter in every.items() if parameter.requires_grad}
+        self.frozen = every.keys() - self.parameters.keys()
         self.ema = EMA(self.parameters, config.ema)
         self.adaptive = AdaptiveCount(network.length) if config.times == "adaptive" else None
         self.step = 0
@@ -208,7 +216,7 @@ class Learner:
 
     def begin_with(self, folder: str) -> None:
         """Take the weights of a saved model, which may have been trained with another attention."""
-        saved = load(folder)
+        saved = load(locate(folder))
         if saved.mask_id != self.network.mask_id:
             raise ValueError(f"init={folder!r}: its mask is {saved.mask_id} and the data's {self.network.mask_id}")
         state = {name: tensor.to(self.accelerator.device) for name, tensor in saved.state_dict().items()}
@@ -219,14 +227,15 @@ class Learner:
         """A network of its own with the averaged weights, whole; every process must call it."""
         network = self.build().to(self.accelerator.device)
         network.load_state_dict({name: whole(tensor) for name, tensor in self.network.state_dict().items()})
-        copy_into(dict(network.named_parameters()), {n: whole(t) for n, t in self.ema.shadow.items()}, "the average")
+        trained = {name: tensor for name, tensor in network.named_parameters() if name not in self.frozen}
+        copy_into(trained, {n: whole(t) for n, t in self.ema.shadow.items()}, "the average")
         return network.eval()
 
     def _groups(self) -> dict[str, Tensors]:
-        """The tensors themselves, by file and name."""
+        """The tensors themselves, by file and name; what is not trained is in the checkpoint that was fine-tuned."""
         names = {parameter: name for name, parameter in self.parameters.items()}
         groups = {
-            "model": dict(self.network.state_dict()),
+            "model": {n: tensor for n, tensor in self.network.state_dict().items() if n not in self.frozen},
             "ema": self.ema.shadow,
             "optimizer": optimizer.state_tensors(self.optimizers, names),
         }
@@ -249,7 +258,13 @@ def _prepare_shards(network: torch.nn.Module, config: TrainConfig) -> None:
                 register_fsdp_forward_method(block, method)
 
 
+def recompute(network: nn.Module) -> None:
+    """Let each block keep its input alone, and compute the rest again when its gradient is asked for."""
+    for block in blocks(network):
+        block.forward = partial(checkpointed, block.forward, use_reentrant=False)
+
+
 def _compile(network: nn.Module) -> None:
     """torch.compile the blocks, which are alike and so compiled once; the rest changes shape from step to step."""
-    for block in network.get_submodule("blocks").children():
+    for block in blocks(network):
         block.compile()

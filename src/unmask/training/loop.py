@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unmask.data.parts import Progress
 from unmask.data.text8 import compared
 from unmask.models.own import Make
+from unmask.network import logits_at
 from unmask.protocol import is_left_to_right
 from unmask.sampling import sample
 from unmask.text.model import Model
@@ -25,7 +26,9 @@ from unmask.training.config import OWN, TrainConfig, explained
 from unmask.training.data import Data
 from unmask.training.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
 from unmask.training.export import beside, export
+from unmask.training.finetune import Base, opened
 from unmask.training.learner import Learner
+from unmask.training.lora import merged, save_adapters
 from unmask.training.masking import Loss
 from unmask.training.network import SMALL, made, of_config, of_user
 from unmask.training.report import by_heart, draw_curve, samples_of, trigram
@@ -59,19 +62,29 @@ def train(
     accelerator = accelerator or make_accelerator(config)
     run = Run(Path(config.out))
     resumed = run.occupied(config)
+    base = opened(config, resumed=resumed)
+    if base is not None:
+        if own is not None:
+            raise ValueError(f"init={config.init!r} brings a network, and so does the caller: give one of them")
+        config = base.fitted(config)
     with accelerator.main_process_first():
-        data = find_data.find(config, progress if accelerator.is_main_process else None)
+        data = find_data.find(config, progress if accelerator.is_main_process else None, base and base.reads())
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
         module = None if own is None else made(own, data, config)
         small = None if module is None else sum(parameter.numel() for parameter in module.parameters()) < SMALL
+        if base is not None:
+            small = base.parameters < SMALL
         asked, config = config, resolved(config, data, run, accelerator, small)
         if config.overfit:
             with accelerator.main_process_first():
                 data = find_data.few(data, Path(config.out))
         vocab_size, length = data.train.vocab_size, data.train.length
-        network = of_config(config, vocab_size, length) if module is None else of_user(module, length, loss)
+        if base is not None:
+            network = replace(base.made(config, length), loss=loss)
+        else:
+            network = of_config(config, vocab_size, length) if module is None else of_user(module, length, loss)
         if resumed:
             run.check(config, data, network)
         if accelerator.is_main_process:
@@ -82,14 +95,14 @@ def train(
         learner = Learner(config, network, accelerator)
         accelerator.wait_for_everyone()  # everybody has looked at the folder before it changes
         lines = restored(learner, run, config) if resumed else 0
-        if config.init is not None and learner.step == 0:
+        if config.init is not None and base is None and learner.step == 0:
             learner.begin_with(config.init)
         metrics = None
         if accelerator.is_main_process:
             run.start(config, data, network)
             metrics = stack.enter_context(closing(MetricsFile(run.metrics, lines)))
         tracked = stack.enter_context(trackers(config, run, learner.step, accelerator))
-        training = Training(config, data, run, learner, metrics, (report, *tracked), started)
+        training = Training(config, data, run, learner, metrics, (report, *tracked), started, base=base)
         training.tell(_started(asked, training))
         with Signals() as signals:
             training.loop(signals)
@@ -108,6 +121,7 @@ class Training:
     reports: tuple[Report, ...]
     started: float  # by time.monotonic
     why: str = ""  # the run ended before its last step
+    base: Base | None = None  # what is fine-tuned
 
     def loop(self, signals: Signals) -> None:
         """Validate, save, stop or step. What was done for a step is remembered, so a resumed run does it once."""
@@ -184,7 +198,8 @@ class Training:
     def preview(self, stop: Callable[[], object]) -> None:
         """One sampled sequence, always from the same seed; broken off quietly by a signal."""
         learner, length = self.learner, self.data.train.length
-        network = learner.network
+        # What makes a network faster reads its weights, and would miss the adapters beside them.
+        network = learner.network if self.config.lora is None else _Plain(learner.network)
 
         def check(step: object) -> None:
             if stop():
@@ -209,7 +224,7 @@ class Training:
             self.metrics.sync()
             try:
                 state = {**learner.state(), "metrics_lines": self.metrics.lines}
-                texts = beside(learner.network, self.config, self.data, learner)
+                texts = beside(learner.network, self.config, self.data, learner, self.base)
                 path = checkpoints.write(self.run.checkpoints, learner.step, tensors, state, texts)
                 checkpoints.prune(self.run.checkpoints, self.config.keep, (learner.best or {}).get("step"))
                 self.tell(Saved(learner.step, path))
@@ -227,7 +242,11 @@ class Training:
             learner.restore(checkpoints.read(self.run.checkpoints / f"step-{learner.best['step']:08d}"))
         network = learner.averaged()
         if self.metrics is not None:
-            export(self.run.model, network, config, self.data, learner)
+            if config.lora is not None:
+                assert self.base is not None
+                save_adapters(self.run.folder / "adapter", network, config.lora, self.base.loaded.names)
+                network = merged(network)
+            export(self.run.model, network, config, self.data, learner, self.base)
             self.tell(self._finished(network))
         learner.accelerator.wait_for_everyone()
         return self.run.model
@@ -283,6 +302,16 @@ class Now:
     signal: int  # the number of one that was received, or 0
     waiting: bool  # whoever started the run has waited long enough to see something of it
     late: bool  # the minutes are over
+
+
+class _Plain:
+    """A denoiser that is called as it is."""
+
+    def __init__(self, network: Any) -> None:
+        self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
+
+    def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        return logits_at(self.network, tokens, time, rows)
 
 
 class _Stopped(Exception):

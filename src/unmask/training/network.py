@@ -82,7 +82,7 @@ def made(make: Make, data: Data, config: TrainConfig) -> nn.Module:
     _check_vocabulary(module, vocab_size)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(f"{type(module).__name__} has no parameter to train")
-    _check_objective(module, config.objective)
+    check_objective(module, config.objective)
     return module
 
 
@@ -95,7 +95,8 @@ def _check_vocabulary(module: Any, ids: int) -> None:
         )
 
 
-def _check_objective(module: Any, objective: str) -> None:
+def check_objective(module: Any, objective: str) -> None:
+    """Refuse an objective that is for another kind of network."""
     if objective == "left-to-right" and not is_left_to_right(module):
         raise ValueError("objective='left-to-right' needs a network with causal=True, whose row l sees what is before")
     if objective == "two-stream" and not follows_order(module):

@@ -18,10 +18,11 @@ from unmask.evaluate import processes
 from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.evaluation import BINS, Evaluation, Profile, by_position, in_parts, means
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
+from unmask.forward import check_continues
 from unmask.likelihood import By, Passes, default_batch, per_position
 from unmask.models.ngram import kneser_ney
 from unmask.network import inference
-from unmask.protocol import for_bound, is_left_to_right
+from unmask.protocol import block_of, for_bound, is_left_to_right
 from unmask.schedule import Schedule
 from unmask.text.model import Model
 
@@ -91,7 +92,8 @@ def evaluate_truth(tokens: TokenFile, *, sequences: int | None = None) -> Evalua
     return Evaluation(tokens.bound(truth), how, 1, indices, None, _about("truth", tokens), truth)
 
 
-_Piece = tuple[Tensor, Tensor, Tensor]  # a batch: x0 [b, L], the sequences' indices [b], and which passes [b]
+# A batch: x0 [b, L], the sequences' indices [b], which passes [b], and the positions that are asked for, if not all.
+_Piece = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,12 @@ class _Estimate:
 
     def __call__(self, piece: _Piece) -> Result:
         """The nats of its rows, and where in 0..1 they were looked at; or the nats in each part of 0..1."""
-        x0, index, k = piece
+        x0, index, k, where = piece
         with inference(self.network):
             if self.exact:
-                nats = per_position(self.network, x0, index)
+                nats = per_position(self.network, x0, index, where)
                 return {"nats": nats.sum(1).tolist(), "parts": in_parts(nats).flatten().tolist()}
-            nats, at = self.how.estimates(self.network, x0, index, k, schedule=self.schedule)
+            nats, at = self.how.estimates(self.network, x0, index, k, schedule=self.schedule, where=where)
             return {"nats": nats.tolist(), "at": at.tolist()}
 
 
@@ -135,11 +137,6 @@ class _Work:
     def __init__(self, model: Model, tokens: TokenFile, how: Passes, sequences: int | None, batch: int | None) -> None:
         if batch is not None and batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
-        if len(tokens) and tokens.asked([0]) is not None:
-            raise ValueError(
-                f"{tokens.path} has prompts or padding, which are given: unmask train has the bound of the rest as its "
-                "validation, and unmask.nelbo(where=tokens.asked(indices)) in Python"
-            )
         if tokens.tokenizer.hash != model.tokenizer.hash:
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
         self.model, self.tokens, self.how = model, tokens, how
@@ -148,7 +145,22 @@ class _Work:
         self.passes = 1 if self.exact else how.num
         self.batch = batch or default_batch(self.network, tokens.length)
         self.indices = _evenly_spaced(tokens, sequences)
+        self.asked = tokens.asked(self.indices)  # prompts, and padding that is no data, are given
+        self.counts = torch.full((len(self.indices),), tokens.length) if self.asked is None else self.asked.sum(1)
+        if self.asked is not None:
+            self._check_asked(model.denoiser)
         self.bins = min(tokens.length, BINS)
+
+    def _check_asked(self, network: Any) -> None:
+        """Refuse what has no bound of this kind where some of the tokens are given."""
+        assert self.asked is not None
+        if int(self.counts.min()) == 0:
+            at = int(self.indices[self.counts.argmin()])
+            raise ValueError(f"{self.tokens.path}: sequence {at} has no token that the model predicts")
+        if self.how.by == "order" and len(set(self.counts.tolist())) > 1:
+            raise ValueError("by='order' needs sequences with as many predicted tokens each: take count or time")
+        if (block := block_of(network)) is not None:
+            check_continues(self.asked, block)
 
     @property
     def rows(self) -> int:
@@ -178,19 +190,20 @@ class _Work:
         for b, result in zip(missing, found, strict=True):
             store.add((number, b), result)
             if progress is not None and processes.main():
-                progress(store.rows, rounds * self.rows, store.nats / store.rows / self.tokens.length)
+                progress(store.rows, rounds * self.rows, store.nats / store.rows / float(self.counts.double().mean()))
 
     def piece(self, number: int, b: int) -> _Piece:
         rows = torch.arange(b * self.batch, min((b + 1) * self.batch, self.rows))
         index = self.indices[rows // self.passes]
-        return self.tokens.sequences(index), index, rows % self.passes + number * self.passes
+        where = None if self.asked is None else self.asked[rows // self.passes]
+        return self.tokens.sequences(index), index, rows % self.passes + number * self.passes, where
 
     def evaluation(self, done: Done, rounds: int) -> Evaluation:
         nats = self._together(done, rounds, "nats")
         if self.exact:
-            bound, how = self.tokens.bound(nats[:, 0]), "exact, left to right"
+            bound, how = self.tokens.bound(nats[:, 0], None, self.asked), "exact, left to right"
         else:
-            bound = self.tokens.bound(*self.how.combined(nats))
+            bound = self.tokens.bound(*self.how.combined(nats), self.asked)
             how = {
                 "count": "bound by count (Eq. 7)",
                 "time": "bound by time (Eq. 6)",
@@ -206,7 +219,7 @@ class _Work:
             return by_position(torch.tensor(flat, dtype=torch.float64).view(len(nats), -1), self.tokens.length)
         if self.how.by == "order":
             return None
-        at, values = self._together(done, rounds, "at").flatten(), nats.flatten() / self.tokens.length
+        at, values = self._together(done, rounds, "at").flatten(), (nats / self.counts.unsqueeze(1)).flatten()
         bins = max(1, min(self.bins, len(values) // ROWS_OF_A_BIN))
         part = (at * bins).long().clamp(max=bins - 1)
         over = "part of the tokens that is masked" if self.how.by == "count" else "time"

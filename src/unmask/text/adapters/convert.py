@@ -28,12 +28,10 @@ def to_own(found: Found, out: str | Path, *, half: bool = False, **override: Any
     adapter = recognise(found)
     loaded: Loaded = adapter.load(found, **override)
     network = _ddit(loaded, found, adapter.NAME)
-    dtypes = {name: tensor.dtype for name, tensor in found.tensors.items() if tensor.dtype != "float32"}
-    origin = {"format": adapter.NAME, "config": found.config, "dtypes": dtypes, "ema": bool(loaded.about.get("ema"))}
     card = network.card or pretrained.Card(notes=f"Converted from a checkpoint of {adapter.NAME}.")
     tokenizer = loaded.tokenizer
     with new_folder(Path(out)) as folder:
-        extra = {"schedule": "linear", "layout": loaded.layout, "origin": origin}
+        extra = {"schedule": "linear", "layout": loaded.layout, "origin": origin_of(found, loaded)}
         pretrained.save(folder, network, card=card, half=half, extra=extra)
         if tokenizer is not None:
             tokenizer.save(folder / "tokenizer.json")
@@ -45,6 +43,13 @@ def to_own(found: Found, out: str | Path, *, half: bool = False, **override: Any
         "tokenizer": tokenizer is not None,
         "note": why,
     }
+
+
+def origin_of(found: Found, loaded: Loaded) -> dict[str, Any]:
+    """What a folder of this project remembers of the checkpoint that it was made from."""
+    dtypes = {name: tensor.dtype for name, tensor in found.tensors.items() if tensor.dtype != "float32"}
+    kind = recognise(found).NAME
+    return {"format": kind, "config": found.config, "dtypes": dtypes, "ema": bool(loaded.about.get("ema"))}
 
 
 def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:

@@ -118,6 +118,8 @@ class Loaded:
     layout: Layout = "wrapped"
     about: dict[str, Any] = field(default_factory=dict)
     # format, parameters, mask_id, special_ids, length, time, ema, missing, unexpected, needs
+    names: Mapping[str, str] = field(default_factory=dict)
+    # its files' tensor names and those of the denoiser's state_dict, where the network is not one of this project's
 
 
 def look(path: str | Path) -> Found:

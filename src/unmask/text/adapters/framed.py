@@ -63,6 +63,8 @@ class Framed(nn.Module):
         if rows is None:
             rows = torch.arange(length, device=tokens.device).expand(batch, -1)
         ids = torch.cat([self.before.expand(batch, -1), tokens, self.after.expand(batch, -1)], 1)
+        if lengths is None and self.pad_id is not None:  # a row of a token file: pads stand behind a shorter text
+            lengths = (tokens != self.pad_id).sum(1)
         if lengths is not None:
             ids = self._padded(ids, lengths.unsqueeze(1) + len(self.before))
         logits: Tensor = self.network(ids, rows + len(self.before))

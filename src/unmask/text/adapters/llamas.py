@@ -68,7 +68,9 @@ class LlamaCheckpoint:
                 raise ValueError(f"{path}: {name} is {list(shape)}, by the config it should be {list(wanted or ())}")
         weights = {self.names[name]: tensor for name, tensor in self.found.read().items() if name in self.names}
         network.load_state_dict(weights if dtype is None else {n: w.to(dtype) for n, w in weights.items()}, assign=True)
-        return Loaded(network.eval().requires_grad_(False), self.tokenizer, layout="rows", about=about)
+        return Loaded(
+            network.eval().requires_grad_(False), self.tokenizer, layout="rows", names=self.names, about=about
+        )
 
 
 @dataclass(frozen=True)

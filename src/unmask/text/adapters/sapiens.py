@@ -7,7 +7,7 @@ dense, GELU, layer norm and linear. The head is computed for the asked rows alon
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -113,7 +113,8 @@ def load(found: Found, **override: Any) -> Loaded:
         limit=limit,
         pad_id=PAD,
     )
-    return Loaded(made.eval(), tokenizer, layout="rows", about=facts)
+    names = {name: f"network.{PREFIX.sub('', name)}" for name in _own(found, network.state_dict())}
+    return Loaded(made.eval(), tokenizer, layout="rows", names=names, about=facts)
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:
@@ -190,5 +191,5 @@ def _shapes(found: Found) -> dict[str, tuple[int, ...]]:
     return {PREFIX.sub("", name): tensor.shape for name, tensor in found.tensors.items()}
 
 
-def _own(found: Found, wanted: dict[str, tuple[int, ...]]) -> Iterator[str]:
+def _own(found: Found, wanted: Mapping[str, Any]) -> Iterator[str]:
     return (name for name in found.tensors if PREFIX.sub("", name) in wanted)

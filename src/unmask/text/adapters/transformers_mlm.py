@@ -7,7 +7,7 @@ comes with a checkpoint is run. The head is computed for the asked rows alone.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -59,7 +59,8 @@ def load(found: Found, **override: Any) -> Loaded:
     if missing:
         raise ValueError(f"{found.path} lacks {len(missing)} of the network's tensors, the first is {missing[0]}")
     made = denoiser(network, tokenizer, mask_id=facts["mask_id"])
-    return Loaded(made, tokenizer, layout="rows", about=facts | {"unexpected": unexpected})
+    about_it = facts | {"unexpected": unexpected}
+    return Loaded(made, tokenizer, layout="rows", names=_stored(network, names), about=about_it)
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:
@@ -223,6 +224,15 @@ def _renamed(name: str) -> str:
     for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
         name = name.replace(old, new)
     return name
+
+
+def _stored(network: Any, names: Mapping[str, str]) -> dict[str, str]:
+    """Which tensor of a file is which of the denoiser's: as it was found, and what transformers renamed in reading."""
+    own = network.state_dict()
+    kept = {theirs: ours for theirs, ours in names.items() if ours in own}
+    there = {own[ours].data_ptr() for ours in kept.values()}  # a tied tensor is stored once
+    kept |= {name: name for name, tensor in own.items() if name not in names and tensor.data_ptr() not in there}
+    return {theirs: f"network.model.{ours}" for theirs, ours in kept.items()}
 
 
 def _fill(network: Any, state: dict[str, Tensor], found: Found) -> tuple[list[str], list[str]]:

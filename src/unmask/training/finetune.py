@@ -1,0 +1,154 @@
+"""Fine-tuning (--init): a run whose network, tokenizer and length are those of a checkpoint of any kind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unmask.models.ddit import DDiT
+from unmask.models.files import sha256_of
+from unmask.protocol import block_of, is_left_to_right
+from unmask.schedule import SCHEDULES
+from unmask.text import adapters
+from unmask.text.adapters import again
+from unmask.text.adapters.convert import origin_of
+from unmask.text.adapters.found import Found, Loaded
+from unmask.text.adapters.mdlm_ar import Given
+from unmask.text.chat import template_of
+from unmask.text.find import locate
+from unmask.text.folder import is_ours
+from unmask.training.config import CHECKPOINT, TrainConfig
+from unmask.training.data import Reads
+from unmask.training.lora import with_adapters
+from unmask.training.network import SHAPE, Network, check_objective
+
+NOT_LEFT_OPEN = ("preset", *SHAPE, "dropout", "tokenizer", "vocab")  # the checkpoint's own
+
+
+@dataclass(frozen=True)
+class Base:
+    """The checkpoint that a run begins with."""
+
+    called: str
+    found: Found
+    loaded: Loaded
+    template: str | None  # of chats
+    files: Mapping[str, bytes]  # of its tokenizer
+
+    @property
+    def network(self) -> Any:
+        return self.loaded.denoiser
+
+    @property
+    def length(self) -> int | None:
+        """The most tokens of a sequence."""
+        length: int | None = self.network.length
+        return length
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    @property
+    def kept(self) -> bool:
+        """Whether the fine-tuned model is written in the format of the checkpoint, and not in this project's."""
+        return bool(self.loaded.names)
+
+    def fitted(self, config: TrainConfig) -> TrainConfig:
+        """The configuration with what the checkpoint decides."""
+        network, objective = self.network, config.objective
+        if is_left_to_right(network) and objective == "time":
+            objective = "left-to-right"  # it has no other
+        check_objective(network, objective)
+        if objective == "score-entropy":
+            self._check_scores()
+        schedule = next((name for name, known in SCHEDULES.items() if known == self.loaded.schedule), config.schedule)
+        attention = network.config.attention if isinstance(network, DDiT) else "bidirectional"
+        return replace(
+            config,
+            preset=CHECKPOINT,
+            objective=objective,
+            attention=attention,
+            block=block_of(network),
+            schedule=schedule if config.schedule == "linear" else config.schedule,  # type: ignore[arg-type]
+        )
+
+    def _check_scores(self) -> None:
+        """Score entropy is the loss of a network whose outputs are log-scores, log D apart from the mean's logits."""
+        about = self.loaded.about
+        model = self.found.config.get("model")
+        scaled = not isinstance(model, dict) or model.get("scale_by_sigma", True)
+        scores = about.get("format") in ("SEDD", "unmask") or about.get("variant") == "SEDD baseline"
+        if not (scores and scaled):
+            raise ValueError(
+                f"objective='score-entropy' is for SEDD with scale_by_sigma, and {self.called} is "
+                f"{about.get('variant') or about.get('format')}: its outputs are no such scores"
+            )
+
+    def made(self, config: TrainConfig, length: int) -> Network:
+        """How its network is made: read from the files, with adapters if there are any."""
+        ready = [self.network]
+
+        def build() -> nn.Module:
+            # Whoever has a network of billions of parameters has no room for a spare one: it is read again.
+            module: Any = ready.pop() if ready else adapters.recognise(self.found).load(self.found).denoiser
+            if config.lora is None:
+                return module.float().requires_grad_(True)  # type: ignore[no-any-return]
+            # What is not trained needs no float32 under bf16.
+            return with_adapters(module if config.precision == "bf16" else module.float(), config.lora)
+
+        digest = hashlib.sha256()
+        for name in self.found.weights:
+            digest.update(sha256_of(self.found.folder / name).encode())
+        kind = str(self.loaded.about.get("format"))
+        return Network(build, length, {"init": kind, "init_sha256": digest.hexdigest(), "lora": config.lora})
+
+    def reads(self) -> Reads:
+        """What data must be for it."""
+        return Reads(self.called, self.loaded.tokenizer, self.length, self.loaded.layout, self.template)
+
+    def origin(self) -> dict[str, Any]:
+        return origin_of(self.found, self.loaded)
+
+
+def opened(config: TrainConfig, *, resumed: bool) -> Base | None:
+    """The checkpoint of --init, if the run's network is its.
+
+    A setting of the network's shape asks for a network of this project, into which the weights of another one of its
+    folders are put: see ``Learner.begin_with``.
+    """
+    if config.init is None:
+        return None
+    usual = {field.name: field.default for field in fields(TrainConfig)}
+    given = [name for name in NOT_LEFT_OPEN if getattr(config, name) != usual[name]]
+    if config.preset == CHECKPOINT:
+        given = []
+    if given and resumed:
+        return None
+    path = locate(config.init)
+    shape = [name for name in given if name not in ("tokenizer", "vocab")]
+    if shape and is_ours(path) and config.lora is None:
+        return None
+    if given:
+        raise ValueError(
+            f"{', '.join(given)}: the network and the tokenizer are those of init={config.init!r}, and cannot be chosen"
+        )
+    return _read(config.init, path)
+
+
+def _read(called: str, path: Path) -> Base:
+    found = adapters.look(path)
+    adapter = adapters.recognise(found)
+    loaded: Loaded = adapter.load(found)
+    if loaded.tokenizer is None:
+        raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")
+    if isinstance(loaded.denoiser, Given):
+        raise ValueError(
+            f"init={called!r}: MDLM's left-to-right baseline is not fine-tuned: --objective left-to-right trains one"
+        )
+    return Base(called, found, loaded, template_of(found.folder), again.files_beside(found))
