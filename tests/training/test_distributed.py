@@ -20,7 +20,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokens(tmp_path_factory.mktemp("letters"))
 
 
-def sharded() -> dict[str, Any]:
+def sharded(block: str = "Block") -> dict[str, Any]:
     """accelerate's FSDP2 over gloo. accelerate keeps it for GPUs, so it is told that this is one."""
     from accelerate import Accelerator
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
@@ -29,12 +29,16 @@ def sharded() -> dict[str, Any]:
         fsdp_version=2,
         cpu_ram_efficient_loading=False,
         auto_wrap_policy="transformer_based_wrap",
-        transformer_cls_names_to_wrap=["Block"],
+        transformer_cls_names_to_wrap=[block],
     )
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     accelerator.state.distributed_type, accelerator.state.fsdp_plugin = DistributedType.FSDP, plugin
     assert accelerator.is_fsdp2
     return {"accelerator": accelerator}
+
+
+def sharded_llama() -> dict[str, Any]:
+    return sharded("LlamaBlock")
 
 
 def assert_close(one: Path, other: Path) -> None:
@@ -81,6 +85,20 @@ def test_shards_have_the_losses_of_one_process_and_resume_on_it(letters: Path, t
     for a, b in zip(metrics(tmp_path / "one", "train"), metrics(tmp_path / "shards", "train"), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
         assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": 2, "gradient_checkpointing": True}])
+def test_llada_is_fine_tuned_in_shards_as_in_one_process(changes: dict[str, Any], tmp_path: Path) -> None:
+    from tests.training.families import made, texts
+
+    own = {"preset": None, "layers": None, "width": None, "heads": None, "convolution": None, "length": None}
+    begin = {"init": str(made(tmp_path / "base", "llada")), "eps": 1e-3, "validate_every": 6, "save_every": 6}
+    config = settings(texts(tmp_path, "llada"), tmp_path / "one", **own | begin | changes)
+    assert run(config) == [0]
+    assert run(replace(config, out=str(tmp_path / "two")), sharded_llama, world=2) == [0, 0]
+    assert_close(tmp_path / "one", tmp_path / "two")
+    for folder in ("one", "two"):
+        assert (tmp_path / folder / "model" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow

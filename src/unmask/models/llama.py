@@ -84,9 +84,9 @@ class LlamaBlock(nn.Module):
     def forward(self, x: Tensor, table: Angles, rows: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         h = self.norm1(x)
         asked, at = (h, table) if rows is None else (take(h, rows), (table[0][rows], table[1][rows]))
-        q = rotate(self.q(asked).float().unflatten(-1, (self.heads, -1)), at).to(x.dtype).transpose(1, 2)
-        k = rotate(self.k(h).float().unflatten(-1, (self.key_heads, -1)), table).to(x.dtype).transpose(1, 2)
         v = self.v(h).unflatten(-1, (self.key_heads, -1)).transpose(1, 2)
+        q = rotate(self.q(asked).float().unflatten(-1, (self.heads, -1)), at).to(v.dtype).transpose(1, 2)
+        k = rotate(self.k(h).float().unflatten(-1, (self.key_heads, -1)), table).to(v.dtype).transpose(1, 2)
         each = self.heads // self.key_heads
         k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)

@@ -11,16 +11,18 @@ CHAT = "chat_template.jinja"
 
 
 def template_of(folder: Path) -> str | None:
-    """The chat template in a folder of the Hugging Face hub, if it has one."""
+    """The chat template in a folder of the Hugging Face hub, if it has one; its bos_token and eos_token are set."""
     alone, config = folder / CHAT, folder / "tokenizer_config.json"
-    if alone.is_file():
-        return alone.read_text(encoding="utf-8")
-    if not config.is_file():
-        return None
-    found = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
+    said: dict[str, Any] = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    found = alone.read_text(encoding="utf-8") if alone.is_file() else said.get("chat_template")
     if isinstance(found, list):  # several, by name
         found = {one.get("name"): one.get("template") for one in found}.get("default")
-    return found if isinstance(found, str) else None
+    if not isinstance(found, str):
+        return None
+    tokens = {name: said.get(name) for name in ("bos_token", "eos_token") if name in found}
+    plain = {name: one.get("content") if isinstance(one, dict) else one for name, one in tokens.items()}
+    named = {name: json.dumps(one, ensure_ascii=False) for name, one in plain.items() if isinstance(one, str)}
+    return "".join(f"{{% set {name} = {one} %}}" for name, one in named.items()) + found
 
 
 def written(template: str, messages: list[dict[str, Any]]) -> str:

@@ -109,7 +109,8 @@ def _newest_checkpoint(run: Path) -> Path:
     found = checkpoints.newest(run / "checkpoints", sound)
     if found is None or not (found / CONFIG).is_file():
         raise ValueError(
-            f"{run} is a run that has not finished and has no checkpoint yet; unmask train --resume --out {run} goes on"
+            f"{run} is a run that has not finished and has no checkpoint yet that is a model; "
+            f"unmask train --resume --out {run} goes on"
         )
     step = checkpoints.step_of(found)
     warnings.warn(f"{run} has not finished: its newest checkpoint, of step {step:,}, is used", stacklevel=2)

@@ -262,7 +262,7 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small
         config,
         optimizer="muon" if narrow and not own else "adamw",  # which matrices are a network's blocks, it cannot know
         decay="cosine" if narrow else "constant",
-        convolution=3 if narrow else 0,
+        convolution=None if own else 3 if narrow else 0,
     )
     rate = 3e-4 if not narrow else 3e-3 if config.optimizer == "muon" else 1e-3
     if config.preset == CHECKPOINT and config.lora is None:
