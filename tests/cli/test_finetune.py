@@ -57,12 +57,12 @@ def test_evaluate_counts_the_responses_alone(tuned: tuple[Path, Path], capsys: p
     expected = unmask.nelbo(model.denoiser, tokens.sequences(every), passes=4, where=asked)
     assert main(["evaluate", str(run), "--passes", "4", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["nats_per_token"] == pytest.approx(expected.nats_per_token, rel=1e-6)
-    assert told["nats_per_token"] < 0.5  # log 31 = 3.4 of a uniform guess
+    assert told["nats_per_token"]["value"] == pytest.approx(expected.nats_per_token, rel=1e-6)
+    assert told["nats_per_token"]["value"] < 0.5  # log 31 = 3.4 of a uniform guess
     base = str(run.parent / "base")
     assert main(["evaluate", base, str(data), "--passes", "4", "--json"]) == 0
     before = json.loads(capsys.readouterr().out)
-    assert before["sequences"] == 64 and before["nats_per_token"] > 2 and before["data"] == str(data)
+    assert before["sequences"] == 64 and before["nats_per_token"]["value"] > 2 and before["data"] == str(data)
 
 
 def test_it_answers_a_chat(tuned: tuple[Path, Path]) -> None:
