@@ -1,10 +1,11 @@
 """stories15m as the start of a masked network: its weights, in the blocks of a DDiT.
 
     python -m recipes.stories_start runs/stories-start
-    unmask train --config recipes/stories.toml --init runs/stories-start --out runs/stories
+    python -m recipes.stories runs/stories-start runs/stories --steps 900
 
 The network is the teacher's with the vocabulary of the corpus, a mask whose embedding is the mean of the others, and
-no causal mask. Its outputs stay shifted: output i - 1 says what is at i, which the teacher knows already.
+no causal mask. Its inputs are shifted: entry l reads token l - 1 and says what is at l, which the teacher knows
+already. What it makes of token l itself, where that is visible, begins at zero.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor
         "output_layer.norm_final.weight": theirs["norm.weight"],
         "output_layer.linear.bias": torch.zeros(len(ids)),
     }
+    if config.shifted:
+        made["own_token.weight"] = torch.zeros(width, width)
     for i in range(config.layers):
         block = {name.removeprefix(f"blocks.{i}."): w for name, w in theirs.items() if name.startswith(f"blocks.{i}.")}
         ours = {

@@ -1,4 +1,4 @@
-"""stories15m's weights in a DDiT: left to right they are the teacher, and without its causal mask a shifted Llama."""
+"""stories15m's weights in a DDiT: left to right they are the teacher, and without its causal mask the same Llama."""
 
 from __future__ import annotations
 
@@ -41,22 +41,27 @@ def test_left_to_right_it_is_the_teacher(teacher: Llama) -> None:
         torch.testing.assert_close(got, teacher(IDS[x])[..., IDS], atol=1e-5, rtol=1e-5)
 
 
-def test_the_start_is_the_teacher_without_its_causal_mask(teacher: Llama) -> None:
+def read_without(teacher: Llama, causal: bool, x: Tensor) -> Tensor:
+    """The teacher's logits for what follows the mask, x^0, x^1, ...: row l says what is at l."""
     embedding = teacher.embed.weight.detach()[IDS]
     state = teacher.state_dict() | {"embed.weight": torch.cat((embedding, embedding.mean(0, keepdim=True)))}
-    bare = Llama(replace(teacher.config, vocab_size=V, mask_id=V, causal=False, shifted=True))
+    bare = Llama(replace(teacher.config, vocab_size=V, mask_id=V, causal=causal))
     bare.load_state_dict(state)
+    read: Tensor = bare(torch.nn.functional.pad(x[:, :-1], (1, 0), value=V))
+    return read
+
+
+def test_the_start_is_the_teacher_without_its_causal_mask(teacher: Llama) -> None:
     x = tokens().masked_fill(torch.rand(3, 9, generator=torch.Generator().manual_seed(2)) < 0.5, V)
     with torch.inference_mode():
         got = DDiT.built(CONFIG, weights(teacher, IDS, CONFIG))(x)
-        torch.testing.assert_close(got, bare(x), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(got, read_without(teacher, False, x), atol=1e-5, rtol=1e-5)
 
 
-def test_a_block_of_one_is_the_teacher_but_for_what_the_mask_adds(teacher: Llama) -> None:
-    """Given clean blocks of one token, the answer before a block sees what the teacher sees."""
+def test_with_blocks_of_one_it_is_the_teacher(teacher: Llama) -> None:
     config = replace(CONFIG, attention="block", block=1)
     x = tokens()
     with torch.inference_mode():
         network, everywhere = DDiT.built(config, weights(teacher, IDS, config)), torch.ones_like(x, dtype=torch.bool)
         got = network.packed(torch.full_like(x, V), None, everywhere, clean=x).view(3, 9, V)
-        torch.testing.assert_close(got[:, 1:], teacher(IDS[x])[:, :-1, IDS], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(got, read_without(teacher, True, x), atol=1e-5, rtol=1e-5)

@@ -26,7 +26,7 @@ LOGITS = 1 << 24  # at a time, where there may be as many as L V for each sequen
 
 def cross_entropy(model: Denoiser, x0: Tensor, masking: Masking) -> Tensor:
     """Sum over the masked positions of -log mu(x)[x0], per sequence: [B], or [B, N] per block."""
-    logits = _logits(model, x0, masking)
+    logits = masked_logits(model, x0, masking)
     losses = functional.cross_entropy(logits, x0[masking.masked], reduction="none")
     return summed(losses, masking, block_of(model))
 
@@ -37,7 +37,7 @@ def score_terms(model: Denoiser, x0: Tensor, masking: Masking) -> Tensor:
     The network's outputs are log-scores, f plus log D for D data tokens, and need not be normalised. Where they are, a
     term is the cross-entropy.
     """
-    f = _logits(model, x0, masking) - math.log(data_tokens(model))
+    f = masked_logits(model, x0, masking) - math.log(data_tokens(model))
     terms = f.exp().sum(-1) - f.gather(-1, x0[masking.masked].unsqueeze(-1)).squeeze(-1) - 1
     return summed(terms, masking, block_of(model))
 
@@ -200,7 +200,7 @@ def _order(model: Denoiser, x0: Tensor, generator: torch.Generator) -> Tensor | 
     return uniforms(x0, generator) if follows_order(model) else None
 
 
-def _logits(model: Any, x0: Tensor, masking: Masking) -> Tensor:
+def masked_logits(model: Any, x0: Tensor, masking: Masking) -> Tensor:
     """Raw logits [M, V] at the masked positions, in float32 at least."""
     x = masking.hide(x0, model.mask_id)
     if block_of(model) is not None:

@@ -45,6 +45,7 @@ class Entries(NamedTuple):
     rows: Tensor | None = None  # int64 [B, R]: the entries whose answers are asked for; None for all
     real: Tensor | None = None  # bool [B, M, 1]: false behind a sequence's end; without it all are as long
     ends: list[int] | None = None  # the lengths, where the mask says nothing else and attending one by one costs less
+    left: Tensor | None = None  # int64 [B, M]: the tokens before, where tokens are no canvas
 
 
 @lru_cache(maxsize=16)
@@ -114,7 +115,7 @@ def two_streams(tokens: Tensor, mask_id: int, taps: int, when: Tensor | None, ro
     return entries._replace(rows=length + torch.arange(rows.shape[1], device=rows.device).expand(batch, -1))
 
 
-def noised_blocks(tokens: Tensor, clean: Tensor, taps: int, block: int) -> Entries:
+def noised_blocks(tokens: Tensor, clean: Tensor, mask_id: int, taps: int, block: int) -> Entries:
     """Every block as it is in tokens [B, L], given the clean blocks before it: a pass of length 2 L under "block".
 
     The noised positions come first, so that entry l is position l; behind them are the clean ones, which noised blocks
@@ -135,7 +136,9 @@ def noised_blocks(tokens: Tensor, clean: Tensor, taps: int, block: int) -> Entri
         at = every.unsqueeze(-1) + torch.arange(taps, device=every.device) - taps // 2
         within = (at >= 0) & (at < length) & (at // block == number.unsqueeze(-1))
         entries.near[:, :length] = torch.where(within, at + 1, entries.near[:, :length])
-    return entries
+    left = functional.pad(clean[:, :-1], (1, 0), value=mask_id)
+    noised = torch.where(every % block == 0, left, tokens.roll(1, 1))
+    return entries._replace(left=torch.cat((noised, left), 1))
 
 
 def asked(tokens: Tensor, mask_id: int, taps: int, rows: Tensor) -> Entries:

@@ -55,7 +55,7 @@ class DDiTConfig:
     norm_bias: bool = False
     attention: Attention = "bidirectional"  # who sees whom: see anyorder.py
     block: int = 0  # positions of a block, for attention="block"
-    shifted: bool = False  # position i is predicted by output i - 1, as left to right, and position 0 by output 0
+    shifted: bool = False  # entry l reads token l - 1, as the inputs of a left-to-right network do, and its own
 
     def __post_init__(self) -> None:
         allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}

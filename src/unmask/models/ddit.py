@@ -18,7 +18,7 @@ from unmask.models.fast.cached import AnyOrderCached
 from unmask.models.fast.in_turn import BlockCached
 from unmask.models.fast.packing import packed
 from unmask.models.fast.rows import AskedRows, constants_folded, own
-from unmask.models.layers import Transformer, all_positions, before, by_rows, check_tokens
+from unmask.models.layers import Transformer, all_positions, by_rows, check_tokens
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
 
@@ -123,21 +123,9 @@ class DDiT(Transformer, Pretrained):
         elif not block or lengths is not None:
             raise ValueError(f"clean is for attention='block' and sequences of one length, got {rule!r}")
         else:
-            entries = anyorder.noised_blocks(tokens, clean, taps, block)
+            entries = anyorder.noised_blocks(tokens, clean, self.mask_id, taps, block)
         c = self.conditioning(tokens, time, lengths)
-        if self.config.shifted:
-            at = self._outputs(tokens, at, clean is not None)
-        return self.through(self.embedded(entries.tokens, time, previous), entries, c, at)
-
-    def _outputs(self, tokens: Tensor, at: tuple[Tensor, ...] | None, noised: bool) -> tuple[Tensor, Tensor]:
-        """The entries that answer for the positions of a network whose outputs are shifted."""
-        every = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        batch, rows = by_rows(every) if at is None else at
-        if not noised:
-            return batch, before(rows)
-        # Before a block is the last entry of the clean block before it; the clean ones come behind all noised ones.
-        begins = (rows % self.config.block == 0) & (rows > 0)
-        return batch, torch.where(begins, tokens.shape[1] + rows - 1, before(rows))
+        return self.through(self.embedded(entries.tokens, time, previous, entries.left), entries, c, at)
 
     def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """The final states [B, R, width] of the rows, each as if masked and given the tokens before it in the order.
@@ -177,14 +165,16 @@ class DDiT(Transformer, Pretrained):
             return -torch.log1p(-(1 - smallest) * t)
         return 1000 * t  # where the frequencies 1 .. 1e-4 tell the times in [0, 1] apart
 
-    def embedded(self, tokens: Tensor, time: Tensor | None = None, previous: Tensor | None = None) -> Tensor:
+    def embedded(
+        self, tokens: Tensor, time: Tensor | None = None, previous: Tensor | None = None, left: Tensor | None = None
+    ) -> Tensor:
         """Embedded tokens, joined by the network's own prediction F_{theta^-} if it is self-conditioned.
 
         The prediction is given as the final states: the logits are a linear map of them, so nothing is lost and no
         [B, L, V] tensor is made. In training it is blank half of the time and otherwise comes from a pass without
         gradients; otherwise it is ``previous``, or blank.
         """
-        x: Tensor = self.vocab_embed(tokens)
+        x = self.read(tokens, left)
         if not self.config.self_conditioning:
             if previous is not None:
                 raise ValueError("previous is for a network with self_conditioning=True")

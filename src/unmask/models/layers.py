@@ -226,6 +226,7 @@ class Transformer(nn.Module):
         blocks = nn.ModuleList(Block(config, cond_dim, self.causal) for _ in range(config.layers))
         self.blocks = cast("Sequence[Block]", blocks)
         self.output_layer = OutputLayer(config, cond_dim)
+        self.own_token = zeros(nn.Linear(config.width, config.width, bias=False)) if config.shifted else None
         if config.self_conditioning:
             self.self_condition = nn.Linear(2 * config.width, config.width, bias=False)
             with torch.no_grad():  # [identity, 0]: it starts as the network without self-conditioning
@@ -242,6 +243,20 @@ class Transformer(nn.Module):
     @property
     def length(self) -> int:
         return self.config.length
+
+    def read(self, tokens: Tensor, left: Tensor | None = None) -> Tensor:
+        """What the first block gets of tokens [B, M]: their embeddings [B, M, width].
+
+        With shifted=True that of the token to the left, as a left-to-right network has it, and a linear map of its own.
+        left [B, M]: those tokens, the mask before the first; by default the tokens are a canvas.
+        """
+        x: Tensor = self.vocab_embed(tokens)
+        if self.own_token is None:
+            return x
+        if left is None:
+            left = functional.pad(tokens[:, :-1], (1, 0), value=self.mask_id)
+        both: Tensor = self.vocab_embed(left) + self.own_token(x)
+        return both
 
     def through(self, x: Tensor, entries: Entries, c: Tensor | None, at: tuple[Tensor, ...] | None = None) -> Tensor:
         """The final states of embedded entries x [B, M, width]; the logits are a linear map of them.
@@ -302,11 +317,6 @@ def by_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     return torch.arange(len(rows), device=rows.device).unsqueeze(1), rows
 
 
-def before(rows: Tensor) -> Tensor:
-    """The outputs that answer for these rows in a network that is shifted."""
-    return (rows - 1).clamp(min=0)
-
-
 def take(x: Tensor, rows: Tensor) -> Tensor:
     """x [B, L, ...] at rows [B, R]: [B, R, ...]."""
     return x[by_rows(rows)]
@@ -319,6 +329,6 @@ def check_tokens(tokens: Tensor) -> None:
 
 def zeros(linear: nn.Linear) -> nn.Linear:
     """The same layer with every parameter at zero."""
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
+    for parameter in linear.parameters():
+        nn.init.zeros_(parameter)
     return linear

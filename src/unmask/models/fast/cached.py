@@ -33,6 +33,7 @@ class Feed(NamedTuple):
     stop: int  # one past the highest slot
     near: Tensor | None  # int64 [B, M, taps]: the slots of the convolution's inputs; 0 for none, s + 1 for slot s
     wanted: Tensor  # int64 [B, R]: the entries whose logits are asked for
+    left: Tensor | None = None  # int64 [B, M]: the tokens before, of a network that is shifted
 
 
 class Cached(Seated):
@@ -78,7 +79,7 @@ class Cached(Seated):
         """Logits [B, R, V]: the blocks over the entries, of the last one only what the wanted ones need."""
         network = ready.network
         self._make_room(feed.stop)
-        x: Tensor = network.vocab_embed(feed.tokens)
+        x: Tensor = network.read(feed.tokens, feed.left)
         angles = network.rotary_emb(feed.positions)
         slots = torch.arange(feed.stop, device=x.device)
         hidden = (slots > feed.level.unsqueeze(-1)) & (slots != feed.slots.unsqueeze(-1))

@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.models.anyorder import neighbours
 from unmask.models.fast.cached import Cached, Feed
 from unmask.models.fast.packing import Ready
-from unmask.models.layers import Transformer, before, take
+from unmask.models.layers import Transformer, take
 
 if TYPE_CHECKING:
     from unmask.models.causal import Causal
@@ -59,11 +59,16 @@ class InTurn(Cached):
             int(slots.max()) + 1,
             self.near(slots, level, length, taps) if taps else None,
             outputs - kept,
+            self._left(inputs, slots) if self.network.config.shifted else None,
         )
         self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
         logits = self.run(ready, feed, here)
         self.kept["seen"][here, :length], self.kept["valid"][here] = inputs, stop.squeeze(1)
         return logits
+
+    def _left(self, inputs: Tensor, slots: Tensor) -> Tensor:
+        """The tokens before those in the slots."""
+        return torch.where(slots > 0, inputs.gather(1, (slots - 1).clamp(min=0)), self.mask_id)
 
 
 class BlockCached(InTurn):
@@ -87,8 +92,6 @@ class BlockCached(InTurn):
     def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
         every = torch.arange(tokens.shape[1], device=tokens.device)
         first = torch.where(tokens == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
-        if self.network.config.shifted:  # the first of a block is answered by the block before it, which is read again
-            rows, first = before(rows), before(first)
         return self.answer(self.ready, tokens, rows, first, here)
 
 

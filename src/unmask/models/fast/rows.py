@@ -24,7 +24,6 @@ from unmask.models.layers import (
     Transformer,
     Vectors,
     all_positions,
-    before,
     check_tokens,
     modulation,
     of_sequences,
@@ -49,7 +48,8 @@ class AskedRows(nn.Module):
         super().__init__()
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
         # Where projections are kept, weights must not change under them.
-        keeps = network.config.conditioning == "none" and network.config.attention == "bidirectional"
+        config = network.config
+        keeps = config.conditioning == "none" and config.attention == "bidirectional" and not config.shifted
         self.network = own(network) if keeps else constants_folded(network)
         self.first: FirstProjections | None = FirstProjections() if keeps else None
         for block in self.network.blocks:
@@ -94,7 +94,6 @@ class AskedRows(nn.Module):
             entries = all_positions(tokens)
         else:
             entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, lengths=lengths)
-        rows = before(rows) if config.shifted else rows
         x, c = network.embedded(entries.tokens), network.conditioning(tokens, time, lengths)
         angles = network.rotary_emb(entries.positions)
         blocks = network.blocks[:-1]

@@ -1,0 +1,142 @@
+"""Puzzles by a trained network: what each decoding order solves, beside the truth.
+
+    python -m benchmarks.puzzles sudoku [MODEL] [--number 200] [--output docs/results/sudoku6.json]
+    python -m benchmarks.puzzles nae-sat MODEL --latents 12 --observations 88 [--output docs/results/nae-sat.json]
+
+Sudoku: puzzles of 6 x 6 with one solution, made from grids that no training part holds by design (another stream of
+draws), for several numbers of clues. A puzzle is solved if every cell is right. The posterior of a puzzle with one
+solution is certain, so an exact network solves all of them in any order, one cell per call. NAE-SAT: sequences from
+nothing; *right* is the part of the observations that are what the sequence's own latents say, which is 1 by the truth.
+Intervals are Wilson's, at 0.95.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+import unmask
+from unmask.data import sudoku
+from unmask.data.nae_sat import NaeSat
+from unmask.samplers.names import decoding
+from unmask.text.find import load
+
+SIX = sudoku.SHAPES["sudoku6"]
+CLUES = (10, 14, 18)
+BATCH = 64
+FEW = 8  # calls of the orders that unmask several cells at once
+
+
+def orders() -> dict[str, dict[str, Any]]:
+    """Options of ``unmask.sample`` by the order's name: one token per call, and fewer calls."""
+    ranked = ("llada", "margin", "entropy")
+    each: dict[str, dict[str, Any]] = {
+        "random": {},
+        "random, several tokens ahead": {"ahead": 8},
+        "left to right": {"plan": unmask.plan.left_to_right},
+    }
+    each |= {name: decoding(name) for name in ranked}
+    each |= {"entropy-bounded, gamma 0.1": decoding("entropy-bounded", gamma=0.1)}
+    each |= {f"random, {FEW} calls": {"plan": unmask.plan.parallel, "steps": FEW}}
+    each |= {f"{name}, {FEW} calls": decoding(name) | {"steps": FEW} for name in ranked}
+    return each
+
+
+@cache
+def puzzles(clues: int, number: int) -> tuple[Tensor, Tensor]:
+    """Canvases with -1 in the empty cells, and their only solutions, [number, 36] each."""
+    found: list[tuple[Any, Any]] = []
+    grids = sudoku.draw(SIX, 20 * number, part="puzzles")
+    for i, grid in enumerate(grids):
+        made = sudoku.puzzle(grid, clues, SIX, seed=i)
+        if made is not None:
+            found.append((made, grid))
+        if len(found) == number:
+            canvas, solution = (torch.from_numpy(np.stack(part)).long() for part in zip(*found, strict=True))
+            return canvas, solution
+    raise ValueError(f"clues={clues}: of {len(grids)} grids only {len(found)} have a puzzle with so few")
+
+
+def solved(model: Any, clues: int, number: int, options: dict[str, Any]) -> dict[str, Any]:
+    canvas, solution = puzzles(clues, number)
+    holes = torch.where(canvas < 0, model.mask_id, canvas)
+    made = unmask.sample(model, canvas=holes, seed=0, batch=BATCH, **options)
+    right = (made.tokens == solution).all(1)
+    return {"clues": clues, **counted(int(right.sum()), number), "calls": float(made.nfe.double().mean())}
+
+
+def counted(successes: int, number: int) -> dict[str, Any]:
+    interval = stats.binomtest(successes, number).proportion_ci(method="wilson")
+    return {"number": number, "part": successes / number, "interval": [interval.low, interval.high]}
+
+
+def of_sudoku(model: Any, number: int) -> Iterator[dict[str, Any]]:
+    for clues in CLUES:
+        for name, options in orders().items():
+            for temperature in (1.0, 0.0):
+                if temperature == 0 and "ahead" in options:
+                    continue
+                found = solved(model, clues, number, options | {"temperature": temperature})
+                yield {"order": name, "temperature": temperature, **found}
+
+
+def of_nae_sat(model: Any, law: NaeSat, number: int) -> Iterator[dict[str, Any]]:
+    for name, options in orders().items():
+        made = unmask.sample(model, num=number, length=law.length, seed=0, batch=BATCH, **options)
+        right = law.right(made.tokens.numpy())
+        each = right.mean(1)
+        yield {
+            "order": name,
+            "right": float(each.mean()),
+            "error": float(each.std(ddof=1)) / number**0.5,
+            "all_right": counted(int(right.all(1).sum()), number),
+            "calls": float(made.nfe.double().mean()),
+        }
+
+
+def shown(row: dict[str, Any]) -> str:
+    if "clues" in row:
+        low, high = row["interval"]
+        first = f"| {row['clues']} | {row['order']} | {row['temperature']:g} "
+        return f"{first}| {row['part']:.3f} [{low:.3f}, {high:.3f}] | {row['calls']:.1f} |"
+    whole = row["all_right"]
+    text = f"| {row['order']} | {row['right']:.4f} ± {row['error']:.2g} "
+    return (
+        text + f"| {whole['part']:.3f} [{whole['interval'][0]:.3f}, {whole['interval'][1]:.3f}] | {row['calls']:.1f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("puzzle", choices=("sudoku", "nae-sat"))
+    parser.add_argument("model", nargs="?", default="sudoku")
+    parser.add_argument("--number", type=int, default=200)
+    parser.add_argument("--latents", type=int, default=12)
+    parser.add_argument("--observations", type=int, default=88)
+    parser.add_argument("--output", type=Path)
+    chosen = parser.parse_args()
+    model = load(chosen.model).denoiser
+    law = NaeSat(chosen.latents, chosen.observations)
+    sudokus = chosen.puzzle == "sudoku"
+    print("| clues | order | temperature | solved | calls |" if sudokus else "| order | right | all right | calls |")
+    print("|---|---|---|---|---|" if sudokus else "|---|---|---|---|")
+    rows = []
+    for row in of_sudoku(model, chosen.number) if sudokus else of_nae_sat(model, law, chosen.number):
+        rows.append(row)
+        print(shown(row), flush=True)
+    if chosen.output is not None:
+        about = {} if sudokus else {"latents": chosen.latents, "observations": chosen.observations}
+        chosen.output.write_text(json.dumps({"model": chosen.model, **about, "orders": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

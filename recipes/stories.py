@@ -1,0 +1,111 @@
+"""Trains ``stories``, block diffusion, with what its teacher knows: the law of the corpus instead of one draw from it.
+
+    python -m recipes.stories_start runs/stories-start
+    python -m recipes.stories runs/stories-start runs/stories-long --steps 700 --decay constant
+    python -m recipes.stories runs/stories-long/model runs/stories --steps 150
+
+A term of the bound is -log mu(x^l) for a token of the corpus. Where nothing is visible to the right of l in its block,
+x^l was drawn from a distribution that the teacher gives exactly, p(. | x^<l), and the term's mean over x^l is the
+cross-entropy of mu with p. The mean has the same gradient in expectation and less noise. Tokens of the block that are
+masked as well change nothing: averaging over them is what training does anyway. Where something is visible to the
+right, the teacher does not know the posterior in closed form, and the term stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+import unmask
+from unmask import objective
+from unmask.data import stories
+from unmask.masking import Masking
+from unmask.models.llama import Llama
+from unmask.protocol import block_of
+
+SETTINGS = {
+    "preset": "stories15m",
+    "attention": "block",
+    "block": 2,
+    "convolution": 0,
+    "tie_embeddings": True,
+    "dropout": 0.0,
+    "objective": "count",
+    "optimizer": "adamw",
+    "beta2": 0.99,
+    "warmup": 20,
+    "batch": 16,
+    "precision": "bf16",
+    "threads": 1,
+}
+
+
+@dataclass
+class Taught:
+    """A loss for ``unmask.train``: each sequence's bound in nats, with the teacher's distributions where they apply."""
+
+    teacher: stories.Teacher
+    _network: Llama = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        theirs = self.teacher.network
+        self._network = Llama(replace(theirs.config, causal=False))  # the mask below is causal, within each story
+        self._network.load_state_dict(theirs.state_dict())
+        self._network.requires_grad_(False)
+
+    def __call__(self, network: nn.Module, x0: Tensor, masking: Masking) -> Tensor:
+        block = block_of(network)
+        assert block is not None
+        targets = self.probabilities(x0)[masking.masked]
+        drawn = sees_right(masking.masked, block)[masking.masked]
+        drawn |= (torch.arange(x0.shape[1]) == 0).expand_as(x0)[masking.masked]  # the teacher is given the first token
+        targets[drawn] = nn.functional.one_hot(x0[masking.masked][drawn], targets.shape[1]).to(targets)
+        log_p = objective.masked_logits(network, x0, masking).log_softmax(-1)
+        terms = objective.summed(-(targets * log_p).sum(-1), masking, block)
+        return objective.weighted(masking, terms)
+
+    @torch.no_grad()
+    def probabilities(self, x0: Tensor) -> Tensor:
+        """p(. | x^<l) at every l, [B, L, V]; of no meaning at l = 0."""
+        network, ids = self._network, self.teacher.ids
+        story = (x0 == self.teacher.eos).cumsum(1)
+        mask = (story.unsqueeze(2) == story.unsqueeze(1)).tril().unsqueeze(1)
+        x, table = network.embed(ids[x0]), network._table(x0.shape[1], x0.device)
+        for one in network.blocks:
+            x = one(x, table, mask=mask)
+        assert network.head is None
+        logits = nn.functional.linear(network.norm(x), network.embed.weight[ids])
+        return logits.float().softmax(-1).roll(1, 1)
+
+
+def sees_right(masked: Tensor, block: int) -> Tensor:
+    """Where a token to the right, in the same block, is visible: bool [B, L]."""
+    visible = (~masked).unflatten(1, (-1, block)).int()
+    behind = visible.flip(2).cumsum(2).flip(2) - visible
+    return (behind > 0).flatten(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("start", help="the checkpoint to begin with")
+    parser.add_argument("out", help="the run's folder")
+    parser.add_argument("--data", default="stories")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--decay", choices=("constant", "cosine"), default="cosine")
+    parser.add_argument("--ema", type=float, default=0.97)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--save-every", type=int, default=25)
+    parser.add_argument("--validate-every", type=int, default=100)
+    parser.add_argument("--resume", action="store_true")
+    chosen = vars(parser.parse_args())
+    data, out, start = chosen.pop("data"), chosen.pop("out"), chosen.pop("start")
+    settings = SETTINGS | chosen | {"validate_sequences": 32, "patience": 0, "preview": False, "tensorboard": False}
+    unmask.train(data, out=out, loss=Taught(stories.law()), init=start, **settings)
+
+
+if __name__ == "__main__":
+    main()
