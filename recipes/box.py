@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs/results/box"
 ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
 SLICE, SLICE_PASSES = 24, 8
+COMMANDS = {"stories": "python -m recipes.stories runs/stories-long/model runs/stories --steps 150 --decay cosine"}
 TRUTH, DISTANCE = "truth_nats_per_token", "distance_from_truth_nats_per_token"
 
 
@@ -46,22 +47,24 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=MOST, help="held-out sequences at most (default: %(default)s)")
     parser.add_argument("--passes", type=int, default=PASSES, help="over each of them (default: %(default)s)")
     parser.add_argument("--notes", help="what else its card should say, for example measured validity")
+    parser.add_argument("--seen", type=int, default=0, help="tokens that the runs before this one saw")
     chosen = parser.parse_args()
     if chosen.name == "table":
         print(table())
         return
     if chosen.run:
-        store(chosen.name, chosen.run, chosen.notes)
+        store(chosen.name, chosen.run, chosen.notes, chosen.seen)
     if chosen.run or chosen.measure:
         measure(chosen.name, chosen.number, chosen.passes)
     print(json.dumps(asdict(describe(chosen.name)), indent=2))
 
 
-def store(name: str, run: Path, notes: str | None = None) -> None:
+def store(name: str, run: Path, notes: str | None = None, seen: int = 0) -> None:
     """The run's model in half precision, and what its training says of it."""
     trained = unmask.load(run)
     _, header = pretrained.read_config(run / "model")
-    card = replace(trained.denoiser.card, notes="; ".join(filter(None, [trained.denoiser.card.notes, notes])))
+    card = trained.denoiser.card
+    card = replace(card, tokens_seen=card.tokens_seen + seen, notes="; ".join(filter(None, [card.notes, notes])))
     pretrained.save(BOX / name, trained.denoiser, card=card, half=True, extra=header["extra"])
     trained.tokenizer.save(BOX / name / "tokenizer.json")
 
@@ -123,7 +126,7 @@ def describe(name: str) -> pretrained.Card:
         ngram=f"{shown(counted)} bits per token, a Kneser-Ney {ORDER}-gram model (order {ORDER} on every card) fitted "
         f"on the training part, on the same sequences; `{counted['command'].removesuffix(' --json')}`",
         truth=_truth(found),
-        command=f"unmask train --config recipes/{name}.toml --out runs/{name}",
+        command=COMMANDS.get(name, f"unmask train --config recipes/{name}.toml --out runs/{name}"),
         samples=stored.sample(3, seed=SEED).text,
     )
     pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])

@@ -1,8 +1,8 @@
 """Trains ``stories``, block diffusion, with what its teacher knows: the law of the corpus instead of one draw from it.
 
     python -m recipes.stories_start runs/stories-start
-    python -m recipes.stories runs/stories-start runs/stories-long --steps 700 --decay constant
-    python -m recipes.stories runs/stories-long/model runs/stories --steps 150
+    python -m recipes.stories runs/stories-start runs/stories-long
+    python -m recipes.stories runs/stories-long/model runs/stories --steps 150 --decay cosine
 
 A term of the bound is -log mu(x^l) for a token of the corpus. Where nothing is visible to the right of l in its block,
 x^l was drawn from a distribution that the teacher gives exactly, p(. | x^<l), and the term's mean over x^l is the
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -25,22 +26,9 @@ from unmask.data import stories
 from unmask.masking import Masking
 from unmask.models.llama import Llama
 from unmask.protocol import block_of
+from unmask.training.config import read_toml
 
-SETTINGS = {
-    "preset": "stories15m",
-    "attention": "block",
-    "block": 2,
-    "convolution": 0,
-    "tie_embeddings": True,
-    "dropout": 0.0,
-    "objective": "count",
-    "optimizer": "adamw",
-    "beta2": 0.99,
-    "warmup": 20,
-    "batch": 16,
-    "precision": "bf16",
-    "threads": 1,
-}
+RECIPE = Path(__file__).with_suffix(".toml")
 
 
 @dataclass
@@ -92,19 +80,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("start", help="the checkpoint to begin with")
     parser.add_argument("out", help="the run's folder")
-    parser.add_argument("--data", default="stories")
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
-    parser.add_argument("--decay", choices=("constant", "cosine"), default="cosine")
-    parser.add_argument("--ema", type=float, default=0.97)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--save-every", type=int, default=25)
-    parser.add_argument("--validate-every", type=int, default=100)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--decay", choices=("constant", "cosine"))
+    parser.add_argument("--data", help="prepared token files in the place of the corpus")
     parser.add_argument("--resume", action="store_true")
-    chosen = vars(parser.parse_args())
-    data, out, start = chosen.pop("data"), chosen.pop("out"), chosen.pop("start")
-    settings = SETTINGS | chosen | {"validate_sequences": 32, "patience": 0, "preview": False, "tensorboard": False}
-    unmask.train(data, out=out, loss=Taught(stories.law()), init=start, **settings)
+    chosen = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    settings = read_toml(RECIPE) | chosen
+    unmask.train(
+        settings.pop("data"),
+        out=settings.pop("out"),
+        init=settings.pop("start"),
+        loss=Taught(stories.law()),
+        **settings,
+    )
 
 
 if __name__ == "__main__":
