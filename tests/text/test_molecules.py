@@ -10,7 +10,7 @@ import torch
 import unmask
 from unmask.cli import main
 from unmask.data.prepare import prepare
-from unmask.text.molecules import of_smiles, to_smiles
+from unmask.text.molecules import fragments, of_smiles, to_smiles
 from unmask.text.tokenizer import not_smiles
 
 
@@ -29,10 +29,61 @@ def test_the_blanks_of_a_smiles_are_selfies_tokens(molecules: unmask.Model) -> N
     assert selfies.startswith("[C][C]") and selfies.endswith("[O]"), "SELFIES in, SELFIES out"
 
 
-@pytest.mark.parametrize("text", ["c1cc__c1", "(C__O", "CC__(O"])
-def test_a_fragment_that_is_no_molecule_is_refused(molecules: unmask.Model, text: str) -> None:
-    with pytest.raises(ValueError, match="must be a molecule on its own"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("(C__O", "is no SMILES: close its rings and branches"),
+        ("c1ccccc__", "is no SMILES: close its rings and branches"),
+        ("c1cc__c1", "is joined by single bonds, and is no part of a ring"),
+        ("c1ccc(=__)cc1", "is no SMILES|is joined by single bonds"),
+        ("c1c(__)cc(__)cc1__", "one blank, or two at the ends of branches"),
+    ],
+)
+def test_a_smiles_whose_blanks_have_no_place_is_refused(molecules: unmask.Model, text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
         molecules.infill(text)
+
+
+# What a chemist writes, with something in the place of the blanks, and the scaffold that must be there.
+SCAFFOLDS = [
+    ("c1ccc({})cc1", ["OC"], "c1ccccc1"),
+    ("O=C(N{})c1ccncc1", ["CCO"], "O=C(N)c1ccncc1"),
+    ("c1cc({})ccc1C(=O)N{}", ["F", "CC"], "c1ccccc1C(=O)N"),
+    ("c1ccccc1C({}N2CCOCC2)=O", ["CC"], "c1ccccc1C=O"),
+    ("c1ccccc1C(=O){}", ["NC"], "c1ccccc1C=O"),
+    ("C1CC1{}C(=O)O", ["CN"], "C1CC1"),
+]
+
+
+@pytest.mark.parametrize(("written", "fillings", "scaffold"), SCAFFOLDS, ids=[row[0] for row in SCAFFOLDS])
+def test_a_molecule_with_blanks_is_the_same_molecule_when_they_are_filled(
+    written: str, fillings: list[str], scaffold: str
+) -> None:
+    """The pieces around the blanks, joined by other atoms: what the SMILES says with these atoms in the blanks."""
+    chem = pytest.importorskip("rdkit.Chem")
+    texts = written.split("{}")
+    pieces = [part for pair in zip(texts, [*fillings, ""], strict=True) for part in pair][:-1]
+    blanks = [len(part) if i % 2 else part for i, part in enumerate(pieces)]
+    made, smiles = fragments(blanks)
+    assert smiles and [type(part) for part in made] == [str, int] * len(fillings) + [str] * (len(made) % 2)
+    # A blank before its scaffold is read from its free end.
+    turned = made[0] == ""
+    filled = "".join(part if isinstance(part, str) else _symbols(fillings[i // 2], turned and i == 1)
+                     for i, part in enumerate(made))  # fmt: skip
+    wanted = written.format(*fillings)
+    assert chem.CanonSmiles(to_smiles(filled)) == chem.CanonSmiles(wanted)
+    assert chem.MolFromSmiles(wanted).HasSubstructMatch(chem.MolFromSmiles(scaffold))
+
+
+def _symbols(atoms: str, turned: bool) -> str:
+    return "".join(f"[{atom}]" for atom in (reversed(atoms) if turned else atoms))
+
+
+def test_what_fills_a_branch_is_joined_to_the_scaffold(molecules: unmask.Model) -> None:
+    chem = pytest.importorskip("rdkit.Chem")
+    made = molecules.infill("c1ccc(____)cc1", 20, seed=1).text
+    ring = chem.MolFromSmiles("c1ccccc1")
+    assert sum(chem.MolFromSmiles(text).HasSubstructMatch(ring) for text in made) == 20 and len(set(made)) > 5
 
 
 def test_a_prompt_may_be_smiles(molecules: unmask.Model) -> None:

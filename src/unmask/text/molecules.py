@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+NEXT = "C"  # an atom that any other can be joined to
+WAYS = 2000  # of writing a molecule, among which one with its blanks at the ends is looked for
 SYMBOLS = re.compile(r"(?:\[[^\[\]]*\])*")
 
 
@@ -32,20 +34,68 @@ def of_smiles(smiles: str) -> str:
 def fragments(pieces: Sequence[str | int]) -> tuple[list[str | int], bool]:
     """Visible pieces and blanks in turn, as SELFIES; and whether they came as SMILES.
 
-    Each visible piece of a SMILES has to be one on its own: its SELFIES then stand where it stood.
+    A blank may stand wherever an atom may: c1ccc(____)cc1 is a ring to be decorated. In a sequence it has to stand
+    before, behind or between whole molecules, so the SMILES is written anew until it does.
     """
     if all(is_selfies(piece) for piece in pieces if isinstance(piece, str)):
         return list(pieces), False
-    made: list[str | int] = []
-    for piece in pieces:
-        try:
-            made.append(of_smiles(piece) if isinstance(piece, str) else piece)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}. What stands between blanks must be a molecule on its own, with its rings and branches "
-                "closed: move the blanks, or write SELFIES"
-            ) from error
-    return made, True
+    try:
+        return _each_as_selfies(pieces), True
+    except ValueError:
+        return _each_as_selfies(around_blanks(pieces)), True
+
+
+def _each_as_selfies(pieces: Sequence[str | int]) -> list[str | int]:
+    last = len(pieces) - 1
+    return [
+        piece if isinstance(piece, int) else (of_smiles if i == last else open_ended)(piece)
+        for i, piece in enumerate(pieces)
+    ]
+
+
+def open_ended(smiles: str) -> str:
+    """The SELFIES of a SMILES to which something will be joined: C(=O) then is a branch, and not the end."""
+    return of_smiles(f"{smiles}{NEXT}").removesuffix(f"[{NEXT}]") if smiles else ""
+
+
+def around_blanks(pieces: Sequence[str | int]) -> list[str | int]:
+    """The same molecule with its one or two blanks, each piece between them a SMILES of its own."""
+    try:
+        chem = importlib.import_module("rdkit.Chem")
+    except ImportError as error:
+        raise ImportError("a blank inside a branch or a ring needs RDKit: pip install 'unmask[molecules]'") from error
+    blanks = [piece for piece in pieces if isinstance(piece, int)]
+    numbers = iter(range(1, len(blanks) + 1))
+    text = "".join(piece if isinstance(piece, str) else f"[*:{next(numbers)}]" for piece in pieces)
+    whole = chem.MolFromSmiles(text)
+    if whole is None:
+        raise ValueError(f"{text!r}, with [*] for the blanks, is no SMILES: close its rings and branches")
+    atoms = {atom.GetAtomMapNum(): atom for atom in whole.GetAtoms() if atom.GetAtomicNum() == 0}
+    bonds = [bond for atom in atoms.values() for bond in atom.GetBonds()]
+    if any(bond.GetBondTypeAsDouble() != 1 or bond.IsInRing() for bond in bonds):
+        raise ValueError("a blank is joined by single bonds, and is no part of a ring that is there already")
+    degrees = [atom.GetDegree() for atom in atoms.values()]
+    if degrees == [1]:
+        return ["", blanks[0], _written(chem, whole, first="[*:1]")]
+    if degrees == [1, 1]:
+        return ["", blanks[0], _written(chem, whole, first="[*:1]", last="[*:2]"), blanks[1]]
+    if degrees == [2]:
+        cut = chem.FragmentOnBonds(whole, [bond.GetIdx() for bond in bonds], dummyLabels=[(1, 1), (1, 1)])
+        ends = [part for part in chem.GetMolFrags(cut, asMols=True) if not _has_map(part)]
+        return [_written(chem, ends[0], last="[1*]"), blanks[0], _written(chem, ends[1], first="[1*]")]
+    raise ValueError("SMILES take one blank, or two at the ends of branches: write SELFIES for more")
+
+
+def _has_map(molecule: Any) -> bool:
+    return any(atom.GetAtomMapNum() for atom in molecule.GetAtoms())
+
+
+def _written(chem: Any, molecule: Any, first: str = "", last: str = "") -> str:
+    """A SMILES that begins and ends with these atoms, without them."""
+    for text in chem.MolToRandomSmilesVect(molecule, WAYS, randomSeed=1):
+        if text.startswith(first) and text.endswith(last):
+            return str(text)[len(first) : len(text) - len(last)]
+    raise ValueError(f"no SMILES of {chem.MolToSmiles(molecule)} begins and ends with its blanks: write SELFIES")
 
 
 def to_smiles(text: str) -> str:
