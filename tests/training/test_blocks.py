@@ -13,6 +13,7 @@ from unmask import nelbo, sample
 from unmask.masking import Masking
 from unmask.schedule import Linear
 from unmask.text.folder import load_network as load
+from unmask.training import loop
 from unmask.training.loop import train
 from unmask.training.masking import Losses, of_step
 
@@ -61,6 +62,14 @@ def test_a_run_learns_by_blocks_and_is_loaded(tmp_path: Path) -> None:
     assert model.config.attention == "block" and model.config.block == 4
     made = sample(model, num=3, seed=1).tokens
     assert made.shape == (3, 12) and float(nelbo(model, made).nats_per_token) < 2
+
+
+def test_a_preview_takes_the_calls_that_its_blocks_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "PREVIEW_STEPS", 2)  # fewer than the three blocks
+    data = write_tokens(tmp_path / "letters")
+    how = {"attention": "block", "block": 4, "objective": "count", "steps": 1, "preview": True}
+    train(settings(data, tmp_path / "run", **how))
+    assert '"preview"' in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from unmask.data.parts import Progress
 from unmask.data.text8 import compared
 from unmask.models.own import Make
 from unmask.network import logits_at
-from unmask.protocol import is_left_to_right
+from unmask.protocol import block_of, is_left_to_right
 from unmask.sampling import sample
 from unmask.text.model import Model
 from unmask.training import checkpoint as checkpoints
@@ -206,7 +206,8 @@ class Training:
                 raise _Stopped
 
         try:
-            steps = None if is_left_to_right(network) else min(length, PREVIEW_STEPS)
+            in_turn = is_left_to_right(network) or block_of(network) is not None
+            steps = None if in_turn else min(length, PREVIEW_STEPS)
             made = sample(
                 network, length=length, steps=steps, seed=self.config.seed, schedule=learner.schedule, callback=check
             )
