@@ -206,8 +206,7 @@ class Training:
                 raise _Stopped
 
         try:
-            in_turn = is_left_to_right(network) or block_of(network) is not None
-            steps = None if in_turn else min(length, PREVIEW_STEPS)
+            steps = preview_steps(network, length)
             made = sample(
                 network, length=length, steps=steps, seed=self.config.seed, schedule=learner.schedule, callback=check
             )
@@ -263,7 +262,7 @@ class Training:
             return replace(ended, picture=picture, overfit=by_heart(data.train, bounds))
         about = {"layout": data.train.header.layout, "extra": {"length": data.train.length}}
         model = Model(network, data.train.tokenizer, learner.schedule, **about)  # type: ignore[arg-type]
-        steps = None if is_left_to_right(network) else min(data.train.length, PREVIEW_STEPS)
+        steps = preview_steps(network, data.train.length)
         return replace(
             ended,
             picture=picture,
@@ -325,3 +324,9 @@ def _started(asked: TrainConfig, training: Training) -> Started:
     processes = training.learner.accelerator.num_processes
     note = explained(asked, config, sum(parameter.numel() for parameter in parameters), processes)
     return Started(config, training.learner.step, config.batch * training.data.train.length, note)
+
+
+def preview_steps(network: nn.Module, length: int) -> int | None:
+    """The calls of a sequence that is shown; None for one per token, where a network goes from left to right."""
+    in_turn = is_left_to_right(network) or block_of(network) is not None
+    return None if in_turn else min(length, PREVIEW_STEPS)
