@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs/results/box"
 ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
 SLICE, SLICE_PASSES = 24, 8
-COMMANDS = {"stories": "python -m recipes.stories runs/stories-long/model runs/stories --steps 150 --decay cosine"}
+COMMANDS = {"stories": "python -m recipes.stories runs/stories-first/model runs/stories --seed 8"}
 TRUTH, DISTANCE = "truth_nats_per_token", "distance_from_truth_nats_per_token"
 
 

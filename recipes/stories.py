@@ -1,8 +1,8 @@
 """Trains ``stories``, block diffusion, with what its teacher knows: the law of the corpus instead of one draw from it.
 
     python -m recipes.stories_start runs/stories-start
-    python -m recipes.stories runs/stories-start runs/stories-long
-    python -m recipes.stories runs/stories-long/model runs/stories --steps 150 --decay cosine
+    python -m recipes.stories runs/stories-start runs/stories-first --decay constant --steps 120 --learning-rate 1.2e-4
+    python -m recipes.stories runs/stories-first/model runs/stories --seed 8
 
 A term of the bound is -log mu(x^l) for a token of the corpus. Where nothing is visible to the right of l in its block,
 x^l was drawn from a distribution that the teacher gives exactly, p(. | x^<l), and the term's mean over x^l is the
@@ -82,6 +82,8 @@ def main() -> None:
     parser.add_argument("out", help="the run's folder")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--decay", choices=("constant", "cosine"))
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--data", help="prepared token files in the place of the corpus")
     parser.add_argument("--resume", action="store_true")
     chosen = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}

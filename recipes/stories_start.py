@@ -5,8 +5,7 @@
 
 The network is the teacher's with the vocabulary of the corpus, a mask whose embedding is the mean of the others, and
 no causal mask. Its inputs are shifted: entry l reads token l - 1 and says what is at l, which the teacher knows
-already. Token l itself, where it is visible, is added turned at random, so that it is not taken for token l - 1, and
-small, so that what the teacher knows survives.
+already. What it makes of token l itself, where that is visible, begins at zero.
 """
 
 from __future__ import annotations
@@ -25,9 +24,6 @@ from unmask.models.layers import Rotary
 from unmask.models.llama import Llama
 from unmask.text import llama2c
 from unmask.text.folder import TOKENIZER
-
-
-OWN = 0.3  # how much of a token its own entry reads
 
 
 def main() -> None:
@@ -57,8 +53,7 @@ def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor
         "output_layer.linear.bias": torch.zeros(len(ids)),
     }
     if config.shifted:
-        rotation = torch.linalg.qr(torch.randn(width, width, generator=torch.Generator().manual_seed(0))).Q
-        made["own_token.weight"] = OWN * rotation
+        made["own_token.weight"] = torch.zeros(width, width)
     for i in range(config.layers):
         block = {name.removeprefix(f"blocks.{i}."): w for name, w in theirs.items() if name.startswith(f"blocks.{i}.")}
         ours = {

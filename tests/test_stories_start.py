@@ -52,9 +52,7 @@ def read_without(teacher: Llama, causal: bool, x: Tensor) -> Tensor:
 
 
 def start(teacher: Llama, config: DDiTConfig) -> DDiT:
-    """The start without what an entry reads of its own token, which the teacher does not."""
-    made = weights(teacher, IDS, config)
-    return DDiT.built(config, made | {"own_token.weight": 0 * made["own_token.weight"]})
+    return DDiT.built(config, weights(teacher, IDS, config))
 
 
 def test_the_start_is_the_teacher_without_its_causal_mask(teacher: Llama) -> None:
