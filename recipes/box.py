@@ -36,6 +36,8 @@ BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs
 ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
 SLICE, SLICE_PASSES = 24, 8
 COMMANDS = {"stories": "python -m recipes.stories runs/stories-first/model runs/stories --seed 8"}
+DISPLAYS = {"sudoku": "grid"}
+TINY = 1e-12
 TRUTH, DISTANCE = "truth_nats_per_token", "distance_from_truth_nats_per_token"
 
 
@@ -128,6 +130,7 @@ def describe(name: str) -> pretrained.Card:
         truth=_truth(found),
         command=COMMANDS.get(name, f"unmask train --config recipes/{name}.toml --out runs/{name}"),
         samples=stored.sample(3, seed=SEED).text,
+        display=DISPLAYS.get(name),
     )
     pretrained.save(folder, stored.denoiser, card=card, half=True, extra=header["extra"])
     assert sha256_of(folder / pretrained.WEIGHTS) == before, "float16 weights survive the way to float32 and back"
@@ -140,8 +143,9 @@ def _truth(found: dict[str, Any]) -> str | None:
         return None
     own, far = ([x / math.log(2) for x in found[key].values()] for key in (TRUTH, DISTANCE))
     most = "" if found["exact"] else "at most "
+    error = f" ± {own[1]:.2g}" if own[1] > TINY else ""  # all sequences may be equally likely
     return (
-        f"{own[0]:.3f} ± {own[1]:.2g} bits per token by the law that the data were drawn from; the model is {most}"
+        f"{own[0]:.3f}{error} bits per token by the law that the data were drawn from; the model is {most}"
         f"{far[0]:.3f} ± {far[1]:.2g} from it (Kullback-Leibler)"
     )
 
