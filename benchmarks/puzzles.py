@@ -1,6 +1,6 @@
 """Puzzles by a trained network: what each decoding order solves, beside the truth.
 
-    python -m benchmarks.puzzles sudoku [MODEL] [--number 200] [--output docs/results/sudoku6.json]
+    python -m benchmarks.puzzles sudoku [MODEL] [--number 100] [--output docs/results/sudoku6.json]
     python -m benchmarks.puzzles nae-sat MODEL --latents 12 --observations 88 [--output docs/results/nae-sat.json]
 
 Sudoku: puzzles of 6 x 6 with one solution, made from grids that no training part holds by design (another stream of
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("puzzle", choices=("sudoku", "nae-sat"))
     parser.add_argument("model", nargs="?", default="sudoku")
-    parser.add_argument("--number", type=int, default=200)
+    parser.add_argument("--number", type=int, default=100)
     parser.add_argument("--latents", type=int, default=12)
     parser.add_argument("--observations", type=int, default=88)
     parser.add_argument("--output", type=Path)
