@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from benchmarks import puzzles
 from benchmarks import sudoku as exact
 from scipy import stats
 
@@ -49,3 +50,29 @@ def test_with_one_cell_a_call_no_order_that_looks_at_what_is_visible_changes_the
     for choose in orders:
         p, _ = exact.by_path(model, choose)
         torch.testing.assert_close(p, torch.full_like(p, 1 / 288))
+
+
+def test_the_puzzles_have_the_number_of_clues_and_one_solution() -> None:
+    canvas, solution = puzzles.puzzles(14, 3)
+    assert ((canvas >= 0).sum(1) == 14).all() and sudoku.is_valid(solution, puzzles.SIX).all()
+    for puzzle, grid in zip(canvas, solution, strict=True):
+        assert sudoku.solutions(puzzle.numpy(), puzzles.SIX) == [grid.tolist()]
+
+
+def test_solved_counts_whole_grids() -> None:
+    """A network that knows the solutions solves all; one that knows none, none."""
+    _, solution = puzzles.puzzles(14, 3)
+    every = torch.zeros(3, 36, 6, dtype=torch.float64).scatter_(2, solution.unsqueeze(-1), 1.0)
+
+    class Knows:
+        vocab_size, mask_id = 6, 6
+
+        def __init__(self, shift: int) -> None:
+            self.shift = shift
+
+        def __call__(self, tokens: torch.Tensor, time: object = None, rows: torch.Tensor | None = None) -> torch.Tensor:
+            logits = every.roll(self.shift, 2).log()[: len(tokens)]
+            return logits if rows is None else logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, 6))
+
+    assert puzzles.solved(Knows(0), 14, 3, {})["part"] == 1
+    assert puzzles.solved(Knows(1), 14, 3, {})["part"] == 0
