@@ -48,11 +48,11 @@ def run(settings: Settings) -> ItemResult:
     events = settings.pick(full=300, fast=60, tiny=40)  # of an exact draw, for each position
     ways = [(kind, N) for kind in KINDS for N in grids]
 
-    def counted(way: tuple[str, int]) -> Any:
+    def hits_of(way: tuple[str, int]) -> Any:
         return counted_of(mu, *way, events, settings)
 
     with ThreadPoolExecutor(settings.workers) as pool:
-        counts = dict(zip(ways, pool.map(counted, ways), strict=True))
+        counts = dict(zip(ways, pool.map(hits_of, ways), strict=True))
     rows = []
     for kind in KINDS:
         for N in grids:
