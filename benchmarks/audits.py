@@ -1,0 +1,310 @@
+"""Categorical samplers that people run, as their packages install them: ``unmask audit benchmarks.audits:NAME``.
+
+    pip install diffusers flow_matching xlm-core numpyro mlx mlx-cpu triton ...
+    python -m benchmarks.audits [NAME ...]          audits what is installed; adds to docs/results/audits.json
+
+Each function calls the package's own code on logits or probabilities [rows, classes]. Triton kernels run in Triton's
+interpreter (TRITON_INTERPRET=1), with the classes in one block: the numbers are those of the kernel, only slower.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RESULT = Path(__file__).parents[1] / "docs/results/audits.json"
+
+
+def diffusers_discrete_ddim(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """diffusers' DiscreteDDIMScheduler (the entropy-bound scheduler has a copy of the function)."""
+    from diffusers import DiscreteDDIMScheduler
+
+    return DiscreteDDIMScheduler._sample_from_logits(logits, temperature=1.0, generator=generator)[0]
+
+
+def diffusers_block_refinement(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """diffusers' BlockRefinementScheduler at temperature 1."""
+    from diffusers import BlockRefinementScheduler
+
+    options = {"temperature": 1.0, "top_k": None, "top_p": None, "use_multinomial": True}
+    return BlockRefinementScheduler._sample_from_logits(logits, generator=generator, **options)[0]
+
+
+def diffusers_vq_diffusion(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """diffusers' VQDiffusionScheduler: argmax of gumbel_noised."""
+    from diffusers.schedulers.scheduling_vq_diffusion import gumbel_noised
+
+    return gumbel_noised(logits, generator).argmax(-1)
+
+
+def diffusers_amused(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """diffusers' AmusedScheduler, its last step: every mask is drawn."""
+    from diffusers import AmusedScheduler
+
+    scheduler = AmusedScheduler(mask_token_id=logits.shape[-1])
+    scheduler.set_timesteps(1)
+    masked = torch.full((1, len(logits)), scheduler.config.mask_token_id)
+    return scheduler.step(logits[None], scheduler.timesteps[-1], masked, generator=generator).prev_sample[0]
+
+
+def flow_matching_categorical(probabilities: Tensor) -> Tensor:
+    """flow_matching.utils.categorical."""
+    from flow_matching.utils import categorical
+
+    return categorical(probabilities)
+
+
+def xlm_sample_categorical(probabilities: Tensor) -> Tensor:
+    """xlm-core's sample_categorical, which its MDLM predictor calls."""
+    from xlm.utils.nn import sample_categorical
+
+    return sample_categorical(probabilities)
+
+
+def xlm_sample_from_logits(logits: Tensor) -> Tensor:
+    """xlm-core's sample_from_logits."""
+    from xlm.utils.nn import sample_from_logits
+
+    return sample_from_logits(logits)
+
+
+def xlm_mdlm_top_k(probabilities: Tensor) -> Tensor:
+    """What xlm-models' MDLM predictor does with top_k set, here to every class: sample_from_top_k of probabilities."""
+    from xlm.utils.nn import sample_from_top_k
+
+    return sample_from_top_k(probabilities.shape[-1], probabilities)
+
+
+def transformers_generate(logits: Tensor) -> Tensor:
+    """One token of transformers' generate(do_sample=True, top_k=0) from a model that has these logits."""
+    from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+    from transformers.modeling_outputs import CausalLMOutput
+
+    class Given(PreTrainedModel, GenerationMixin):
+        config_class = PretrainedConfig
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.one = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> CausalLMOutput:
+            return CausalLMOutput(logits=logits[:, None])
+
+        def prepare_inputs_for_generation(self, input_ids: Tensor, **_: Any) -> dict[str, Any]:
+            return {"input_ids": input_ids}
+
+    config = PretrainedConfig(vocab_size=logits.shape[-1], num_hidden_layers=1, pad_token_id=0, eos_token_id=1)
+    start = torch.zeros((len(logits), 1), dtype=torch.long)
+    options = {"do_sample": True, "top_k": 0, "max_new_tokens": 1, "use_cache": False}
+    return Given(config).generate(start, attention_mask=torch.ones_like(start), **options)[:, -1]
+
+
+def numpyro_categorical(p: Any, key: Any) -> Any:
+    """numpyro.distributions.Categorical(probs)."""
+    import numpyro.distributions as dist
+
+    return dist.Categorical(probs=p).sample(key)
+
+
+def numpyro_categorical_logits(logits: Any, key: Any) -> Any:
+    """numpyro.distributions.Categorical(logits=...)."""
+    import numpyro.distributions as dist
+
+    return dist.Categorical(logits=logits).sample(key)
+
+
+def mlx_categorical(logits: Any) -> Any:
+    """mlx.core.random.categorical on the CPU."""
+    import mlx.core as mx
+    import numpy as np
+
+    return np.asarray(mx.random.categorical(mx.array(logits)))
+
+
+def tensorflow_categorical(logits: Any) -> Any:
+    """tf.random.categorical on the CPU."""
+    import tensorflow as tf
+
+    return tf.random.categorical(logits, 1).numpy()
+
+
+def tensorflow_stateless_categorical(logits: Any, rng: Any) -> Any:
+    """tf.random.stateless_categorical on the CPU."""
+    import tensorflow as tf
+
+    return tf.random.stateless_categorical(logits, 1, rng.integers(2**31, size=2)).numpy()
+
+
+def vllm_cpu(logits: Tensor) -> Tensor:
+    """vLLM's CPU sampler: the compiled fused_gumbel_argmax."""
+    _vllm_cpu_kernels()
+    return torch.ops._C.fused_gumbel_argmax(logits, torch.randint(0, 2**31, (len(logits),)))
+
+
+@cache
+def _vllm_cpu_kernels() -> None:
+    folder = Path(str(importlib.util.find_spec("vllm").submodule_search_locations[0]))  # type: ignore[union-attr,index]
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    torch.ops.load_library(folder / f"_C{'' if wide else '_AVX2'}.abi3.so")
+
+
+@cache
+def _vllm_gumbel() -> ModuleType:
+    """vLLM's gumbel.py with Triton itself, which vLLM hides where there is no GPU."""
+    triton = importlib.import_module("triton")
+    shown = ModuleType("vllm.triton_utils")
+    vars(shown).update(triton=triton, tl=importlib.import_module("triton.language"))
+    sys.modules["vllm.triton_utils"] = shown
+    [folder] = importlib.util.find_spec("vllm").submodule_search_locations  # type: ignore[union-attr,misc]
+    spec = importlib.util.spec_from_file_location("vllm_gumbel", Path(folder) / "v1/worker/gpu/sample/gumbel.py")
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+def _vllm_triton(use_fp64: bool, logits: Tensor) -> Tensor:
+    gumbel = _vllm_gumbel()
+    rows, classes = logits.shape
+    winner, value = torch.empty((rows, 1), dtype=torch.int64), torch.empty((rows, 1), dtype=torch.float64)
+    if not use_fp64:
+        value = value.float()
+    request, position = torch.zeros(rows, dtype=torch.int32), torch.arange(rows)
+    cached = (None, 0, 0, None, None, 0)
+    gumbel._gumbel_sample_kernel[(rows, 1)](
+        *(winner, 1, value, 1, *cached, logits, logits.stride(0), request),
+        *(torch.randint(0, 2**62, (1,)), position, torch.ones(1), classes),
+        BLOCK_SIZE=1 << (classes - 1).bit_length(),
+        IS_DRAFTING=False,
+        APPLY_TEMPERATURE=False,
+        USE_FP64=use_fp64,
+        PER_TOKEN_COL=False,
+    )
+    return winner[:, 0]
+
+
+def vllm_triton(logits: Tensor) -> Tensor:
+    """vLLM's Triton kernel for GPUs, float32, which is the default; interpreted."""
+    return _vllm_triton(False, logits)
+
+
+def vllm_triton_fp64(logits: Tensor) -> Tensor:
+    """The same kernel with use_fp64; interpreted."""
+    return _vllm_triton(True, logits)
+
+
+@cache
+def _sglang_function(name: str) -> Callable[..., Any]:
+    """One function of sglang/srt/layers/sampler.py: the module itself asks for all that a GPU server needs."""
+    [folder] = importlib.util.find_spec("sglang").submodule_search_locations  # type: ignore[union-attr,misc]
+    tree = ast.parse((Path(folder) / "srt/layers/sampler.py").read_text())
+    [node] = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    node.decorator_list = []  # torch.compile
+    gumbel = SimpleNamespace(SGLANG_OPT_USE_GUMBEL_SAMPLE=SimpleNamespace(get=lambda: True))
+    names: dict[str, Any] = {"torch": torch, "Optional": Any, "envs": gumbel, "murmur_hash32": _sglang_hash}
+    exec(compile(ast.Module([node], []), name, "exec"), {**names, "Optional": {torch.Tensor: None}}, names)
+    names[name].__globals__.update(names)
+    return names[name]
+
+
+def _sglang_hash(seed: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
+    module = importlib.import_module("sglang.kernels.ops.sampling.murmur_hash")
+    out = torch.empty((len(seed), len(columns)), dtype=torch.uint32)
+    block = 1 << (len(columns) - 1).bit_length()
+    module.murmur_hash32_kernel[(len(seed), 1)](seed, positions, columns, out, *out.shape, BLOCK_SIZE=block)
+    return out
+
+
+def sglang_seeded(logprobs: Tensor) -> Tensor:
+    """SGLang's multinomial_with_seed, its hash by the interpreted kernel."""
+    seed = torch.randint(0, 2**62, (1,)).expand(len(logprobs))
+    return _sglang_function("multinomial_with_seed")(logprobs, seed, torch.arange(len(logprobs)))
+
+
+def sglang_gumbel(probabilities: Tensor) -> Tensor:
+    """SGLang's sampling_from_probs_torch with SGLANG_OPT_USE_GUMBEL_SAMPLE."""
+    return _sglang_function("sampling_from_probs_torch")(probabilities)
+
+
+# name: (package whose version counts, takes, library)
+SUBJECTS: dict[str, tuple[str, str, str]] = {
+    "diffusers_discrete_ddim": ("diffusers", "logits", "torch"),
+    "diffusers_block_refinement": ("diffusers", "logits", "torch"),
+    "diffusers_amused": ("diffusers", "logits", "torch"),
+    "diffusers_vq_diffusion": ("diffusers", "logits", "torch"),
+    "flow_matching_categorical": ("flow_matching", "probabilities", "torch"),
+    "transformers_generate": ("transformers", "logits", "torch"),
+    "xlm_sample_categorical": ("xlm-core", "probabilities", "torch"),
+    "xlm_sample_from_logits": ("xlm-core", "logits", "torch"),
+    "xlm_mdlm_top_k": ("xlm-core", "probabilities", "torch"),
+    "numpyro_categorical": ("numpyro", "probabilities", "jax"),
+    "numpyro_categorical_logits": ("numpyro", "logits", "jax"),
+    "mlx_categorical": ("mlx", "logits", "numpy"),
+    "tensorflow_categorical": ("tensorflow", "logits", "numpy"),
+    "tensorflow_stateless_categorical": ("tensorflow", "logits", "numpy"),
+    "vllm_cpu": ("vllm-cpu", "logits", "torch"),
+    "vllm_triton": ("vllm", "logits", "torch"),
+    "vllm_triton_fp64": ("vllm", "logits", "torch"),
+    "sglang_seeded": ("sglang", "logits", "torch"),
+    "sglang_gumbel": ("sglang", "probabilities", "torch"),
+}
+
+
+INTERPRETED = ("vllm_triton", "vllm_triton_fp64", "sglang_seeded")  # slow: up to 17 bits
+
+
+def version(package: str) -> str | None:
+    for name in (package, f"{package}-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def run(name: str) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from unmask.auditing import audit
+    from unmask.cli.audit import finite
+
+    package, takes, library = SUBJECTS[name]
+    draw = globals()[name]
+    budget = 1e8 if name in INTERPRETED else 3e9
+    report = audit(draw, takes=takes, library=library, name=name, budget=budget)
+    what = " ".join((draw.__doc__ or "").split()).rstrip(".")
+    worst = report.decisive.count
+    losses = None if worst is None else {"losses": worst.left, "expected": round(worst.rows * worst.r, 1)}
+    kept = ("exact", "verdict", "maximum", "interval", "precision", "law", "p_value", "temperature", "numbers", "seconds")
+    found = {key: value for key, value in asdict(report).items() if key in kept}
+    command = f"unmask audit benchmarks.audits:{name} --takes {takes} --library {library} --budget {budget:.0e}"
+    versions = {"package": package, "version": version(package), "torch": torch.__version__}
+    return finite({"what": what, **versions, "command": command, **found, "decisive": losses})  # type: ignore[no-any-return]
+
+
+def main(names: list[str]) -> int:
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    for name in names or [name for name, (package, *_) in SUBJECTS.items() if version(package)]:
+        found = run(name)
+        stored = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+        stored[name] = found
+        ordered = {key: stored[key] for key in SUBJECTS if key in stored}
+        RESULT.write_text(json.dumps(ordered, indent=1) + "\n")
+        print(f"{name}: {found['verdict']} ({found['seconds']:.0f} s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
