@@ -287,7 +287,18 @@ def run(name: str) -> dict[str, Any]:
     what = " ".join((draw.__doc__ or "").split()).rstrip(".")
     worst = report.decisive.count
     losses = None if worst is None else {"losses": worst.left, "expected": round(worst.rows * worst.r, 1)}
-    kept = ("exact", "verdict", "maximum", "interval", "precision", "law", "p_value", "temperature", "numbers", "seconds")
+    kept = (
+        "exact",
+        "verdict",
+        "maximum",
+        "interval",
+        "precision",
+        "law",
+        "p_value",
+        "temperature",
+        "numbers",
+        "seconds",
+    )
     found = {key: value for key, value in asdict(report).items() if key in kept}
     command = f"unmask audit benchmarks.audits:{name} --takes {takes} --library {library} --budget {budget:.0e}"
     versions = {"package": package, "version": version(package), "torch": torch.__version__}

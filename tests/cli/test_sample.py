@@ -344,3 +344,48 @@ class TestPipes:
         live, final = output.decode().rsplit("\x1b[2K", 1)
         assert "call 16/16" in live and "tau 0." in live and "left" in live and live.count("\x1b[?25h") == 1
         assert re.fullmatch(r"(?:[ ░▒▓█]*\r\n){9}", final), final
+
+
+class TestLimits:
+    """What a text must be: --contains, --pattern, --particles, --stop, --max-tokens."""
+
+    def test_they_are_those_of_python(self, models, capfd):
+        name, model = str(models / "characters"), unmask.load(models / "characters")
+        asked = ["--length", "8", "--number", "2", "--contains", "ab", "c", "--pattern", "[a-z ]*"]
+        assert main(["sample", name, *asked, "--particles", "2"]) == 0
+        told = capfd.readouterr().out
+        limits = {"contains": ["ab", "c"], "pattern": "[a-z ]*", "particles": 2}
+        texts = model.sample(2, length=8, **limits).text
+        assert told == "\n\n".join(texts) + "\n"
+        assert all("ab" in text and "c" in text and re.fullmatch("[a-z ]*", text) for text in texts)
+
+    def test_max_tokens_are_those_behind_the_prompt(self, models, capfd):
+        name, model = str(models / "bpe"), unmask.load(models / "bpe")
+        assert main(["sample", name, "--prompt", "In the ", "--max-tokens", "3", "--stop", "--json"]) == 0
+        told = json.loads(capfd.readouterr().out)
+        made = model.sample(1, prompt="In the ", max_tokens=3, stop=True)
+        assert told["text"] == made.text[0] and told["tokens"] == made.tokens[0].tolist() and told["stop"] is True
+
+    def test_a_blank_with_a_word_in_it(self, models, capfd):
+        name = str(models / "characters")
+        assert main(["infill", name, "God ______ earth", "--contains", "the"]) == 0
+        text = capfd.readouterr().out.strip()
+        assert text.startswith("God ") and text.endswith(" earth") and "the" in text
+
+    @pytest.mark.parametrize(
+        ("asked", "says"),
+        [
+            (["--particles", "4"], "--particles 4: particles are weighed by a guide, --contains or --pattern"),
+            (
+                ["--max-tokens", "4", "--length", "8"],
+                "--max-tokens 4: it must be at least 1, and goes with no --length",
+            ),
+            (["--pattern", "(a", "--length", "4"], "the regular expression '(a' is not understood"),
+            (["--contains", "abcdef", "--length", "4"], "impossible on this canvas"),
+            (["--contains", "a", "--stop", "--particles", "2", "--length", "4"], "they take no stop"),
+        ],
+    )
+    def test_what_cannot_be_is_said_in_a_sentence(self, models, capfd, asked, says):
+        assert main(["sample", str(models / "characters"), *asked]) == 2
+        told = capfd.readouterr()
+        assert says in told.err and len(told.err.strip().splitlines()) == 1 and told.out == ""

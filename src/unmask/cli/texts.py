@@ -57,6 +57,8 @@ class TextOptions(OnMachine, SamplerOptions):
     def limits(self) -> dict[str, Any]:
         """What the texts must be, as it was given."""
         given = {name: getattr(self, name) for name in ("stop", "contains", "pattern")}
+        if self.particles != 1 and not (self.contains or self.pattern):
+            raise ValueError(f"--particles {self.particles}: particles are weighed by a guide, --contains or --pattern")
         return {name: value for name, value in given.items() if value} | (
             {"particles": self.particles} if self.particles != 1 else {}
         )

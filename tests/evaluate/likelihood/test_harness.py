@@ -82,6 +82,8 @@ def test_a_local_task_offline(
     texts = [sample["resps"][0][0] for sample in found["samples"]["tiny_generate_until"]]
     assert len(texts) == 2 and not any(";" in text for text in texts)
     assert ("exact" if which == "causal" else "bound") in found["config"]["loglikelihood"]
+    assert found["config"]["loglikelihood_error"] == lm.loglikelihood_error
+    assert (lm.loglikelihood_error == 0) is (which == "causal")
 
 
 def test_requests_do_not_depend_on_their_company(folders: dict[str, str]) -> None:

@@ -105,6 +105,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
         if length is None:
             raise ValueError(f"{self.model.name} does not say how long its sequences are: give length")
         self.page = Page(self.model, int(length))
+        self.errors: list[Tensor] = []  # of the estimates of all bounds so far, in nats
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Minus the bound of each continuation given its context, and whether greedy decoding would give it.
@@ -183,6 +184,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
         bound = conditional_nelbo(
             network, canvas, asked, generators=random, passes=self.passes, schedule=schedule, batch=self.rows
         )
+        self.errors.append(bound.errors)
         if not greedy:
             return bound.nats, torch.ones(len(canvas), dtype=torch.bool)
         return bound.nats, is_greedy(network, canvas, asked, schedule=schedule, batch=self.rows)
@@ -238,12 +240,19 @@ class UnmaskLM(LM):  # type: ignore[misc]
     def tokenizer_name(self) -> str:
         return self.model.name
 
+    @property
+    def loglikelihood_error(self) -> float:
+        """The standard error of a log-likelihood's estimate, root mean square over all so far: nats."""
+        every = torch.cat(self.errors) if self.errors else torch.zeros(1)
+        return float(every.double().square().mean().sqrt())
+
     def get_model_info(self) -> dict[str, Any]:
         """What the harness writes beside its results."""
         kind = "exact" if self.model.left_to_right else f"minus the bound by count, at most {self.passes} passes"
         return {
             "model": self.model.name,
             "loglikelihood": kind,
+            "loglikelihood_error": self.loglikelihood_error,
             "seed": self.seed,
             "length": self.page.length,
             "model_device": str(device_of(self.model.denoiser)),

@@ -68,14 +68,19 @@ def unmask_work(models: Mapping[str, Served], body: UnmaskRequest, limits: Limit
         raise ApiError(400, f"give one of text, prompt and canvas, not {' and '.join(given)}", param=given[1])
     if body.length is not None and given and given != ["prompt"]:
         raise ApiError(400, f"length goes with a prompt or an empty canvas; {given[0]} has its own", param="length")
+    if body.max_tokens is not None and (body.length is not None or given not in ([], ["prompt"])):
+        raise ApiError(400, "max_tokens goes with a prompt or an empty canvas, and no length", param="max_tokens")
     if body.mask_character is not None and given != ["text"]:
         raise ApiError(400, "mask_character needs text", param="mask_character")
     _at_most("number", body.number, limits.max_number)
     maker = WorkMaker.of(find(models, body.model), body, body.number, body.seed, limits)
     maker.bounded("length", body.length)
+    maker.bounded("max_tokens", body.max_tokens)
     if body.text is not None:
         return maker.infilled("text", body.text, body.mask_character)
-    return maker.on_canvas(body.canvas) if body.canvas is not None else maker.prompted(body.prompt or "", body.length)
+    if body.canvas is not None:
+        return maker.on_canvas(body.canvas)
+    return maker.prompted(body.prompt or "", body.length, room=body.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -164,17 +169,17 @@ class WorkMaker:
             blanks = model.blanks(text, mask_character)
         return self._of_blanks(name, blanks)
 
-    def prompted(self, prompt: str, length: int | None) -> Work:
-        """``Model.sample``: a text that begins with the prompt, or an empty canvas without one."""
+    def prompted(self, prompt: str, length: int | None, *, room: int | None = None) -> Work:
+        """``Model.sample``: a text that begins with the prompt, or an empty canvas without one; room: of max_tokens."""
         model = self.served.model
-        length = model.length if length is None else length
+        length = room or model.length if length is None else length
         if length is None:
             raise ApiError(400, f"{model.name} does not say how long its texts are: give length", param="length")
         if not prompt:
             return self._work("length", (model.denoiser.mask_id,) * length, None)
         self._short("prompt", prompt)
         with blaming("prompt"):
-            blanks = model.prompted(prompt, length)
+            blanks = model.prompted(prompt, length, room=room)
         return self._of_blanks("prompt", blanks)
 
     def on_canvas(self, canvas: Sequence[int | None], name: str = "canvas") -> Work:
@@ -239,11 +244,20 @@ class WorkMaker:
             raise ApiError(400, f"{name} has the mask among its tokens, besides the blanks", param=name)
         return self._work(name, blanks.ids, blanks)
 
+    def _guided(self, ids: tuple[int, ...]) -> dict[str, Any]:
+        """The guide that was asked for, as an argument of ``unmask.sample``."""
+        body = self.body
+        if not isinstance(body, UnmaskRequest) or not (body.contains or body.pattern):
+            return {}
+        from unmask.serve.http.guided import guide_of
+
+        return {"guide": guide_of(self.served.model, ids, body.pattern, body.contains or ())}
+
     def _work(self, name: str, ids: tuple[int, ...], blanks: Blanks | None) -> Work:
         self.bounded(name, len(ids))
         denoiser = self.served.model.denoiser
         with blaming(self.body, otherwise=name):
-            sampler = chosen(denoiser, torch.tensor([ids], dtype=torch.int64), **self.how)
+            sampler = chosen(denoiser, torch.tensor([ids], dtype=torch.int64), **self.how, **self._guided(ids))
         if isinstance(sampler, Ahead) and not isinstance(self.served.network, LooksAhead):
             # It is shown a canvas for each guess.
             sampler = replace(sampler, most=max(self.limits.max_positions // max(len(ids), 1), 1))

@@ -12,6 +12,7 @@ from unmask.samplers.names import DecodingName, DrawName, PredictorName, Sampler
 MOST_SEED = 2**64 - 1
 MOST_LOGPROBS = 20
 Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=40)]
 TokenId = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[float, Field(allow_inf_nan=False, ge=-2, le=2)]
@@ -111,6 +112,7 @@ class UnmaskRequest(SamplingRequest):
                 {"prompt": "And the ", "length": 32, "number": 2, "steps": 8, "seed": 1},
                 {"canvas": [None, None, None, None], "seed": 1, "trace": True},
                 {"length": 16, "decoding": "margin", "steps": 8, "stream": True},
+                {"prompt": "And ", "max_tokens": 24, "contains": ["water"], "seed": 1},
             ]
         }
     )
@@ -123,7 +125,10 @@ class UnmaskRequest(SamplingRequest):
     canvas: list[TokenId | None] | None = Field(None, min_length=1, description="Token ids, null at masked positions.")
     number: int = Field(1, ge=1, description="The number of sequences.")
     seed: int | None = Field(None, ge=0, le=MOST_SEED, description="Sequence i of a seed is always the same.")
+    max_tokens: int | None = Field(None, ge=1, description="Tokens behind the prompt, in place of length.")
     stop: Stop = Field(None, description="The text ends before the first of these strings.")
+    contains: list[Word] | None = Field(None, min_length=1, max_length=3, description="Words that must occur in it.")
+    pattern: str | None = Field(None, min_length=1, max_length=200, description="A regular expression of the text.")
     stream: bool = Field(False, description="Server-sent events: plan, step, done, error, end.")
     trace: bool = Field(False, description="Without a stream: include every network call of each sequence.")
 

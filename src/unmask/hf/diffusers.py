@@ -1,0 +1,197 @@
+"""First-hitting sampling in diffusers: a scheduler with its discrete schedulers' conventions, and a pipeline.
+
+    scheduler = FirstHittingScheduler(tokenizer.mask_token_id, special_token_ids=tokenizer.all_special_ids)
+    pipe = FirstHittingPipeline(model, scheduler, tokenizer)       # any AutoModelForMaskedLM
+    pipe("Paris is the [MASK] [MASK] of France.", generator=torch.Generator().manual_seed(0)).texts
+    pipe.save_pretrained(folder); FirstHittingPipeline.from_pretrained(folder)
+
+As there, ``set_timesteps`` comes before the sample is known, a timestep is the number of the step, ``step`` takes
+(model_output, timestep, sample) and its random numbers from ``generator``, and gives an output or a tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.hf import Scheduler
+from unmask.samplers.names import PREDICTORS
+
+try:
+    from diffusers import ConfigMixin, DiffusionPipeline, SchedulerMixin
+    from diffusers.configuration_utils import register_to_config
+    from diffusers.utils import BaseOutput
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("this needs diffusers: pip install 'unmask[diffusers]'", name="diffusers") from error
+
+ONE_EACH = (
+    "num_inference_steps=None is one token per step: set_timesteps(None, sample=...) must see how many are masked"
+)
+
+
+@dataclass
+class FirstHittingSchedulerOutput(BaseOutput):  # type: ignore[misc]
+    """What a step gives, in the words of diffusers' block refinement."""
+
+    prev_sample: Tensor  # int64 [B, L]: after the step
+    transfer_index: Tensor  # bool [B, L]: the positions that were unmasked
+    sampled_tokens: Tensor  # int64 [B, L]: their tokens, as in prev_sample
+    sampled_probs: Tensor  # float [B, L]: the model's probabilities of those, 0 elsewhere
+    pred_logits: Tensor  # [B, L, V]: the model's output
+
+
+class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
+    """Algorithms 1 and 2 of Zheng et al.: exact with one token per step, parallel decoding with fewer steps.
+
+    When each position is unmasked is drawn at the first step, and a step without a position costs no more than the
+    call; the tokens are those of ``unmask.sample`` with the same seed. special_token_ids are never drawn.
+    """
+
+    order = 1
+
+    @register_to_config
+    def __init__(
+        self,
+        mask_token_id: int,
+        special_token_ids: Sequence[int] = (),
+        num_inference_steps: int | None = 32,
+        predictor: str = "first-order",
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> None:
+        if predictor not in PREDICTORS:
+            raise ValueError(f"predictor must be one of {', '.join(PREDICTORS)}, got {predictor!r}")
+        self.num_inference_steps = num_inference_steps
+        self.timesteps = torch.arange(num_inference_steps or 0)
+        self._inner: Scheduler | None = None
+
+    def set_timesteps(
+        self,
+        num_inference_steps: int | None = None,
+        device: str | torch.device | None = None,
+        sample: Tensor | None = None,
+    ) -> None:
+        """So many steps, or with None one per masked token of ``sample``, which is exact."""
+        if num_inference_steps is None:
+            if sample is None:
+                raise ValueError(ONE_EACH)
+            number = int((sample == self.config.mask_token_id).sum(1).max())
+        elif num_inference_steps <= 0:
+            raise ValueError(f"`num_inference_steps` must be > 0, got {num_inference_steps}.")
+        else:
+            number = num_inference_steps
+        self.num_inference_steps = num_inference_steps
+        self.timesteps = torch.arange(number, device=device)
+        self._inner = None
+
+    def scale_model_input(self, sample: Tensor, timestep: int | Tensor | None = None) -> Tensor:
+        """The sample: a masked model reads its tokens as they are."""
+        return sample
+
+    def step(
+        self,
+        model_output: Tensor,
+        timestep: int | Tensor,
+        sample: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        return_dict: bool = True,
+    ) -> FirstHittingSchedulerOutput | tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The sample after step ``timestep``. The first one, 0, draws the plan; steps are taken in turn.
+
+        model_output: logits [B, L, V]; sample: int64 [B, L]; generator: gives the seed at step 0, or torch's own does.
+        """
+        index = int(timestep)
+        if index == 0:
+            self._inner = self._begun(sample, generator)
+        if self._inner is None:
+            raise ValueError(f"timestep={index}: begin with timestep 0, which draws when each position is unmasked")
+        mask_id = self.config.mask_token_id
+        if index < len(self._inner.timesteps):
+            made = self._inner.step(model_output, index, sample)
+        elif bool((sample == mask_id).any()):
+            raise ValueError(
+                f"timestep={index}: there are {len(self._inner.timesteps)} steps; set_timesteps begins anew"
+            )
+        else:
+            made = sample.clone()
+        moved = (sample == mask_id) & (made != mask_id)
+        token = made.to(model_output.device).clamp(max=model_output.shape[-1] - 1).unsqueeze(-1)
+        sure = model_output.float().softmax(-1).gather(-1, token).squeeze(-1)
+        out = (made, moved, made, torch.where(moved.to(sure.device), sure, 0.0), model_output)
+        return FirstHittingSchedulerOutput(*out) if return_dict else out
+
+    def add_noise(
+        self, original_samples: Tensor, timesteps: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Mask each token with probability t, float [B] in (0, 1): the forward process of a linear schedule."""
+        time = torch.as_tensor(timesteps, dtype=torch.float64).view(-1, 1)
+        if bool(((time < 0) | (time > 1)).any()):
+            raise ValueError("add_noise takes times from 0, clean, to 1, masked")
+        u = torch.rand(original_samples.shape, dtype=torch.float64, generator=generator).to(original_samples.device)
+        return torch.where(u < time.to(u.device), self.config.mask_token_id, original_samples)
+
+    def _begun(self, sample: Tensor, generator: torch.Generator | None) -> Scheduler:
+        device = "cpu" if generator is None else generator.device
+        config, seed = self.config, int(torch.randint(2**62, (), generator=generator, device=device))
+        inner = Scheduler(
+            config.mask_token_id,
+            special_ids=config.special_token_ids,
+            predict=PREDICTORS[config.predictor],
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            seed=seed,
+        )
+        inner.set_timesteps(self.num_inference_steps, sample)
+        return inner
+
+
+@dataclass
+class FirstHittingPipelineOutput(BaseOutput):  # type: ignore[misc]
+    sequences: Tensor  # int64 [B, L]
+    texts: list[str] | None = None
+
+
+class FirstHittingPipeline(DiffusionPipeline):  # type: ignore[misc]
+    """Fill the masks of texts with any masked language model of transformers."""
+
+    model: Any
+    scheduler: FirstHittingScheduler
+    tokenizer: Any
+
+    def __init__(self, model: Any, scheduler: FirstHittingScheduler, tokenizer: Any) -> None:
+        super().__init__()
+        self.register_modules(model=model, scheduler=scheduler, tokenizer=tokenizer)
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        prompt: str | list[str],
+        num_inference_steps: int | None = None,
+        generator: torch.Generator | None = None,
+        output_type: str = "text",
+        return_dict: bool = True,
+        callback_on_step_end: Callable[..., dict[str, Any] | None] | None = None,
+    ) -> FirstHittingPipelineOutput | tuple[Tensor, list[str] | None]:
+        """num_inference_steps: None draws one token per call, which is exact. output_type: "text", or "seq" for ids."""
+        if output_type not in ("text", "seq"):
+            raise ValueError(f"output_type must be 'text' or 'seq', got {output_type!r}")
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        given = self.tokenizer(texts, return_tensors="pt", padding=len(texts) > 1).to(self.model.device)
+        x = given["input_ids"]
+        if not bool((x == self.scheduler.config.mask_token_id).any()):
+            raise ValueError(f"the text has no {self.tokenizer.mask_token}: write it where a token is missing")
+        self.scheduler.set_timesteps(num_inference_steps, device=x.device, sample=x)
+        for t in self.progress_bar(self.scheduler.timesteps):
+            logits = self.model(**{**given, "input_ids": x}).logits
+            x = self.scheduler.step(logits, t, x, generator=generator, return_dict=False)[0]
+            if callback_on_step_end is not None:
+                x = (callback_on_step_end(self, int(t), t, {"x": x}) or {}).get("x", x)
+        written = self.tokenizer.batch_decode(x, skip_special_tokens=True) if output_type == "text" else None
+        return FirstHittingPipelineOutput(x, written) if return_dict else (x, written)
