@@ -1,6 +1,7 @@
 """Guides over HTTP: the texts of the library, with what was asked for in them, and refusals in a sentence."""
 
 import re
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -16,13 +17,14 @@ from unmask.serve.http import guided
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return unmask.load(folder(tmp_path_factory.mktemp("guided") / "characters", "characters", length=12))
+    made = unmask.load(folder(tmp_path_factory.mktemp("guided") / "characters", "characters", length=12))
+    return replace(made, name="m")
 
 
 @pytest.fixture(scope="module")
 def client(model, tmp_path_factory):
     causal = unmask.load(folder(tmp_path_factory.mktemp("guided") / "causal", "characters", length=12, causal=True))
-    served = {"m": Served(model), "left": Served(causal)}
+    served = {"m": Served(model), "left": Served(replace(causal, name="left"))}
     with listening(served, Limits()) as (address, _), httpx.Client(base_url=address, timeout=300) as one:
         yield one
 

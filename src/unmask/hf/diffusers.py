@@ -11,6 +11,7 @@ As there, ``set_timesteps`` comes before the sample is known, a timestep is the 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,14 @@ from unmask.hf import Scheduler
 from unmask.samplers.names import PREDICTORS
 
 try:
-    from diffusers import ConfigMixin, DiffusionPipeline, SchedulerMixin
-    from diffusers.configuration_utils import register_to_config
-    from diffusers.utils import BaseOutput
+    library: Any = importlib.import_module("diffusers")
+    ConfigMixin, DiffusionPipeline, SchedulerMixin = (
+        library.ConfigMixin,
+        library.DiffusionPipeline,
+        library.SchedulerMixin,
+    )
+    register_to_config: Any = importlib.import_module("diffusers.configuration_utils").register_to_config
+    BaseOutput: Any = importlib.import_module("diffusers.utils").BaseOutput
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("this needs diffusers: pip install 'unmask[diffusers]'", name="diffusers") from error
 

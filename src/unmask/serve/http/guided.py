@@ -27,8 +27,13 @@ MOST_STATES = 256
 
 def guide_of(model: Model, ids: Sequence[int], pattern: str | None, contains: Sequence[str]) -> Matching:
     """The guide to such texts. ValueError where it would be too large, or no text on this canvas is such a one."""
-    with _within(MOST_SECONDS):
-        guide = constraint(model, pattern, contains)
+    try:
+        with _within(MOST_SECONDS):
+            guide = constraint(model, pattern, contains)
+    except ValueError:
+        raise
+    except Exception as error:  # a parser of somebody else's may fail in any way
+        raise ValueError(f"pattern: it is not understood ({type(error).__name__})") from error
     what = " and ".join(name for name, given in (("pattern", pattern), ("contains", contains)) if given)
     if guide.automaton.states > MOST_STATES:
         states = f"{guide.automaton.states:,} states"
