@@ -26,7 +26,7 @@ def run(scheduler, model, sample, generator):
 
 class TestScheduler:
     def test_timesteps_are_counted(self):
-        scheduler = FirstHittingScheduler(MASK)
+        scheduler = FirstHittingScheduler(mask_token_id=MASK)
         assert scheduler.order == 1 and len(scheduler.timesteps) == scheduler.config.num_inference_steps == 32
         scheduler.set_timesteps(8)
         assert scheduler.num_inference_steps == 8 and scheduler.timesteps.tolist() == list(range(8))
@@ -38,7 +38,9 @@ class TestScheduler:
         assert len(scheduler.timesteps) == 2
 
     def test_it_is_saved_and_loaded(self, tmp_path):
-        scheduler = FirstHittingScheduler(MASK, special_token_ids=[0, 1], top_k=3, predictor="extrapolate")
+        scheduler = FirstHittingScheduler(
+            mask_token_id=MASK, special_token_ids=[0, 1], top_k=3, predictor="extrapolate"
+        )
         scheduler.save_pretrained(tmp_path)
         again = FirstHittingScheduler.from_pretrained(tmp_path)
         kept = [{k: v for k, v in one.config.items() if not k.startswith("_")} for one in (scheduler, again)]
@@ -52,7 +54,7 @@ class TestScheduler:
         assert torch.equal(*steps) and not bool(torch.isin(steps[0], torch.tensor([0, 1])).any())
 
     def test_output_and_tuple_are_the_same(self):
-        scheduler, logits = FirstHittingScheduler(MASK), torch.randn(3, 7, MASK, generator=seeded())
+        scheduler, logits = FirstHittingScheduler(mask_token_id=MASK), torch.randn(3, 7, MASK, generator=seeded())
         sample = torch.full((3, 7), MASK)
         sample[:, 0] = 2
         scheduler.set_timesteps(2)
@@ -75,12 +77,12 @@ class TestScheduler:
         seed = int(torch.randint(2**62, (), generator=seeded(7)))
         plan = unmask.plan.first_hitting if steps is None else unmask.plan.parallel
         expected = unmask.sample(model, canvas=sample, plan=plan, steps=steps, seed=seed).tokens
-        scheduler = FirstHittingScheduler(model.mask_id)
+        scheduler = FirstHittingScheduler(mask_token_id=model.mask_id)
         scheduler.set_timesteps(steps, sample=sample)
         assert torch.equal(run(scheduler, model, sample, seeded(7)), expected)
 
     def test_every_mask_is_filled_and_generators_repeat(self):
-        model, scheduler = oracle(3, 4), FirstHittingScheduler(3)
+        model, scheduler = oracle(3, 4), FirstHittingScheduler(mask_token_id=3)
         sample = torch.full((20, 4), 3)
         made = []
         for seed in (1, 1, 2):
@@ -90,15 +92,19 @@ class TestScheduler:
         assert not bool((made[0] == 3).any())
 
     def test_steps_are_taken_in_turn(self):
-        scheduler, sample, logits = FirstHittingScheduler(MASK), torch.full((2, 4), MASK), torch.zeros(2, 4, MASK)
+        scheduler, sample, logits = (
+            FirstHittingScheduler(mask_token_id=MASK),
+            torch.full((2, 4), MASK),
+            torch.zeros(2, 4, MASK),
+        )
         scheduler.set_timesteps(2)
         with pytest.raises(ValueError, match="begin with timestep 0"):
             scheduler.step(logits, 1, sample)
         with pytest.raises(ValueError, match="predictor must be one of"):
-            FirstHittingScheduler(MASK, predictor="best")
+            FirstHittingScheduler(mask_token_id=MASK, predictor="best")
 
     def test_add_noise_masks_by_the_time(self):
-        scheduler, x = FirstHittingScheduler(MASK), torch.zeros(3, 4000, dtype=torch.long)
+        scheduler, x = FirstHittingScheduler(mask_token_id=MASK), torch.zeros(3, 4000, dtype=torch.long)
         noisy = scheduler.add_noise(x, torch.tensor([0.0, 0.3, 1.0]), generator=seeded())
         share = (noisy == MASK).double().mean(1)
         assert share[0] == 0 and share[2] == 1
@@ -111,7 +117,9 @@ class TestPipeline:
     @pytest.fixture(scope="class")
     def pipe(self):
         model, tokenizer = tiny_bert()
-        scheduler = FirstHittingScheduler(tokenizer.mask_token_id, special_token_ids=tokenizer.all_special_ids)
+        scheduler = FirstHittingScheduler(
+            mask_token_id=tokenizer.mask_token_id, special_token_ids=tokenizer.all_special_ids
+        )
         made = FirstHittingPipeline(model.eval(), scheduler, tokenizer)
         made.set_progress_bar_config(disable=True)
         return made

@@ -30,8 +30,8 @@ def guide_of(model: Model, ids: Sequence[int], pattern: str | None, contains: Se
     try:
         with _within(MOST_SECONDS):
             guide = constraint(model, pattern, contains)
-    except ValueError:
-        raise
+    except ValueError as error:
+        raise ValueError(f"pattern: {str(error).removeprefix('pattern: ')}") from error
     except Exception as error:  # a parser of somebody else's may fail in any way
         raise ValueError(f"pattern: it is not understood ({type(error).__name__})") from error
     what = " and ".join(name for name, given in (("pattern", pattern), ("contains", contains)) if given)
