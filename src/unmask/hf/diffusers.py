@@ -1,6 +1,6 @@
 """First-hitting sampling in diffusers: a scheduler with its discrete schedulers' conventions, and a pipeline.
 
-    scheduler = FirstHittingScheduler(mask_token_id=tokenizer.mask_token_id, special_token_ids=tokenizer.all_special_ids)
+    scheduler = FirstHittingScheduler(mask_token_id=tokenizer.mask_token_id)
     pipe = FirstHittingPipeline(model, scheduler, tokenizer)       # any AutoModelForMaskedLM
     pipe("Paris is the [MASK] [MASK] of France.", generator=torch.Generator().manual_seed(0)).texts
     pipe.save_pretrained(folder); FirstHittingPipeline.from_pretrained(folder)
@@ -54,8 +54,8 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     """Algorithms 1 and 2 of Zheng et al.: exact with one token per step, parallel decoding with fewer steps.
 
     When each position is unmasked is drawn at the first step, and a step without a position costs no more than the
-    call; the tokens are those of ``unmask.sample`` with the same seed. special_token_ids are never drawn. Settings go by
-    name, so that diffusers can tell those that were given from defaults.
+    call; the tokens are those of ``unmask.sample`` with the same seed. special_token_ids are never drawn. Settings go
+    by name, so that diffusers can tell those that were given from defaults.
     """
 
     order = 1
