@@ -376,10 +376,7 @@ class TestLimits:
         ("asked", "says"),
         [
             (["--particles", "4"], "--particles 4: particles are weighed by a guide, --contains or --pattern"),
-            (
-                ["--max-tokens", "4", "--length", "8"],
-                "--max-tokens 4: it must be at least 1, and goes with no --length",
-            ),
+            (["--max-tokens", "4", "--length", "8"], "it must be at least 1, and cannot be combined with --length"),
             (["--pattern", "(a", "--length", "4"], "the regular expression '(a' is not understood"),
             (["--contains", "abcdef", "--length", "4"], "impossible on this canvas"),
             (["--contains", "a", "--stop", "--particles", "2", "--length", "4"], "they take no stop"),
