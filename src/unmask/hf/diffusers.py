@@ -24,11 +24,9 @@ from unmask.samplers.names import PREDICTORS
 
 try:
     library: Any = importlib.import_module("diffusers")
-    ConfigMixin, DiffusionPipeline, SchedulerMixin = (
-        library.ConfigMixin,
-        library.DiffusionPipeline,
-        library.SchedulerMixin,
-    )
+    ConfigMixin: Any = library.ConfigMixin
+    SchedulerMixin: Any = library.SchedulerMixin
+    DiffusionPipeline: Any = library.DiffusionPipeline
     register_to_config: Any = importlib.import_module("diffusers.configuration_utils").register_to_config
     BaseOutput: Any = importlib.import_module("diffusers.utils").BaseOutput
 except ModuleNotFoundError as error:
@@ -60,7 +58,7 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
 
     order = 1
 
-    @register_to_config
+    @register_to_config  # type: ignore[untyped-decorator]
     def __init__(
         self,
         *,
