@@ -57,7 +57,7 @@ def test_there_are_commands_to_run():
 
 
 def test_the_demo_shows_text_a_verse_a_digit_molecules_the_fault_and_what_to_type_next(tmp_path):
-    done = run("-m", "unmask.cli.demo", cwd=tmp_path, HOME=str(tmp_path))
+    done = run("-m", "unmask.cli.demo", cwd=tmp_path, HOME=str(tmp_path), COLUMNS="80")
     assert done.returncode == 0, done.stderr
     verses = re.findall(r"^  In the beginning God .+ the heaven and the .+\.$", done.stdout, re.MULTILINE)
     assert len(verses) == 3
@@ -67,6 +67,8 @@ def test_the_demo_shows_text_a_verse_a_digit_molecules_the_fault_and_what_to_typ
         assert float(published[1]) < float(exact[1]) and float(published[2]) < float(exact[2])
     assert "unmask infill kjv" in done.stdout
     assert (tmp_path / "demo.png").stat().st_size > 10_000
+    words = [line for line in done.stdout.splitlines() if " " in line.strip() and str(tmp_path) not in line]
+    assert max(map(len, words)) <= 80
 
 
 def test_make_help_names_every_target():

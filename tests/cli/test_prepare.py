@@ -20,7 +20,12 @@ def test_prepare_a_file(tmp_path, capsys) -> None:
     assert (train.length, train.tokenizer.kind, train.tokenizer.eos_id) == (16, "characters", None)
     printed = capsys.readouterr()
     assert f"{out / 'train.tokens'}: {len(train)} sequences of 16 tokens, characters of" in printed.out
-    assert printed.err.splitlines() == ["prepare: count", "prepare: tokenizer", "prepare: train", "prepare: valid"]
+    assert printed.err.splitlines() == [
+        "reading the text",
+        "making the tokenizer",
+        "writing the training part",
+        "writing the held-out part",
+    ]
 
 
 def test_errors_are_one_line(tmp_path, capsys) -> None:
@@ -54,7 +59,7 @@ def test_a_terminal_sees_a_bar_for_every_stage(monkeypatch) -> None:
         for done in range(1, 501):
             progress("train", done, 500)
     shown = terminal.getvalue()
-    assert "count" in shown and "train" in shown
+    assert "reading the text" in shown and "writing the training part" in shown
     assert "1,000" in shown and "500" in shown
 
 
@@ -67,4 +72,4 @@ def test_what_takes_long_says_so_also_where_nobody_asked(monkeypatch: pytest.Mon
     for now in (1.0, 20.0, 31.0, 40.0, 62.0):
         line("count", int(now), None)
     line("fetch", 0, None)
-    assert stream.getvalue().splitlines() == ["prepare: count 31", "prepare: count 62", "prepare: fetch"]
+    assert stream.getvalue().splitlines() == ["reading the text: 31", "reading the text: 62", "fetching the corpus"]

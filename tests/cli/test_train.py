@@ -30,12 +30,14 @@ STORY = [
 
 def test_a_run_that_is_not_on_a_terminal_is_told_in_plain_lines() -> None:
     stream = io.StringIO()
-    with display(stream) as report:
+    with display(stream) as (report, progress):
         assert isinstance(report, Lines)
+        progress("count", 10, None)
         for event in STORY:
             report(event)
     lines = stream.getvalue().splitlines()
     assert lines == [
+        "reading the text",
         "resumed after step 20; 0.10 M parameters",
         "step 21/40  loss 2.500  2.0k tokens/s  0m09s left",
         f"step 21  held-out bound {bound_text(BOUND)}",
@@ -61,12 +63,23 @@ def test_a_terminal_gets_a_progress_bar() -> None:
             return True
 
     stream = Terminal()
-    with display(stream) as report:
+    with display(stream) as (report, progress):
         assert isinstance(report, Live)
+        progress("count", 10, None)
+        progress("timing", 1, 4)
         for event in STORY:
             report(event)
     text = stream.getvalue()
-    for part in ("resumed after step 20", "step 40/40", "tokens/s", "bound 2.000", "[bold]abc abd[/bold]", "run/model"):
+    for part in (
+        "reading the text",
+        "timing a few steps",
+        "resumed after step 20",
+        "step 40/40",
+        "tokens/s",
+        "bound 2.000",
+        "[bold]abc abd[/bold]",
+        "run/model",
+    ):
         assert part in text
 
 

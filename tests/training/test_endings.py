@@ -16,6 +16,7 @@ from unmask.models.ngram import kneser_ney
 from unmask.text.folder import load_network
 from unmask.training import loop, start
 from unmask.training.checkpoint import listed, read
+from unmask.training.config import SIZES, Size, TrainConfig
 from unmask.training.data import Data, few
 from unmask.training.events import Event, Finished, Previewed, Saved, Started, Validated
 from unmask.training.loop import train
@@ -70,6 +71,30 @@ def test_as_many_steps_are_planned_as_fit(letters: Path, tmp_path: Path, monkeyp
 
     with pytest.raises(Stop):
         train(settings(letters, tmp_path / "run", steps=None, minutes=2.0), report=stop)
+
+
+@pytest.mark.parametrize(
+    ("preset", "seconds", "chosen"), [(None, 3.0, "tiny"), (None, 0.3, "mini"), ("mini", 3.0, "mini")]
+)
+def test_where_few_steps_fit_a_smaller_network_is_chosen(
+    preset: str | None, seconds: float, chosen: str, letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock(monkeypatch, start, seconds)  # of three steps
+    monkeypatch.setitem(SIZES, "cpu", (Size(math.inf, "mini", 8, 3_000),))
+    stages: list[tuple[str, int, int | None]] = []
+
+    class Stop(Exception):
+        pass
+
+    def stop(event: Event) -> None:
+        assert isinstance(event, Started) and event.config.preset == chosen
+        assert event.config.steps == pytest.approx(0.9 * 120 / (seconds / 3), abs=1)
+        raise Stop
+
+    config = TrainConfig(str(letters), out=str(tmp_path / "run"), minutes=2.0, preset=preset, tensorboard=False)
+    with pytest.raises(Stop):
+        train(config, report=stop, progress=lambda *told: stages.append(told))
+    assert stages[:4] == [("timing", done, 4) for done in range(4)]
 
 
 def test_timing_steps_changes_nothing(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

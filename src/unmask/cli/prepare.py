@@ -19,6 +19,17 @@ from unmask.data.tokens import TokenFile
 
 SECONDS_BETWEEN_UPDATES = 0.1
 SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal
+STAGES = {  # what a stage is called where somebody reads it
+    "copy": "copying the text",
+    "count": "reading the text",
+    "fetch": "fetching the corpus",
+    "measure": "measuring the rows",
+    "test": "writing the test part",
+    "timing": "timing a few steps",
+    "tokenizer": "making the tokenizer",
+    "train": "writing the training part",
+    "valid": "writing the held-out part",
+}
 DRAWN = {option for options in drawn.OPTIONS.values() for option in options}
 HELP = {
     "source": "Text, .csv, .tsv, .jsonl, .parquet, FASTA or .smi (each also .gz, .bz2, .xz or .zst), a folder of them, "
@@ -127,10 +138,10 @@ def plain_lines(stream: TextIO, *, stages_are_told: bool = True) -> Progress:
         nonlocal last
         if stage not in stages and (stages_are_told or stage == "fetch"):
             stages.add(stage)
-            print(f"prepare: {stage}", file=stream, flush=True)
+            print(STAGES.get(stage, stage), file=stream, flush=True)
         elif time.monotonic() - last > SECONDS_BETWEEN_LINES:
             of = "" if total is None else f" of {total:,}, {done / max(total, 1):.0%}"
-            print(f"prepare: {stage} {done:,}{of}", file=stream, flush=True)
+            print(f"{STAGES.get(stage, stage)}: {done:,}{of}", file=stream, flush=True)
         else:
             return
         last = time.monotonic()
@@ -153,7 +164,7 @@ def display(stream: TextIO) -> Iterator[Progress]:
     if not stream.isatty():
         yield line
         return
-    columns: tuple[Any, ...] = rich.TextColumn("{task.description:<9}"), rich.BarColumn()
+    columns: tuple[Any, ...] = rich.TextColumn("{task.description:<26}"), rich.BarColumn()
     columns += rich.TextColumn("{task.completed:,.0f}"), rich.TimeElapsedColumn(), rich.TimeRemainingColumn()
     with rich.Progress(*columns, console=Console(file=stream)) as bar:
         latest: tuple[Any, int] = None, 0
@@ -168,7 +179,7 @@ def display(stream: TextIO) -> Iterator[Progress]:
             nonlocal latest, shown
             if stage not in stages:
                 finish()
-                stages[stage] = bar.add_task(stage, total=total)
+                stages[stage] = bar.add_task(STAGES.get(stage, stage), total=total)
             latest = stages[stage], done
             # Rows are reported one by one, a million times.
             if time.monotonic() - shown > SECONDS_BETWEEN_UPDATES:

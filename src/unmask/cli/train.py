@@ -12,7 +12,6 @@ from typing import Any
 from unmask.cli import FAILED, INTERRUPTED
 from unmask.cli.command import Command
 from unmask.cli.options import short_warnings, told
-from unmask.cli.prepare import plain_lines
 from unmask.cli.train_display import display
 from unmask.training.config import TrainConfig, read_toml
 from unmask.training.events import Event
@@ -37,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         config = parse(arguments)
         main_process = int(os.environ.get("RANK", 0)) == 0
         with short_warnings(), ExitStack() as stack:
-            report = stack.enter_context(display()) if main_process else _silent
-            train(config, report=report, progress=plain_lines(sys.stderr))
+            report, progress = stack.enter_context(display()) if main_process else (_silent, None)
+            train(config, report=report, progress=progress)
         return 0
     except Interrupted as error:
         print(error, file=sys.stderr)

@@ -3,52 +3,80 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from unmask.cli.prepare import SECONDS_BETWEEN_UPDATES, STAGES, plain_lines
+from unmask.data.prepare import Progress
 from unmask.training.events import Event, Report, Started, Stepped, Validated
 from unmask.training.lines import Lines, RecentSpeed, opening, told
 
 
 @contextmanager
-def display(stream: TextIO | None = None) -> Iterator[Report]:
-    """A report to hand to ``train``: rich's progress bar where the stream is a terminal, otherwise plain lines."""
+def display(stream: TextIO | None = None) -> Iterator[tuple[Report, Progress]]:
+    """What to hand to ``train``: rich's progress bar where the stream is a terminal, otherwise plain lines."""
     stream = stream or sys.stderr
     if not stream.isatty():
-        yield Lines(stream)
+        yield Lines(stream), plain_lines(stream)
         return
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
     except ImportError:
-        yield Lines(stream)
+        yield Lines(stream), plain_lines(stream)
         return
     console = Console(file=stream)
-    count, shown = TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"), TextColumn("{task.fields[shown]}")
-    with Progress(count, BarColumn(), TimeRemainingColumn(compact=True), shown, console=console) as progress:
+    what, shown = TextColumn("{task.description}"), TextColumn("{task.fields[shown]}")
+    with Bar(what, BarColumn(), TimeRemainingColumn(compact=True), shown, console=console) as bar:
         console.show_cursor(True)  # a second Ctrl-C leaves at once, and nobody would bring it back
-        yield Live(progress)
+        live = Live(bar)
+        yield live, live.prepare
 
 
 class Live:
     """The progress bar, with everything that is worth keeping printed above it."""
 
-    def __init__(self, progress: Any) -> None:
-        self.progress, self.speed, self.bound = progress, RecentSpeed(1), ""
+    def __init__(self, bar: Any) -> None:
+        self.bar, self.speed, self.bound = bar, RecentSpeed(1), ""
+        self.stage, self.task, self.shown = "", None, 0.0
+
+    def prepare(self, stage: str, done: int, total: int | None) -> None:
+        """One bar for whatever comes before the first step."""
+        if stage != self.stage:
+            self._begin(STAGES.get(stage, stage), total)
+            self.stage = stage
+        # Rows are reported one by one, a million times.
+        if time.monotonic() - self.shown > SECONDS_BETWEEN_UPDATES:
+            self.bar.update(self.task, completed=done, total=total)
+            self.shown = time.monotonic()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.speed = RecentSpeed(event.tokens_per_step)
+            self._begin(_count(event.step, event.config.steps), event.config.steps, event.step)
+            self.stage = ""
             self._print(opening(event))
-            self.task = self.progress.add_task("", total=event.config.steps, completed=event.step, shown="")
         elif isinstance(event, Stepped):
             self.speed.add(event)
-            self.progress.update(self.task, completed=event.step, shown=f"{self.speed.text()}{self.bound}")
+            text = f"{self.speed.text()}{self.bound}"
+            count = _count(event.step, self.bar.tasks[-1].total)
+            self.bar.update(self.task, completed=event.step, description=count, shown=text)
         elif (text := told(event)) is not None:
             if isinstance(event, Validated):
                 self.bound = f"  bound {event.bound.nats_per_token:.3f}"
             self._print(text)
 
+    def _begin(self, what: str, total: int | None, done: int = 0) -> None:
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self.task = self.bar.add_task(what, total=total, completed=done, shown="")
+
     def _print(self, text: str) -> None:
-        self.progress.console.print(text, markup=False, highlight=False)
+        self.bar.console.print(text, markup=False, highlight=False)
+
+
+def _count(step: int, steps: float | None) -> str:
+    return f"step {step:,}/{steps or 0:,.0f}"

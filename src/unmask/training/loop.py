@@ -91,7 +91,8 @@ def train(
             stack.enter_context(run.locked())
         started = time.monotonic()
         if config.minutes is not None and asked.steps is None and not resumed:
-            config = planned(asked, data, network, accelerator, small)
+            told = progress if progress and accelerator.is_main_process else _untold
+            config, network = planned(asked, data, network, accelerator, small, told)
         learner = Learner(config, network, accelerator)
         accelerator.wait_for_everyone()  # everybody has looked at the folder before it changes
         lines = restored(learner, run, config) if resumed else 0
@@ -316,6 +317,10 @@ class _Plain:
 
 class _Stopped(Exception):
     """Leaves a preview."""
+
+
+def _untold(stage: str, done: int, total: int | None) -> None:
+    """The progress that nobody asked for."""
 
 
 def _started(asked: TrainConfig, training: Training) -> Started:

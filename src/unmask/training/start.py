@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
+from unmask.data.prepare import Progress
 from unmask.training import checkpoint as checkpoints
 from unmask.training.config import TrainConfig, completed, resolve
 from unmask.training.data import Data
 from unmask.training.learner import Learner
-from unmask.training.network import Network
+from unmask.training.network import Network, of_config
 from unmask.training.run import Run, stored_config
 
 TIMED_STEPS, PART_FOR_STEPS = 3, 0.9  # how a run of so many minutes is planned; the rest is for validations
+FEW_STEPS = 500  # with fewer, a smaller network learns more in the same time
+SMALLER = {"small": "compact", "compact": "mini", "mini": "tiny"}
 
 
 def make_accelerator(config: TrainConfig) -> Any:
@@ -54,21 +57,31 @@ def settled(config: TrainConfig, data: Data, accelerator: Any, small: bool | Non
 
 
 def planned(
-    asked: TrainConfig, data: Data, network: Network, accelerator: Any, small: bool | None = None
-) -> TrainConfig:
-    """The configuration with the steps that fit into its minutes, by timing a few of them with a learner of its own."""
+    asked: TrainConfig, data: Data, network: Network, accelerator: Any, small: bool | None, report: Progress
+) -> tuple[TrainConfig, Network]:
+    """The configuration with the steps that fit into its minutes, by timing a few of them with a learner of its own.
+
+    Where few would fit, and the size of the network was left open, the next smaller size is tried.
+    """
     one = settled(replace(asked, steps=TIMED_STEPS + 1), data, accelerator, small)
     learner = Learner(one, network, accelerator)
-    learner.update(data.train, Path(asked.out))  # the first one warms up
-    before = time.perf_counter()
-    for _ in range(TIMED_STEPS):
+    before = 0.0
+    for done in range(TIMED_STEPS + 1):
+        report("timing", done, TIMED_STEPS + 1)
+        if done == 1:  # the first one warms up
+            before = time.perf_counter()
         learner.update(data.train, Path(asked.out))
     seconds = torch.tensor([(time.perf_counter() - before) / TIMED_STEPS], device=accelerator.device)
     slowest = float(accelerator.gather(seconds).max())
     accelerator.free_memory()
     assert asked.minutes is not None
     steps = max(1, int(PART_FOR_STEPS * 60 * asked.minutes / slowest))
-    return settled(replace(asked, steps=steps), data, accelerator, small)
+    free = small is None and not any((asked.preset, asked.layers, asked.width, asked.heads))
+    if steps < FEW_STEPS and free and one.preset in SMALLER:
+        chosen = replace(asked, preset=SMALLER[one.preset])
+        network = of_config(settled(chosen, data, accelerator), data.train.vocab_size, data.train.length)
+        return planned(chosen, data, network, accelerator, small, report)
+    return settled(replace(asked, steps=steps), data, accelerator, small), network
 
 
 def restored(learner: Learner, run: Run, config: TrainConfig) -> int:

@@ -21,8 +21,8 @@ from unmask.samplers.law import CoupledByLaw
 VOCABULARY, STATES = 50_257, 6
 Watch = Callable[[Tensor, int, Callable[[Callable[[unmask.Step], None]], unmask.Sample]], unmask.Sample]
 EXPLANATION = (
-    "A float32 Gumbel never exceeds 16.64, so in the published sampler a token of small probability loses to the\n"
-    "mask. The text becomes more likely and less diverse, and its perplexity falls. Perplexity alone cannot tell\n"
+    "A float32 Gumbel never exceeds 16.64, so in the published sampler a token of small probability loses to the "
+    "mask. The text becomes more likely and less diverse, and its perplexity falls. Perplexity alone cannot tell "
     "this from a better model. unmask plans which position is unmasked when, and draws tokens in float64."
 )
 

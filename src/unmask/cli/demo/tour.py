@@ -32,13 +32,13 @@ SECONDS_TO_WATCH = 5.0
 
 NEXT = """
 What to type next{activate}:
-  unmask sample                                       another text; --steps 32, --temperature 0.8, --number 4, --json
-  unmask infill kjv "And God said, ________________"  fill the blanks of a text
-  unmask models                                       list the models
-  unmask serve                                        a web page that shows the sampling, and OpenAI's API
-  unmask train book.txt --out runs/book               your own text, then: unmask sample runs/book
-  unmask audit --help                                 test your own sampler for float32 truncation
-  python -c "import unmask; print(unmask.load('kjv').sample(2, steps=64, seed=1).text)\""""
+  unmask sample                             another text; --steps 32, --number 4
+  unmask infill kjv "And God said, ______"  fill the blanks of a text
+  unmask models                             list the models
+  unmask serve                              a web page, and OpenAI's API
+  unmask train book.txt --out runs/book     your own text
+  unmask audit --help                       test your sampler for truncation
+  python -c "import unmask; print(unmask.load('kjv').sample(steps=64).text)\""""
 
 
 @torch.inference_mode()
@@ -95,16 +95,13 @@ def the_fault(kjv: unmask.Model, judge: unmask.Model) -> None:
     heading("Float32 truncation: one model and one N, sampled as published (token and mask in one draw) and exactly")
     rows = fault.of_the_box(kjv, judge, of_kjv, num=4, steps=100_000)
     print(indented(fault.table(rows, 100_000)))
-    print(
-        indented(f"Four samples of 128 tokens. Entropy: nats per sequence. Perplexity: under {judge.name}."), end="\n\n"
-    )
+    note = f"Four samples of 128 tokens. Entropy: nats per sequence. Perplexity: under {judge.name}."
+    print(indented(wrapped(note)), end="\n\n")
     rows = fault.of_the_oracle(of_the_truth, num=8, length=32, steps=1_000)
     print(indented(fault.table(rows, 1_000)))
-    print(
-        indented("With 50,257 tokens, as in GPT-2, 1,000 steps are enough. Here the judge is the true model."),
-        end="\n\n",
-    )
-    print(indented(fault.EXPLANATION))
+    note = "With 50,257 tokens, as in GPT-2, 1,000 steps are enough. Here the judge is the true model."
+    print(indented(wrapped(note)), end="\n\n")
+    print(indented(wrapped(fault.EXPLANATION)))
 
 
 def the_picture(digits: unmask.Model, completed: list[list[int]], given: list[int]) -> None:
@@ -118,14 +115,16 @@ def the_picture(digits: unmask.Model, completed: list[list[int]], given: list[in
 
 
 def heading(text: str) -> None:
-    print(f"\n{text}\n", flush=True)
+    print(f"\n{wrapped(text)}\n", flush=True)
 
 
 def indented(text: str) -> str:
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
 
 
-def wrapped(text: str, width: int = 100) -> str:
+def wrapped(text: str) -> str:
+    """Filled to the terminal's width, with room for an indentation."""
+    width = min(100, max(20, shutil.get_terminal_size().columns - 2))
     return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
 
 
