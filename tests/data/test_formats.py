@@ -92,13 +92,46 @@ def read(file: TokenFile) -> list[str]:
     return [file.tokenizer.decode(row) for row in file.sequences(range(len(file))).tolist()]
 
 
-def test_molecules_are_known_by_their_file_and_column(tmp_path: Path) -> None:
-    lines = ["CCO ethanol", "c1ccccc1 benzene", "CCCl\tchloroethane"] * 10
-    (tmp_path / "x.smi").write_text("\n".join(lines))
-    (tmp_path / "x.csv").write_text("id,smiles\n" + "\n".join(f"{i},{line.split()[0]}" for i, line in enumerate(lines)))
-    for name, column in (("x.smi", None), ("x.csv", "smiles")):
-        train, _ = prepare(str(tmp_path / name), tmp_path / f"{name}.out", column=column)
-        assert (train.tokenizer.kind, train.header.layout) == ("smiles", "rows") and "Cl" in train.tokenizer.vocab
+@pytest.mark.parametrize(
+    ("name", "first", "column"),
+    [
+        ("x.smi", "", None),
+        ("x.csv", "id,smiles", "smiles"),
+        ("x.csv", "id,SMILES", None),
+        ("x.csv", "id,canonical_smiles", "canonical_smiles"),
+        ("x.tsv", "id\tsmiles", None),
+        ("x.parquet", "", None),
+    ],
+)
+def test_molecules_are_known_by_their_file_and_column(
+    name: str, first: str, column: str | None, tmp_path: Path
+) -> None:
+    molecules, path = ["CCO", "c1ccccc1", "CCCl"] * 10, tmp_path / name
+    if name == "x.parquet":
+        pandas = pytest.importorskip("pandas")
+        pandas.DataFrame({"id": range(30), "smiles": molecules}).to_parquet(path)
+    elif name == "x.smi":
+        path.write_text("\n".join(f"{smiles} name" for smiles in molecules))
+    else:
+        between = "\t" if name == "x.tsv" else ","
+        path.write_text("\n".join([first, *(f"{i}{between}{smiles}" for i, smiles in enumerate(molecules))]))
+    train, _ = prepare(str(path), tmp_path / "out", column=column)
+    assert (train.tokenizer.kind, train.header.layout) == ("smiles", "rows") and "Cl" in train.tokenizer.vocab
+
+
+def test_a_table_without_a_header_has_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(f"{smiles},{i}" for i, smiles in enumerate(["CCO", "c1ccccc1", "CCCl", "CN"] * 10)))
+    with pytest.raises(ValueError, match="first line has 'CCO', '0'; name one with --column, or give its number"):
+        prepare(str(path), tmp_path / "unnamed")
+    train, held_out = prepare(str(path), tmp_path / "out", column="1", tokenizer="smiles")
+    assert sorted(read(train) + read(held_out)) == sorted(["CCO", "c1ccccc1", "CCCl", "CN"] * 10)
+    assert read(held_out) != ["CCCl", "CN"]  # drawn at random, as molecules are
+    with pytest.raises(ValueError, match=r"column='3'.*has '1', '2'"):
+        prepare(str(path), tmp_path / "none", column="3")
+    path.write_text("1,text\n" + "a,b\n" * 40)  # a name is a name
+    train, _ = prepare(str(path), tmp_path / "named", column="1", tokenizer="characters", length=4)
+    assert set(train.tokenizer.vocab) - {"<eos>"} == {"a"}
 
 
 @pytest.mark.parametrize(("long", "rows"), [("drop", 23), ("cut", 38)])

@@ -53,7 +53,8 @@ class PrepareOptions:
     layout: str | None = None
     """wrapped (concatenated, eos first, last and in between) or rows (one document each, padded)."""
     column: str | None = None
-    """The column of a table or the field of records. Default: the only one, or text."""
+    """The column of a table or the field of records; its number if a table has no header. Default: the only one, or
+    text, smiles or sequence."""
     valid: str | None = None
     """A separate held-out source, instead of the last part of the text."""
     holdout: float = 0.05

@@ -15,6 +15,7 @@ import json
 import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def preferred(source: object, column: str | None) -> dict[str, str]:
     suffix = suffix_of(Path(source)) if isinstance(source, str | Path) else ""
     if suffix in FASTA:
         return {"tokenizer": "characters", "layout": "rows"}
-    if suffix in SMILES or (suffix in (*TABLES, ".parquet") and (column or "").lower() == "smiles"):
+    if isinstance(source, str | Path) and Path(source).is_file() and (names := _names(Path(source), column)):
+        column = column_of(names, column, f"{source}'s first line")
+    if suffix in SMILES or (column or "").lower().endswith("smiles"):
         return {"tokenizer": "smiles", "layout": "rows"}
     return {}
 
@@ -74,7 +77,8 @@ def column_of(names: Iterable[str], column: str | None, where: str) -> str:
         column = names[0] if len(names) == 1 else usual[0] if len(usual) == 1 else "text"
     if column not in names:
         there = ", ".join(map(repr, names)) or "nothing"
-        raise ValueError(f"column={column!r}: {where} has {there}; name one with --column")
+        number = ", or give its number if this is no header" if where.endswith("first line") else ""
+        raise ValueError(f"column={column!r}: {where} has {there}; name one with --column{number}")
     return column
 
 
@@ -141,17 +145,34 @@ def _table(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
     with utf8(path) as file, _long_fields():
         reader = csv.reader(file, delimiter=TABLES[suffix_of(path)])
         try:
-            header = next(reader, [])
-            at = header.index(column_of(header, column, f"{path}'s first line")) if header else 0
-            for row in reader:
+            first = next(reader, [])
+            names = _header(first, column)
+            at = names.index(column_of(names, column, f"{path}'s first line")) if names else 0
+            for row in reader if names is first else chain([first], reader):
                 if row and len(row) <= at:
                     raise ValueError(
-                        f"{path}, line {reader.line_num}: it has {len(row)} cells, {header[at]!r} is missing"
+                        f"{path}, line {reader.line_num}: it has {len(row)} cells, {names[at]!r} is missing"
                     )
                 if row:
                     yield row[at], True
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _header(first: list[str], column: str | None) -> list[str]:
+    """The names of a table's columns: its first line's, or 1, 2, ... where a number is asked for that is no name."""
+    numbered = column is not None and column.isdecimal() and column not in first
+    return [str(number) for number in range(1, len(first) + 1)] if numbered else first
+
+
+def _names(path: Path, column: str | None) -> list[str]:
+    """The names of the columns of a table, and none of anything else."""
+    if suffix_of(path) == ".parquet":
+        return list(_library("pyarrow.parquet").read_schema(path).names)
+    if suffix_of(path) not in TABLES:
+        return []
+    with utf8(path) as file, _long_fields():
+        return _header(next(csv.reader(file, delimiter=TABLES[suffix_of(path)]), []), column)
 
 
 def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -72,10 +72,11 @@ def prepare(
 ) -> tuple[TokenFile, TokenFile]:
     """Tokenize a source into the new folder ``out``; returns its training and held-out token files.
 
-    source: a text file; .csv, .tsv, .jsonl or .parquet (``column``); FASTA; .smi; each also .gz, .bz2, .xz or .zst; a
-        folder of them; ``datasets:NAME[:CONFIG]`` (``split``, ``streaming``); or an iterable of texts or records. A
-        text file is one document; in rows, each line. A .jsonl file of prompts and responses, or of messages, becomes
-        rows of which the responses alone are predicted (``unmask.data.instructions``).
+    source: a text file; .csv, .tsv, .jsonl or .parquet (``column``, a name, or a number where a table has no header);
+        FASTA; .smi; each also .gz, .bz2, .xz or .zst; a folder of them; ``datasets:NAME[:CONFIG]`` (``split``,
+        ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line. A .jsonl
+        file of prompts and responses, or of messages, becomes rows of which the responses alone are predicted
+        (``unmask.data.instructions``).
     tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a
         Tokenizer; by default characters for FASTA, smiles for molecules, and otherwise bpe. ``eos`` says whether one
         that is made here has that token.
@@ -104,7 +105,7 @@ def prepare(
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
     layout = layout or ("rows" if kind in ROWS else "wrapped")
     _check(layout, length, holdout, chunk, long, held_out)
-    rows = layout == "rows"
+    rows, separate = layout == "rows", bool(usual) or kind in NOTATIONS  # sequences that have no order among them
     report = progress or (lambda stage, done, total: None)
     # A row is never cut, so there a chunk is a whole document.
     size = 1 << 62 if rows else min(chunk, PIECE)
@@ -119,13 +120,13 @@ def prepare(
             elif official:
                 parts = cut_at(parts["train"], OFFICIAL.ends)
             else:
-                at_random = (held_out or ("random" if usual else "end")) == "random"
+                at_random = (held_out or ("random" if separate else "end")) == "random"
                 text = parts["train"]
                 parts = split_at_random(text, holdout) if at_random else split_end(text, holdout)
             if isinstance(tokenizer, str):
                 tokenizer = _make_tokenizer(tokenizer, vocab, eos, parts["train"], parts["valid"], report)
             if length is None:
-                length, long = _usual_length(parts, tokenizer, chunk, report, long, bounded=bool(usual))
+                length, long = _usual_length(parts, tokenizer, chunk, report, long, bounded=separate)
             for stage, part in parts.items():
                 path = folder / f"{stage}.tokens"
                 with TokenWriter(path, tokenizer, length, layout, dtype=dtype, source=part.name) as writer:

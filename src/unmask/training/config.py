@@ -56,7 +56,7 @@ class TrainConfig:
     layout: Literal["wrapped", "rows"] | None = None
     """For raw data: wrapped text, or one document per row. The default is rows for FASTA and molecules."""
     column: str | None = None
-    """For raw data: the column of a table or the field of records."""
+    """For raw data: the column of a table, or its number if there is no header; or the field of records."""
     long: Literal["drop", "cut"] | None = None
     """For raw data: what to do with rows longer than --length. The default is an error."""
     held_out: Literal["end", "random"] | None = None
