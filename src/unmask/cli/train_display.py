@@ -41,7 +41,8 @@ class Live:
 
     def __init__(self, bar: Any) -> None:
         self.bar, self.speed, self.bound = bar, RecentSpeed(1), ""
-        self.stage, self.task, self.shown = "", None, 0.0
+        self.stage, self.shown = "", 0.0
+        self.task: Any = None
 
     def prepare(self, stage: str, done: int, total: int | None) -> None:
         """One bar for whatever comes before the first step."""
