@@ -62,9 +62,8 @@ class Live:
             self._print(opening(event))
         elif isinstance(event, Stepped):
             self.speed.add(event)
-            text = f"{self.speed.text()}{self.bound}"
-            count = _count(event.step, self.bar.tasks[-1].total)
-            self.bar.update(self.task, completed=event.step, description=count, shown=text)
+            count, shown = _count(event.step, self.bar.tasks[-1].total), f"{self.speed.text()}{self.bound}"
+            self.bar.update(self.task, completed=event.step, description=count, shown=shown)
         elif (text := told(event)) is not None:
             if isinstance(event, Validated):
                 self.bound = f"  bound {event.bound.nats_per_token:.3f}"
