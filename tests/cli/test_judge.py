@@ -87,11 +87,16 @@ def test_unigrams_of_the_training_data(ar: str, saved: str, tmp_path: Path, caps
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package's own libraries
-def test_molecules_are_counted_as_moses_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"), [("known.txt", "CCO\n"), ("known.smi", "OCC ethanol\n"), ("known.csv", "id,smiles\n1,C(O)C\n")]
+)
+def test_molecules_are_counted_as_moses_does(
+    name: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("rdkit")
-    samples, known = tmp_path / "samples.txt", tmp_path / "known.txt"
+    samples, known = tmp_path / "samples.txt", tmp_path / name
     samples.write_text("CCO\nOCC\nC1CC\nc1ccccc1\n")
-    known.write_text("CCO\n")
+    known.write_text(content)
     chemist = str(folder(tmp_path / "chemist", "bpe", causal=True))
     assert main(["judge", str(samples), "--judge", chemist, "--molecules", str(known), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["diversity"]

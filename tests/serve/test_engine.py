@@ -95,6 +95,35 @@ def test_every_answer_is_the_librarys_in_any_company(places, logits):
         assert engine.counts.sequences == sum(one.job.work.number for one in asked)
 
 
+def test_a_row_ends_only_where_its_canvas_lets_it_in_any_company():
+    """By a network that wants the end everywhere: with text behind it, a hole must not have it."""
+    rows = model("smiles", "rows")
+    eos, letter = rows.tokenizer.eos_id, rows.tokenizer.encode("C")[0]
+
+    class Ends:
+        vocab_size, mask_id, length = rows.denoiser.vocab_size, rows.denoiser.mask_id, rows.length
+
+        def __call__(self, tokens):
+            logits = torch.zeros(*tokens.shape, self.vocab_size)
+            logits[..., eos] = 30.0
+            return logits
+
+    ends = Model(Ends(), rows.tokenizer, name="ends", layout="rows")
+    canvases = [[None, letter, None, None], [None, None, None, letter], [None, None, eos, None], [None] * 4]
+    with running(Limits(max_batch=16)) as engine:
+        asked = [
+            Asked(engine, {"ends": Served(ends)}, {"model": "ends", "canvas": canvas, "number": 2, "seed": 3})
+            for canvas in canvases
+        ]
+        for one, canvas in zip(asked, canvases, strict=True):
+            made = [done.tokens for done in one.answer()]
+            ids = torch.tensor([[Ends.mask_id if token is None else token for token in canvas]] * 2)
+            assert made == ends.sample(canvas=ids, seed=3).tokens.tolist()
+            last = max((at for at, token in enumerate(canvas) if token is not None), default=0)
+            assert all(eos not in tokens[:last] for tokens in made)
+            assert all(tokens[last + 1 :] == [eos] * (3 - last) for tokens in made)
+
+
 @pytest.mark.parametrize("model", ["tiny", "anyorder"])
 def test_requests_that_look_ahead_share_calls_until_each_has_one_token_left(model):
     """With few holes and with many, so that one is at its last token, which is no chain, while others look ahead."""

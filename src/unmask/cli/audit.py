@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +12,7 @@ from unmask.auditing import AuditReport, audit
 from unmask.auditing.normalisation import audit_normalisation
 from unmask.auditing.subjects import BUILTIN
 from unmask.cli.command import Command
-from unmask.cli.options import guarded
+from unmask.cli.options import guarded, imported
 
 HELP = "package.module:function, from probabilities or logits [rows, classes] to ids; or a built-in subject; or 'list'"
 
@@ -71,7 +68,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(chosen: AuditOptions) -> tuple[bool, str]:
     """The verdict, and what to print."""
-    draw: Any = chosen.subject if chosen.subject in BUILTIN else load(chosen.subject)
+    draw: Any = (
+        chosen.subject
+        if chosen.subject in BUILTIN
+        else imported(chosen.subject, "a built-in subject (unmask audit list)")
+    )
     if chosen.normalisation:
         if isinstance(draw, str):
             raise ValueError(f"--normalisation audits a function or a model, package.module:function, not {draw!r}")
@@ -89,21 +90,6 @@ def run(chosen: AuditOptions) -> tuple[bool, str]:
         name=chosen.subject,
     )
     return report.exact, json.dumps(finite(asdict(report))) if chosen.json else text(report, chosen)
-
-
-def load(target: str) -> Any:
-    """The object at package.module:attribute, looked for in the working directory too."""
-    module, colon, path = target.partition(":")
-    if not (module and colon and path):
-        raise ValueError(f"{target!r} is neither package.module:function nor a built-in subject (unmask audit list)")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    found: Any = importlib.import_module(module)
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise ValueError(f"there is no {name!r} in {target!r}")
-        found = getattr(found, name)
-    return found
 
 
 def text(report: AuditReport, chosen: AuditOptions) -> str:

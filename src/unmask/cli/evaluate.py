@@ -19,9 +19,11 @@ from unmask.cli.options import (
     MODEL_HELP,
     OnCluster,
     OnMachine,
+    OwnNetwork,
     check_files,
     check_number,
     guarded,
+    loaded,
     use_threads,
 )
 from unmask.cli.prepare import plain_lines
@@ -36,7 +38,7 @@ from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import Progress, evaluate, evaluate_ngram, evaluate_truth
 from unmask.models.files import write_whole
 from unmask.text.chat import template_of
-from unmask.text.find import load, locate
+from unmask.text.find import locate
 from unmask.text.model import Model
 
 NGRAM, LONGEST_NGRAM = "ngram:", 20
@@ -48,7 +50,7 @@ OVER_SEQUENCES = "over the sequences, for the text they were taken from; more se
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(OnMachine, OnCluster):
+class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
     """Estimate the likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
     For a masked model the result is an upper bound on -log p, with its errors; for a left-to-right model it is exact.
@@ -118,7 +120,7 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     if chosen.model == TRUTH and not Path(TRUTH).exists():
         _, tokens = train_and(chosen.split, chosen.data, progress=_preparing())
         return evaluate_truth(tokens, sequences=chosen.number)
-    model = load(chosen.model, device=processes.device(chosen.device))
+    model = loaded(chosen.model, chosen.network, processes.device(chosen.device))
     partial = _partial(chosen.output) if chosen.output is not None else None
     if partial is not None and not chosen.resume and processes.main():
         partial.unlink(missing_ok=True)

@@ -61,7 +61,7 @@ class JudgeOptions(OnDevice, OnCluster):
     """Reference texts, in a file like SAMPLES, for MAUVE with the judge's features."""
     molecules: str | None = None
     """The samples are SMILES: also report the fractions that are valid, unique and novel, as in MOSES. The value is
-    the reference set: moses, or a file of canonical SMILES, one per line."""
+    the reference set: moses, or a file of SMILES (lines, .smi, or a table with a column smiles)."""
     level: float = 0.95
     """The level of the confidence intervals (bootstrap over sequences)."""
     seed: int = 0
@@ -169,12 +169,17 @@ def _above(made: Judgement, data: str) -> dict[str, float]:
 
 def _molecules(samples: Samples, training: str) -> dict[str, float]:
     from unmask.data import corpora
-    from unmask.evaluate.judge.molecules import judged
+    from unmask.data.formats import documents
+    from unmask.evaluate.judge.molecules import canonical, judged
 
     if not samples.texts:
         raise ValueError("--molecules needs samples with texts")
-    known = corpora.load("moses").texts() if training == "moses" else Path(training).read_text("utf-8").splitlines()
-    found = judged(samples.texts, training=frozenset(known))
+    if training == "moses":
+        known = frozenset(corpora.load("moses").texts())  # which are canonical
+    else:
+        written = (canonical(text) for text, _ in documents(Path(training), None, True, 1 << 62))
+        known = frozenset(one for one in written if one is not None)
+    found = judged(samples.texts, training=known)
     assert found.novelty is not None
     return {
         "valid molecules": found.validity,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
 import warnings
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 
 from unmask.cli import BAD_INPUT, CLOSED, FAILED, INTERRUPTED
+from unmask.text.find import load
+from unmask.text.model import Model
 
 MODEL_HELP = "A name that unmask models lists, a run's folder, or ORG/NAME on the Hugging Face hub"
 DATA_HELP = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, a .tokens file, or a text"
@@ -46,6 +49,14 @@ class OnMachine(OnDevice):
 
     threads: int | None = None
     """CPU threads. The default is the number of cores; use 1 if all cores are busy (docs/speed.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNetwork:
+    """The code of a network that is not the project's."""
+
+    network: str | None = None
+    """module:Class, for what unmask.train made with a network of your own; modules of this folder are found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +120,27 @@ def short_warnings() -> Iterator[None]:
         warnings.simplefilter("default")
         warnings.showwarning = show
         yield
+
+
+def loaded(name: str, network: str | None, device: str) -> Model:
+    """A model by its name; network as in ``OwnNetwork``."""
+    own = None if network is None else imported(network, "another way to name a network")
+    return load(name, device=device) if own is None else load(name, device=device, network=own)
+
+
+def imported(target: str, otherwise: str) -> Any:
+    """The object at package.module:attribute, looked for in the working directory too; otherwise: what else it is."""
+    module, colon, path = target.partition(":")
+    if not (module and colon and path):
+        raise ValueError(f"{target!r} is neither package.module:name nor {otherwise}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"there is no {name!r} in {target!r}")
+        found = getattr(found, name)
+    return found
 
 
 def check_files(chosen: Any, *names: str) -> None:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, OnMachine, device_named, guarded, use_threads
+from unmask.cli.options import MODEL_HELP, OnMachine, OwnNetwork, device_named, guarded, loaded, use_threads
+from unmask.models.pretrained import OWN
 from unmask.serve.engine.limits import Limits
-from unmask.text.find import Known, available, default, describe, load, locate
+from unmask.text.find import Known, available, default, describe, locate
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -35,7 +36,7 @@ LAST_SECONDS = 5  # after the grace, for the last answers
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(OnMachine):
+class ServeOptions(OnMachine, OwnNetwork):
     """Serve models: OpenAI's /v1/completions and /v1/models, our own /v1/unmask, and a web page at /.
 
     The environment variable UNMASK_TOKEN, or the file --token-file, holds a bearer token that clients must send. After
@@ -68,14 +69,16 @@ def main(arguments: Sequence[str]) -> int:
     return guarded("serve", lambda: _serve(chosen))
 
 
-def served(name: str, device: str, called: str | None = None) -> Served:
+def served(name: str, device: str, called: str | None = None, network: str | None = None) -> Served:
     """A model by its name, with its card; clients are told no path of this machine."""
     from unmask.serve.engine.work import Served
     from unmask.text.chat import template_of
 
     place = locate(name)
-    card = describe(Known(name, "cache", place)).get("card") or {}
-    model = replace(load(name, device=device_named(device)), name=called or short_names([name])[0])
+    about = describe(Known(name, "cache", place))
+    card = about.get("card") or {}
+    model = loaded(name, network if about.get("architecture") == OWN else None, device_named(device))
+    model = replace(model, name=called or short_names([name])[0])
     told = {key: FOLDERS.sub("", value) if isinstance(value, str) else value for key, value in card.items()}
     return Served(model, told, template_of(Path(place)))
 
@@ -116,7 +119,7 @@ def _serve(options: ServeOptions) -> int:
     with _listening(options) as listening:  # before the models are read, which may take a while
         names = options.models or _boxed()
         called = zip(names, short_names(names), strict=True)
-        models = [served(name, options.device, short) for name, short in called]
+        models = [served(name, options.device, short, options.network) for name, short in called]
         own = (*LOOPBACK, options.host) if loopback or options.hosts else ()
         app = create_app(models, options.limits, token=tokens, hosts=(*own, *options.hosts))
         config = uvicorn.Config(

@@ -16,16 +16,18 @@ from unmask.cli.options import (
     DATA_HELP,
     MODEL_HELP,
     OnMachine,
+    OwnNetwork,
     check_files,
     check_number,
     device_named,
     guarded,
+    loaded,
     use_threads,
 )
 from unmask.evaluate.data import found
 from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_profile
 from unmask.models.files import write_whole
-from unmask.text.find import find, load
+from unmask.text.find import find
 from unmask.text.model import Model
 
 PROFILE = "profile.json"  # beside a model's weights
@@ -34,7 +36,7 @@ SHOWN = 9  # counts of the profile's line
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepsOptions(OnMachine):
+class StepsOptions(OnMachine, OwnNetwork):
     """Show the nats that a sequence loses if several tokens are decoded per network call.
 
     The loss follows from the entropy profile, which is measured on DATA or comes with the model. It is 0 with one token
@@ -77,7 +79,7 @@ def _steps(chosen: StepsOptions) -> None:
     check_files(chosen, "output")
     use_threads(chosen.threads)
     check_number(chosen.number)
-    model = load(chosen.model, device=device_named(chosen.device))
+    model = loaded(chosen.model, chosen.network, device_named(chosen.device))
     profile = _profile(chosen, model)
     if chosen.output is not None:
         write_whole(Path(chosen.output), (profile.to_json() + "\n").encode())

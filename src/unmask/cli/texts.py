@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unmask.cli.options import OnMachine, check_files, check_number, device_named, use_threads
+from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, device_named, loaded, use_threads
 from unmask.models.files import write_whole
 from unmask.sampler import Step
 from unmask.samplers.names import SamplerOptions
-from unmask.text.find import load
 from unmask.text.model import Model, TextSample
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(OnMachine, SamplerOptions):
+class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
     """What sample and infill have in common."""
 
     number: int = 1
@@ -56,6 +55,8 @@ class TextOptions(OnMachine, SamplerOptions):
 
     def limits(self) -> dict[str, Any]:
         """What the texts must be, as it was given."""
+        if self.particles != 1 and not (self.contains or self.pattern):
+            raise ValueError(f"--particles {self.particles}: a guide weighs them, so give --contains or --pattern")
         given = {name: getattr(self, name) for name in ("stop", "contains", "pattern")}
         if self.particles != 1 and not (self.contains or self.pattern):
             raise ValueError(f"--particles {self.particles}: particles are weighed by a guide, --contains or --pattern")
@@ -78,7 +79,7 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
     check_number(chosen.number)
     check_files(chosen, "output")
     use_threads(chosen.threads)
-    model = load(name, device=device or device_named(chosen.device))
+    model = loaded(name, chosen.network, device or device_named(chosen.device))
     if not chosen.compile:
         return model
     from unmask.models.compiled import Compiled

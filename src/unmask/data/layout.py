@@ -103,7 +103,8 @@ def write_rows(
         size += sum(len(text.encode()) for (text, _), _ in batch)
     if too_long:
         done = "dropped" if long == "drop" else "cut"
-        warnings.warn(f"{too_long:,} of {read:,} rows are longer than length={length} and were {done}", stacklevel=2)
+        told = f"{too_long:,} of {read:,} rows are longer than length={length} and were {done}"
+        warnings.warn(f"{told}; --length and --long decide", stacklevel=2)
     if not writer.num:
         raise ValueError(f"all {read:,} rows are longer than length={length}: give a larger length")
     writer.finish(characters=characters, bytes=size)

@@ -52,8 +52,8 @@ def read(folder: Path, header: Mapping[str, Any], make: Make | None) -> nn.Modul
     name, length = header.get("class"), int((header.get("extra") or {}).get("length", 0))
     if make is None:
         raise ValueError(
-            f"{folder} holds the weights of {name}, a custom network: load them in Python with "
-            f"unmask.load({str(folder)!r}, network={name})"
+            f"{folder} holds the weights of {name}, a custom network: give its class with --network MODULE:{name}, or "
+            f"load it in Python with unmask.load({str(folder)!r}, network={name})"
         )
     network = copy.deepcopy(make) if isinstance(make, nn.Module) else make(header["mask_id"], length)
     weights = pretrained.read_weights(folder / WEIGHTS)

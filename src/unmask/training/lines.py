@@ -77,7 +77,7 @@ def told(event: Event) -> str | None:
     if isinstance(event, Validated):
         return f"step {event.step:,}  held-out bound {bound_text(event.bound)}"
     if isinstance(event, Previewed):
-        return f"step {event.step:,}  sample: {' '.join(event.text.split())[:300]}"
+        return f"step {event.step:,}  sample: {_short(event.text)}"
     if isinstance(event, Saved):
         return f"step {event.step:,}  saved {event.path}"
     if isinstance(event, Finished):
@@ -99,12 +99,16 @@ def _ending(event: Finished) -> Iterator[str]:
     if event.picture is not None:
         yield f"the curve of the run: {event.picture}"
     for i, text in enumerate(event.samples, 1):
-        yield f"sample {i}: {' '.join(text.split())[:300]}"
+        yield f"sample {i}: {_short(text)}"
     run = event.model.parent
     if event.own:
         yield f"next:  model = unmask.load({str(run)!r}, network={event.own})"
     elif not event.overfit:
         yield f"next:  unmask sample {run}\n       unmask evaluate {run}\n       unmask serve {run}"
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:300] or "(an empty text)"
 
 
 def _beside_trigram(bound: dict[str, Any], trigram: float) -> str:

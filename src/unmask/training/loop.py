@@ -213,7 +213,7 @@ class Training:
             )
         except _Stopped:
             return
-        text = self.data.train.tokenizer.decode(made.tokens[0].tolist())
+        text = self._model(network).texts(made.tokens.tolist())[0]
         self.log("preview", text=text)
         self.tell(Previewed(learner.step, text))
 
@@ -261,15 +261,18 @@ class Training:
             lines = map(json.loads, self.run.metrics.read_text(encoding="utf-8").splitlines())
             bounds = [line["nats_per_token"] for line in lines if line["kind"] == "validation"]
             return replace(ended, picture=picture, overfit=by_heart(data.train, bounds))
-        about = {"layout": data.train.header.layout, "extra": {"length": data.train.length}}
-        model = Model(network, data.train.tokenizer, learner.schedule, **about)  # type: ignore[arg-type]
         steps = preview_steps(network, data.train.length)
         return replace(
             ended,
             picture=picture,
             trigram=trigram(data.train, data.valid, config.validate_sequences) if config.preview else None,
-            samples=samples_of(model, config.seed, steps) if config.preview else (),
+            samples=samples_of(self._model(network), config.seed, steps) if config.preview else (),
         )
+
+    def _model(self, network: Any) -> Model:
+        tokens = self.data.train
+        about: dict[str, Any] = {"layout": tokens.header.layout, "extra": {"length": tokens.length}}
+        return Model(network, tokens.tokenizer, self.learner.schedule, **about)
 
     def _notes(self) -> tuple[str, ...]:
         """What the data say of the bound's units, and whether it may stand beside published numbers."""
