@@ -54,6 +54,7 @@ MASKED = torch.full((1, 4), MODEL.mask_id)
         (lambda: unmask.sample(Answers(lambda x: (x, None)), num=1, length=4), "returned a tuple"),
         (lambda: unmask.sample(Answers(lambda x: x.numpy()), num=1, length=4), "returned a ndarray"),
         (lambda: unmask.nelbo(Answers(lambda x: (x, None)), TOKENS), "returned a tuple"),
+        (lambda: unmask.sample(Deaf(), num=1, length=4), "or leave the argument rows out of the forward"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(act, message):
@@ -71,6 +72,15 @@ class Answers:
 
     def __call__(self, tokens, time=None, rows=None):
         return self.shape(MODEL(tokens, time=time, rows=rows))
+
+
+class Deaf:
+    """It takes rows, and gives all."""
+
+    vocab_size, mask_id = MODEL.vocab_size, MODEL.mask_id
+
+    def __call__(self, tokens, time=None, rows=None):
+        return MODEL(tokens)
 
 
 def test_sample_and_bound_are_shown_in_three_lines():

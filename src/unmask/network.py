@@ -142,9 +142,10 @@ def _check_shape(model: Any, logits: Tensor, leading: tuple[int, ...]) -> None:
             "rows, vocab_size) was expected: wrap the network so that it returns its logits alone"
         )
     if tuple(logits.shape) != expected or not logits.is_floating_point():
+        hint = "; give the logits at the positions rows [B, R] alone, or leave the argument rows out of the forward"
         raise ValueError(
             f"{type(model).__name__} returned {logits.dtype} {tuple(logits.shape)}; floating-point logits of shape "
-            f"{expected} were expected (batch, rows, vocab_size)"
+            f"{expected} were expected (batch, rows, vocab_size){hint if takes(model, 'rows') else ''}"
         )
 
 

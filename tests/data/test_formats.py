@@ -134,6 +134,16 @@ def test_a_table_without_a_header_has_numbers(tmp_path: Path) -> None:
     assert set(train.tokenizer.vocab) - {"<eos>"} == {"a"}
 
 
+def test_copies_of_a_document_are_on_one_side(tmp_path: Path) -> None:
+    (tmp_path / "x.smi").write_text("\n".join(["C" * (1 + i % 30) for i in range(300)]))
+    train, held_out = prepare(str(tmp_path / "x.smi"), tmp_path / "out")
+    kept, out = read(train), read(held_out)
+    assert len(kept) + len(out) == 300 and out and not set(kept) & set(out)
+    (tmp_path / "same.smi").write_text("CCO\n" * 20)
+    with pytest.raises(ValueError, match="none is left to train on"):
+        prepare(str(tmp_path / "same.smi"), tmp_path / "none")
+
+
 @pytest.mark.parametrize(("long", "rows"), [("drop", 23), ("cut", 38)])
 def test_rows_that_are_too_long_are_dropped_or_cut_with_a_count(long: str, rows: int, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("\n".join(["abc", "abcdefgh", "ab", "c", "abcd"] * 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -109,17 +110,24 @@ def split_end(text: Part, holdout: float) -> dict[str, Part]:
 
 
 def split_at_random(text: Part, holdout: float, seed: int = 0) -> dict[str, Part]:
-    """Documents drawn without replacement, always the same ones."""
-    sizes = [0]
+    """Documents drawn without replacement, always the same ones; all the copies of one are on one side."""
+    sizes, content, one = [0], [], hashlib.blake2b(digest_size=8)
     for piece, ends in text.reader:
         sizes[-1] += 1 if text.rows else len(piece)
-        sizes += [0] if ends else []
-    size = np.array(sizes[:-1])
+        one.update(piece.encode())
+        if ends:
+            sizes.append(0)
+            content.append(int.from_bytes(one.digest()))
+            one = hashlib.blake2b(digest_size=8)
+    size, same = np.array(sizes[:-1]), np.array(content, dtype=np.uint64)
     count = max(1, round(len(size) * holdout))
     if len(size) < 2:
         raise ValueError(f"{text.name} is one document: its end can be held out, but no random part")
     chosen = np.zeros(len(size), dtype=bool)
     chosen[global_batch(len(size), count, seed, 0).numpy()] = True
+    chosen = np.isin(same, same[chosen])
+    if chosen.all():
+        raise ValueError(f"{text.name}: all documents are copies of a few, so that none is left to train on")
     return {
         stage: replace(text, start=0, stop=int(size[part].sum()), drawn=part)
         for stage, part in (("train", ~chosen), ("valid", chosen))
