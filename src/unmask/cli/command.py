@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import textwrap
 import types
 from collections.abc import Collection, Mapping, Sequence
@@ -42,6 +43,11 @@ class Command(Generic[Chosen]):
         if defaults:
             known = kind(**(dict.fromkeys(self.positional, tyro.MISSING) | dict(defaults)))
         chosen: Chosen = tyro.cli(kind, args=list(arguments), default=known, **self._how())
+        try:
+            _check(chosen)
+        except ValueError as error:
+            print(f"unmask {self.verb}: {error}", file=sys.stderr)
+            raise SystemExit(2) from error
         return chosen
 
     def parser(self) -> Any:
@@ -76,7 +82,8 @@ class Command(Generic[Chosen]):
             kind = self._annotated(name, hints[name], known[name].default, told.get(name, ""))
             given = () if known[name].default is MISSING else (new_field(default=known[name].default),)
             redeclared.append((name, kind, *given))
-        return make_dataclass("Parsed", redeclared, bases=(options,), frozen=True, kw_only=True)
+        unchecked = {"__post_init__": lambda self: None}  # tyro would say it in a box of its own
+        return make_dataclass("Parsed", redeclared, bases=(options,), namespace=unchecked, frozen=True, kw_only=True)
 
     def _annotated(self, name: str, hint: Any, default: Any, told: str) -> Any:
         import tyro
@@ -92,6 +99,15 @@ class Command(Generic[Chosen]):
         shown = f"{name.upper().removesuffix('S')} ..." if several else name.upper()
         about["metavar"] = shown if default is MISSING else f"[{shown}]"
         return Annotated[hint, tyro.conf.Positional, tyro.conf.arg(**about)]
+
+
+def _check(chosen: Any) -> None:
+    """What the dataclasses themselves check, after they have been read."""
+    for one in fields(chosen):
+        if is_dataclass(value := getattr(chosen, one.name)):
+            _check(value)
+    if check := getattr(super(type(chosen), chosen), "__post_init__", None):
+        check()
 
 
 def metavar(hint: Any) -> str:

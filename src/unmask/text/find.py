@@ -212,13 +212,15 @@ def _hub_cache() -> list[Known]:
 def _hub_folder(name: str) -> Path:
     """A repository of the hub, in the hub's own cache."""
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=list(DATA_FILES)))
         if not any(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(name, allow_patterns=[*DATA_FILES, *PICKLES]))
     except OSError as error:
-        raise ValueError(f"{name} is not a folder, and could not be downloaded from the hub: {error}") from error
+        why = "it cannot be reached" if isinstance(error, LocalEntryNotFoundError) else error
+        raise ValueError(f"{name} is not a folder, and could not be downloaded from the hub: {why}") from error
     return folder
 
 
