@@ -29,7 +29,9 @@ def test_a_new_project_passes_its_test_trains_and_samples(
     assert "nats" in run("sample.py")
     unmask = ("-m", "unmask")
     refused = subprocess.run([sys.executable, *unmask, "sample", "run"], cwd=project, capture_output=True, text=True)
-    assert refused.returncode == 2 and "give its class with --network MODULE:Net, or load it in Python" in refused.stderr
+    assert (
+        refused.returncode == 2 and "give its class with --network MODULE:Net, or load it in Python" in refused.stderr
+    )
     own = ("run", "--network", "network:Net")
     assert len(run(*unmask, "sample", *own, "--steps", "4").strip()) > 20
     assert "its own valid part" in run(*unmask, "evaluate", *own, "--number", "8", "--passes", "1")
