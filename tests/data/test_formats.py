@@ -140,7 +140,7 @@ def test_copies_of_a_document_are_on_one_side(tmp_path: Path) -> None:
     kept, out = read(train), read(held_out)
     assert len(kept) + len(out) == 300 and out and not set(kept) & set(out)
     (tmp_path / "same.smi").write_text("CCO\n" * 20)
-    with pytest.raises(ValueError, match="none is left to train on"):
+    with pytest.raises(ValueError, match="is one document: its end can be held out"):
         prepare(str(tmp_path / "same.smi"), tmp_path / "none")
 
 

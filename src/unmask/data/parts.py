@@ -119,15 +119,13 @@ def split_at_random(text: Part, holdout: float, seed: int = 0) -> dict[str, Part
             sizes.append(0)
             content.append(int.from_bytes(one.digest()))
             one = hashlib.blake2b(digest_size=8)
-    size, same = np.array(sizes[:-1]), np.array(content, dtype=np.uint64)
-    count = max(1, round(len(size) * holdout))
-    if len(size) < 2:
+    size = np.array(sizes[:-1])
+    _, first, copies = np.unique(np.array(content, dtype=np.uint64), return_index=True, return_inverse=True)
+    group = first.argsort().argsort()[copies]  # the distinct documents, numbered as they come
+    if len(first) < 2:
         raise ValueError(f"{text.name} is one document: its end can be held out, but no random part")
-    chosen = np.zeros(len(size), dtype=bool)
-    chosen[global_batch(len(size), count, seed, 0).numpy()] = True
-    chosen = np.isin(same, same[chosen])
-    if chosen.all():
-        raise ValueError(f"{text.name}: all documents are copies of a few, so that none is left to train on")
+    count = max(1, round(len(first) * holdout))
+    chosen = np.isin(group, global_batch(len(first), count, seed, 0).numpy())
     return {
         stage: replace(text, start=0, stop=int(size[part].sum()), drawn=part)
         for stage, part in (("train", ~chosen), ("valid", chosen))
