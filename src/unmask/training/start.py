@@ -76,7 +76,7 @@ def planned(
     accelerator.free_memory()
     assert asked.minutes is not None
     steps = max(1, int(PART_FOR_STEPS * 60 * asked.minutes / slowest))
-    free = small is None and not any((asked.preset, asked.layers, asked.width, asked.heads))
+    free = small is None and not any((asked.init, asked.preset, asked.layers, asked.width, asked.heads))
     if steps < FEW_STEPS and free and one.preset in SMALLER:
         chosen = replace(asked, preset=SMALLER[one.preset])
         network = of_config(settled(chosen, data, accelerator), data.train.vocab_size, data.train.length)
