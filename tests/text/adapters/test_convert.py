@@ -154,7 +154,7 @@ def test_inspect_says_why_not(tmp_path, capsys):
     made.written(tmp_path / "what", {"encoder.w": torch.ones(2, 3)}, None)
     assert main(["inspect", str(tmp_path / "what"), "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
-    assert said["format"] is None and said["parameters"] == 6 and "of no known kind" in said["why_not"]
+    assert said["format"] is None and said["parameters"] == 6 and "has an unknown format" in said["why_not"]
     (tmp_path / "broken.ckpt").write_bytes(b"PK\x03\x04 and nothing more")
     assert main(["inspect", str(tmp_path / "broken.ckpt")]) == 2
     assert "is not a whole torch file" in capsys.readouterr().err
