@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
@@ -95,7 +96,7 @@ def prepare(
     """
     if column is None and isinstance(source, str) and is_instructions(Path(source)):
         other = valid if valid is None or isinstance(valid, str) else str(valid)
-        how = {"template": template, "length": length, "long": long, "valid": other}
+        how: dict[str, Any] = {"template": template, "length": length, "long": long, "valid": other}
         return prepare_instructions(source, out, _ready(tokenizer), **how)
     usual, official = preferred(source, column), valid is None and OFFICIAL.is_file(source)
     if official:

@@ -146,7 +146,8 @@ def _prepared_text(config: TrainConfig, progress: Progress | None, reads: Reads 
     instructions = config.column is None and is_instructions(Path(config.data))
     if instructions:
         usual = "bytes"
-    layout, length = config.layout, config.length
+    layout: Any = config.layout
+    length = config.length
     if reads is not None:
         usual = reads.tokenizer.hash
         layout = layout or (None if instructions else known.get("layout", reads.layout))

@@ -31,7 +31,7 @@ def export(
     and every other one in the format of the checkpoint that it was.
     """
     if base is not None and base.kept:
-        files = base.files | {pretrained.README: tuned_card(base, about(config, data, learner)[0]).encode()}
+        files = dict(base.files) | {pretrained.README: tuned_card(base, about(config, data, learner)[0]).encode()}
         shutil.rmtree(folder, ignore_errors=True)
         with new_folder(folder) as partial:
             again.write(partial, base.found, base.loaded.names, network.state_dict(), files)

@@ -68,7 +68,9 @@ def train(
             raise ValueError(f"init={config.init!r} brings a network, and so does the caller: give one of them")
         config = base.fitted(config)
     with accelerator.main_process_first():
-        data = find_data.find(config, progress if accelerator.is_main_process else None, base and base.reads())
+        data = find_data.find(
+            config, progress if accelerator.is_main_process else None, None if base is None else base.reads()
+        )
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
@@ -207,7 +209,7 @@ class Training:
                 raise _Stopped
 
         try:
-            steps = preview_steps(network, length)
+            steps = preview_steps(learner.network, length)
             made = sample(
                 network, length=length, steps=steps, seed=self.config.seed, schedule=learner.schedule, callback=check
             )
@@ -315,6 +317,8 @@ class _Plain:
         self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
 
     def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         return logits_at(self.network, tokens, time, rows)
 
 

@@ -48,13 +48,13 @@ def merged(network: nn.Module) -> nn.Module:
     layer: Any = _peft().tuners.tuners_utils.BaseTunerLayer
     for name, module in list(network.named_modules()):
         if isinstance(module, layer):
-            module.merge(safe_merge=True)  # type: ignore[operator]
+            module.merge(safe_merge=True)
             owner, _, own = name.rpartition(".")
             holder = network.get_submodule(owner)
             if isinstance(holder, nn.ModuleDict | nn.Sequential | nn.ModuleList):
-                holder._modules[own] = module.get_base_layer()  # type: ignore[operator]
+                holder._modules[own] = module.get_base_layer()
             else:
-                setattr(holder, own, module.get_base_layer())  # type: ignore[operator]
+                setattr(holder, own, module.get_base_layer())
     return network
 
 
