@@ -110,7 +110,7 @@ def test_it_learns(kind: str, rank: int | None, tmp_path: Path) -> None:
     how: dict[str, Any] = {"passes": 32, "where": tokens.asked(every)}
     models = [unmask.load(path).denoiser for path in (base, folder)]
     before, after = (float(unmask.nelbo(model, tokens.sequences(every), **how).nats.mean()) for model in models)
-    assert after < 0.7 * before, (before, after)
+    assert after < 0.8 * before, (before, after)
     assert (out / "adapter" / "adapter_model.safetensors").is_file() == (rank is not None)
     assert len(unmask.load(out).sample(1, length=8, seed=0).text) == 1
 
