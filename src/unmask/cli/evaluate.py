@@ -163,12 +163,13 @@ def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunDat
         yield f"note: {note}"
     if run is None:
         return
-    if chosen.data is None or own_text(chosen.data, run):
+    its_own = chosen.data is None or own_text(chosen.data, run)
+    if its_own:
         part = {"valid": "held-out part", "train": "training part", "test": "test part"}[chosen.split]
         yield f"note: {chosen.data or chosen.model}: the run's own {part} of its data"
     if run.files["train"].is_file() and (shared := overlap(tokens, run.open("train"))) >= SHARED_WORTH_TELLING:
-        own = chosen.data is None and chosen.split != "train"
-        advice = "Take the copies out of the data" if own else f"unmask evaluate {chosen.model} has one"
+        held_out = its_own and chosen.split != "train"
+        advice = "Take the copies out of the data" if held_out else f"unmask evaluate {chosen.model} has one"
         yield (
             f"WARNING: {shared:.0%} of these data are in the run's training data: this is no held-out number. {advice}"
         )
