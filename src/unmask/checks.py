@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from unmask import draw as draws
-from unmask import plan as plans
-from unmask import predict as predictors
+import unmask.draw as draws
+import unmask.plan as plans
+import unmask.predict as predictors
 from unmask.network import device_of
 from unmask.protocol import Denoiser, check, length_of
 from unmask.sampler import Sampler

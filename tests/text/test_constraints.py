@@ -31,7 +31,7 @@ def test_a_text_has_at_most_so_many_tokens_and_stops(model):
     assert all(text.startswith("In") for text in made.text) and made.calls == 5
     stopped = model.sample(2, prompt="In", max_tokens=5, seed=3, stop=True)
     assert stopped.calls <= 5
-    with pytest.raises(ValueError, match="no length"):
+    with pytest.raises(ValueError, match="cannot be combined with length"):
         model.sample(1, length=9, max_tokens=3)
 
 

@@ -58,8 +58,6 @@ class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
         if self.particles != 1 and not (self.contains or self.pattern):
             raise ValueError(f"--particles {self.particles}: a guide weighs them, so give --contains or --pattern")
         given = {name: getattr(self, name) for name in ("stop", "contains", "pattern")}
-        if self.particles != 1 and not (self.contains or self.pattern):
-            raise ValueError(f"--particles {self.particles}: particles are weighed by a guide, --contains or --pattern")
         return {name: value for name, value in given.items() if value} | (
             {"particles": self.particles} if self.particles != 1 else {}
         )

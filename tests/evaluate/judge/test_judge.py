@@ -214,7 +214,7 @@ def test_what_is_no_judge_is_refused(tmp_path: Path) -> None:
         load_judge(folder(tmp_path / "ar", causal=True), first="given")
     with pytest.raises(ValueError, match="judges tokens"):
         OracleJudge(chain()).nats(Samples(["text"]))
-    with pytest.raises(ValueError, match="tokens alone"):
+    with pytest.raises(ValueError, match="have only tokens"):
         load_judge(tmp_path / "ar").nats(Samples(tokens=torch.tensor([[1]])))
     with pytest.raises(ValueError, match="at least one sequence"):
         judge(Samples(), OracleJudge(chain()))

@@ -56,7 +56,7 @@ def test_plain_text(content: str, separation: str, texts: list[str], tmp_path: P
 
 
 def test_wrong_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="line 2: it begins like JSON"):
+    with pytest.raises(ValueError, match="line 2: it looks like JSON"):
         Samples.parse('{"text": "a"}\n{"text": \n')
     with pytest.raises(ValueError, match="line 1: a sample has a field text"):
         Samples.parse('{"txt": "a"}\n')
