@@ -1,6 +1,8 @@
 """Sudoku: the numbers of grids, a uniform draw, and puzzles with one solution."""
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,3 +90,12 @@ def test_a_puzzle_has_one_solution_and_so_many_clues() -> None:
     assert sudoku.puzzle(grid, 3, SIX, seed=0) is None, "three clues leave two values that may be exchanged"
     with pytest.raises(ValueError, match="36 cells"):
         sudoku.puzzle(grid, 37, SIX, seed=0)
+
+
+def test_the_puzzles_of_the_page_have_one_solution() -> None:
+    script = (Path(sudoku.__file__).parents[1] / "serve/web/puzzle.js").read_text()
+    examples = dict(re.findall(r'^  (\d): "([\d. ]+)"', script, re.MULTILINE))
+    assert set(examples) == {"4", "6", "9"}
+    for side, shape in (("4", FOUR), ("6", SIX), ("9", Shape(3, 3))):
+        cells = [EMPTY if cell == "." else int(cell) - 1 for cell in examples[side].replace(" ", "")]
+        assert len(sudoku.solutions(np.array(cells), shape)) == 1, side

@@ -61,9 +61,9 @@ async function boot() {
 }
 
 /** Bring the form to an example, and run it. */
-function begin({ model, source, preset = "", seed = 0, number, ahead = "" }, how = {}) {
+function begin({ model, source, preset = "", seed = 0, number, ahead = "", decoding = "" }, how = {}) {
   if (model) {
-    first.value = { model, ahead };
+    first.value = { model, ahead, decoding };
   }
   element("preset").value = preset;
   choosePreset();

@@ -5,7 +5,7 @@ import { fillsBlanks } from "./settings.js";
 
 const PREFERRED = "kjv"; // what unmask sample takes when nothing is said
 
-/** The runs to offer: {title, text, start: {model?, source?, preset?, seed?, number?, ahead?}}. */
+/** The runs to offer: {title, text, start: {model?, source?, preset?, seed?, number?, ahead?, decoding?}}. */
 export function examples(models) {
   const masked = models.filter(fillsBlanks);
   const shown = (display) => masked.filter((model) => model.display === display);
@@ -29,8 +29,8 @@ export function examples(models) {
       start: { model: picture.id, source: "empty", number: 16, seed: SEEDS.picture },
     },
     grid && {
-      title: "Solve a puzzle", text: "Cell by cell, with probabilities.",
-      start: { model: grid.id, source: "puzzle" },
+      title: "Solve a puzzle", text: "Cell by cell, the surest first.",
+      start: { model: grid.id, source: "puzzle", decoding: "margin" },
     },
     ahead && {
       title: "Look ahead", text: "Guesses are grey until they are accepted.",
