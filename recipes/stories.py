@@ -61,7 +61,7 @@ class Taught:
         network, ids = self._network, self.teacher.ids
         story = (x0 == self.teacher.eos).cumsum(1)
         mask = (story.unsqueeze(2) == story.unsqueeze(1)).tril().unsqueeze(1)
-        x, table = network.embed(ids[x0]), network._table(x0.shape[1], x0.device)
+        x, table = network.embed(ids[x0]), network.angles(x0.shape[1], x0.device)
         for one in network.blocks:
             x = one(x, table, mask=mask)
         assert network.head is None

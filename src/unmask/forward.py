@@ -80,6 +80,6 @@ def check_continues(where: Tensor, block: int) -> None:
     some, every = blocks.any(2), blocks.all(2)
     if bool((some[:, :-1].cummax(1).values & ~every[:, 1:]).any()):
         raise ValueError(
-            f"a network with attention by blocks of {block} continues a text: behind the first block with a hole there "
-            "must be nothing but holes"
+            f"a network with attention by blocks of {block} continues a text and fills no blanks inside it: after the "
+            "first block with a masked position every position must be masked"
         )

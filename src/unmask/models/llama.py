@@ -151,7 +151,7 @@ class Llama(nn.Module):
             rows = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
         if rows is not None and config.shifted:
             rows = (rows - 1).clamp(min=0)
-        table = self._table(tokens.shape[1], tokens.device)
+        table = self.angles(tokens.shape[1], tokens.device)
         mask = None if lengths is None else inside(lengths, tokens.shape[1])[:, None, None]
         x = self.embed(tokens)
         for block in self.blocks[:-1]:
@@ -159,7 +159,8 @@ class Llama(nn.Module):
         states: Tensor = self.norm(self.blocks[-1](x, table, rows, mask))
         return states
 
-    def _table(self, length: int, device: torch.device) -> Angles:
+    def angles(self, length: int, device: torch.device) -> Angles:
+        """Of the rotary positions 0 .. length - 1."""
         size = self.config.width // self.config.heads
         k = torch.arange(0, size, 2, dtype=torch.float32, device=device)
         positions = torch.arange(length, dtype=torch.float32, device=device)

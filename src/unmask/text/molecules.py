@@ -67,7 +67,8 @@ def around_blanks(pieces: Sequence[str | int]) -> list[str | int]:
     blanks = [piece for piece in pieces if isinstance(piece, int)]
     numbers = iter(range(1, len(blanks) + 1))
     text = "".join(piece if isinstance(piece, str) else f"[*:{next(numbers)}]" for piece in pieces)
-    whole = chem.MolFromSmiles(text)
+    with importlib.import_module("rdkit.rdBase").BlockLogs():  # what is wrong is said below, once
+        whole = chem.MolFromSmiles(text)
     if whole is None:
         raise ValueError(f"{text!r}, with [*] for the blanks, is no SMILES: close its rings and branches")
     atoms = {atom.GetAtomMapNum(): atom for atom in whole.GetAtoms() if atom.GetAtomicNum() == 0}

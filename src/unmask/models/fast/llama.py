@@ -32,7 +32,7 @@ class CachedLlama:
         head = network.embed.weight[: config.vocab_size] if network.head is None else network.head.weight
         self.head = _linear(head if ids is None else head[ids], rows)
         self.blocks = [_CachedBlock(block, rows, length) for block in network.blocks]
-        self.table = network._table(length, head.device)
+        self.table = network.angles(length, head.device)
         self.begin = torch.zeros(rows, dtype=torch.int64)
         self.read = 0
 
