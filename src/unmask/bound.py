@@ -1,4 +1,4 @@
-"""A likelihood in all its units, with both of its errors. There is one Bound in this package."""
+"""A likelihood in all its units, with both of its standard errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor
 class Bound:
     """An upper bound on -log p of each sequence in nats, and the standard error of its estimate.
 
-    For a left-to-right model it is -log p itself, and the errors are 0. The tokens counted are all that the model has
-    to predict, eos and padding included.
+    For a left-to-right model it is -log p, and the errors are 0. All tokens that the model predicts are counted,
+    including eos and padding.
     """
 
     nats: Tensor  # float64 [B]
@@ -63,17 +63,17 @@ class Bound:
 
     @property
     def error_of_estimate(self) -> float:
-        """Of nats_per_token for these very sequences: what more passes would make smaller."""
+        """The standard error of nats_per_token for these sequences; more passes make it smaller."""
         return self._of_estimate(self.tokens)
 
     @property
     def error_over_sequences(self) -> float:
-        """Of nats_per_token for the source of these sequences, the estimate's error included; infinite for one."""
+        """The standard error of nats_per_token for the population, estimation error included; infinite for one sequence."""
         return self._over_sequences(self.tokens)
 
     @property
     def error(self) -> float:
-        """Of nats_per_token: over the sequences, or of the estimate where there is one sequence."""
+        """The standard error of nats_per_token: over sequences, or of the estimate if there is only one."""
         return self._error(self.tokens)
 
     @property
@@ -85,7 +85,7 @@ class Bound:
         return None if self.characters is None else self._error(self.characters) / math.log(2)
 
     def record(self) -> dict[str, Any]:
-        """In one line, with one error: as it stands in metrics.jsonl."""
+        """One record with one error, as written to metrics.jsonl."""
         return {
             "nats_per_token": self.nats_per_token,
             "error": self.error,
@@ -97,7 +97,7 @@ class Bound:
         }
 
     def units(self) -> dict[str, tuple[float, float, float]]:
-        """Every unit's value, its error of the estimate, and its error over the sequences."""
+        """The value in every unit, its error of the estimate, and its error over sequences."""
         estimate, over = self.error_of_estimate, self.error_over_sequences
         bit, perplexity = math.log(2), self.perplexity
         table = {
@@ -114,7 +114,8 @@ class Bound:
         return float(self.errors.square().sum().sqrt() / per.sum())
 
     def _over_sequences(self, per: Tensor) -> float:
-        # A ratio of sums: its error is that of the residuals, and std / sqrt(B) where all sequences are as long.
+        # A ratio of sums: its error is that of the residuals, which is std / sqrt(B) if all sequences have the same
+        # length.
         if self.sequences < 2:
             return math.inf
         residual = self.nats - per * (self.nats.sum() / per.sum())
@@ -125,7 +126,7 @@ class Bound:
 
 
 def per_text(parts: Iterable[tuple[Tensor, Bound]], characters: Tensor) -> Bound:
-    """The bounds of texts of so many characters from those of their parts: sequence b belongs to text owner[b]."""
+    """The bounds of texts of so many characters from those of their parts: part b belongs to text owner[b]."""
     nats, variance = torch.zeros(2, len(characters), dtype=torch.float64)
     tokens = torch.zeros(len(characters), dtype=torch.int64)
     for owner, bound in parts:

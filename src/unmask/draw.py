@@ -1,8 +1,8 @@
 """Draws: from a distribution and the noise of a position to a token id, at a stated precision.
 
-A draw is any callable ``(logits [R, V], noise) -> ids [R]``: a row's id depends on its own logits and its own row of
-the noise alone. The default, ``exponential_race``, and ``inverse_cdf`` are exact to float64. ``gumbel(dtype)`` and
-``truncated(M)`` are what published code uses; they are here for comparison and never a default.
+A draw is any callable ``(logits [R, V], noise) -> ids [R]``, in which a row's id depends only on its logits and its row
+of the noise. The default, ``exponential_race``, and ``inverse_cdf`` are exact to float64. ``gumbel(dtype)`` and
+``truncated(M)`` reproduce published code for comparison; they are never a default.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Bias = tuple[tuple[int, float], ...]
 def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
     """The first of V exponential clocks with rates pi to ring: argmax_i log pi_i - log E_i, in float64.
 
-    Two distributions that hardly differ give the same id for the same noise, except with a probability of the order of
-    their total variation: this is what makes a run insensitive to rounding.
+    With the same noise, two distributions that hardly differ give the same id, except with a probability of the order
+    of their total variation distance. This makes sampling insensitive to rounding.
     """
     _check_rows(logits)
     ids, winners, start = [], [], 0
@@ -38,7 +38,7 @@ def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
         winners.append(values.gather(-1, ids[-1].unsqueeze(-1)))
     if not ids:
         return torch.empty(0, dtype=torch.int64, device=logits.device)
-    _refuse_unless(torch.cat(winners).isfinite().all())  # NaN and +inf win, and -inf if there is nothing else
+    _refuse_unless(torch.cat(winners).isfinite().all())  # NaN and +inf win, and so does -inf if there is nothing else
     return torch.cat(ids)
 
 
@@ -48,7 +48,7 @@ def inverse_cdf(logits: Tensor, noise: Noise) -> Tensor:
     u = noise.uniform(device=logits.device).unsqueeze(-1)
     # u < 1, so u * total < total in float64 too; `right` passes over ids of probability zero.
     ids = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).squeeze(-1)
-    return ids.clamp(max=logits.shape[-1] - 1)  # V itself comes of NaN alone, which a run may refuse later
+    return ids.clamp(max=logits.shape[-1] - 1)  # V itself results only from NaN, which is refused later
 
 
 def gumbel(dtype: torch.dtype) -> Draw:
@@ -60,7 +60,7 @@ def gumbel(dtype: torch.dtype) -> Draw:
         raise ValueError(f"gumbel(dtype) takes a floating-point torch dtype, for example torch.float64, got {dtype!r}")
 
     def gumbel_max(logits: Tensor, noise: Noise) -> Tensor:
-        _weights(logits)  # refuses rows that are no distribution
+        _weights(logits)  # refuses rows that are not a distribution
         u = noise.uniform(logits.shape[-1], dtype=dtype, device=logits.device)
         u = u.clamp(min=torch.finfo(dtype).tiny)  # g = -inf would tie with an id of probability zero
         return (logits.double() - torch.log(-torch.log(u)).double()).argmax(-1)
@@ -70,7 +70,7 @@ def gumbel(dtype: torch.dtype) -> Draw:
 
 
 def truncated(maximum: float) -> Draw:
-    """Gumbel-max with float64 Gumbels conditioned on g <= M (Prop. 5.2): the truncation and nothing else.
+    """Gumbel-max with float64 Gumbels conditioned on g <= M (Prop. 5.2): the effect of truncation alone.
 
     ``truncated(theory.maximum_gumbel("float32"))`` is the paper's "64-bit + trunc".
     """
@@ -106,7 +106,7 @@ def shaped(
     min_p: float | None = None,
     bias: Bias = (),
 ) -> Tensor:
-    """Add the biases, lower the temperature, and drop unlikely ids: float64 log-weights.
+    """Add the biases, apply the temperature, and drop unlikely ids: float64 log-weights.
 
     First the k most likely ids are kept, then the smallest set of probability p, then the ids at least min_p times as
     likely as the most likely one. Temperature 0 keeps only the most likely id (the first, among ties).
@@ -121,7 +121,7 @@ def shaped(
         best = logits.argmax(-1, keepdim=True)
         return torch.full_like(logits, -torch.inf).scatter(-1, best, 0.0)
     if temperature != 1:
-        # Relative to the likeliest, so that however low the temperature nothing overflows.
+        # Relative to the most likely id, so that nothing overflows at any temperature.
         logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     if top_k is not None and top_k < logits.shape[-1]:
         kept = logits.topk(top_k, dim=-1)
@@ -139,7 +139,7 @@ def shaped(
 
 @dataclass(frozen=True)
 class Pick:
-    """How tokens are picked: the distribution is shaped, an id drawn, and its probability told."""
+    """How tokens are drawn: shape the distribution, draw an id, and report its probability."""
 
     draw: Draw = exponential_race
     temperature: float = 1.0
@@ -147,8 +147,8 @@ class Pick:
     top_p: float | None = None
     min_p: float | None = None
     bias: Bias = ()
-    presence: float = 0.0  # taken from the log-weight of every id that a sequence has been given before
-    frequency: float = 0.0  # and this for each time that it was; both for plans of one token per step
+    presence: float = 0.0  # subtracted from the log-weight of every id that the sequence already contains
+    frequency: float = 0.0  # and this for each occurrence; both need plans of one token per step
 
     def __post_init__(self) -> None:
         check_shape_options(self.temperature, self.top_k, self.top_p, self.min_p)
@@ -161,7 +161,7 @@ class Pick:
         return bool(self.presence or self.frequency)
 
     def penalty(self, counts: Tensor) -> Tensor:
-        """What is taken from the log-weights of ids that have been drawn so often."""
+        """The amount subtracted from the log-weights of ids that were drawn this often."""
         return self.presence * (counts > 0) + self.frequency * counts
 
     def shaped(self, log_weights: Tensor) -> Tensor:
@@ -175,9 +175,9 @@ class Pick:
         )
 
     def __call__(self, log_weights: Tensor, noise: Noise, *, normalised: bool = False) -> tuple[Tensor, Tensor]:
-        """An id for each row [M, V] and its probability under what it was drawn from.
+        """An id for each row [M, V], and its probability under the distribution it was drawn from.
 
-        normalised: the log-weights are logarithms of probabilities already.
+        normalised: the log-weights are log-probabilities already.
         """
         logits = self.shaped(log_weights)
         ids = self.draw(logits, noise)
@@ -217,14 +217,14 @@ def _refuse_unless(finite: Tensor) -> None:
 
 
 class Faults:
-    """What was found wrong in a run, kept on the device: to look at it there means to wait for the device."""
+    """Errors found during a run, kept on the device, because reading them there would make the host wait."""
 
     def __init__(self) -> None:
         self.found: dict[str, Tensor] = {}
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Inside, ``refuse`` notes what is wrong and goes on."""
+        """Inside, ``refuse`` records an error and continues."""
         token = _collector.set(self)
         try:
             yield
@@ -232,7 +232,7 @@ class Faults:
             _collector.reset(token)
 
     def check(self) -> None:
-        """Raise the ValueError of the first fault, if there was one."""
+        """Raise the ValueError of the first recorded error, if any."""
         for message, wrong in self.found.items():
             if bool(wrong):
                 raise ValueError(message)
@@ -242,7 +242,7 @@ _collector: ContextVar[Faults | None] = ContextVar("_collector", default=None)
 
 
 def refuse(wrong: Tensor, message: str) -> None:
-    """ValueError(message) if the one boolean is true: now, or when the ``Faults`` being collected are checked."""
+    """ValueError(message) if the boolean is true: now, or when the ``Faults`` being collected are checked."""
     faults = _collector.get()
     if faults is not None:
         before = faults.found.get(message)

@@ -1,4 +1,4 @@
-"""The forward process: how a sequence is masked, and what its exact reversal looks like when the answer is known."""
+"""The forward process: how a sequence is masked, and the exact reversal when x_0 is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unmask.schedule import Schedule
 def mask_by_time(
     x0: Tensor, t: Tensor, *, schedule: Schedule, mask_id: int, generator: torch.Generator, where: Tensor | None = None
 ) -> Tensor:
-    """Equation 1: x_t ~ q_{t|0}, each token masked by itself with probability 1 - alpha_t.
+    """Equation 1: x_t ~ q_{t|0}, each token masked independently with probability 1 - alpha_t.
 
     x0 is int64 [B, L] and t [B]; positions where ``where`` is False are never masked.
     """
@@ -42,12 +42,12 @@ def masked_by_count(n: Tensor, keys: Tensor, where: Tensor | None = None) -> Ten
             f"n must be between 0 and the number of positions that may be masked ({allowed.tolist()}), got {n.tolist()}"
         )
     if where is not None:
-        keys = keys.masked_fill(~where, 2.0)  # behind every key in [0, 1)
+        keys = keys.masked_fill(~where, 2.0)  # sorts after every key in [0, 1)
     return keys.argsort(1).argsort(1) < n.unsqueeze(1)
 
 
 def holes(keys: Tensor, where: Tensor | None) -> Tensor:
-    """How many positions of each sequence may be masked: int64 [B]."""
+    """The number of positions of each sequence that may be masked: int64 [B]."""
     return torch.full((len(keys),), keys.shape[1], device=keys.device) if where is None else where.sum(1)
 
 
@@ -57,10 +57,11 @@ def uniforms(x0: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def reversal(xt: Tensor, mu: Tensor, s: Tensor, t: Tensor, *, schedule: Schedule, mask_id: int) -> Tensor:
-    """Equation 2: the probabilities of x_s given x_t, with mu in the place of e_{x_0}.
+    """Equation 2: the probabilities of x_s given x_t, with mu in place of e_{x_0}.
 
     xt is int64 [B, L], mu [B, L, V], s < t are [B]. Returns [B, L, max(V, mask_id + 1)] in float64: a visible token
-    stays; a masked one stays with (1 - alpha_s)/(1 - alpha_t) and turns v with (alpha_s - alpha_t)/(1 - alpha_t) mu_v.
+    stays; a masked one stays masked with probability (1 - alpha_s)/(1 - alpha_t) and becomes v with probability
+    (alpha_s - alpha_t)/(1 - alpha_t) mu_v.
     """
     if bool((s > t).any()):
         raise ValueError(f"s must not be later than t, got s={s.tolist()} and t={t.tolist()}")
@@ -75,7 +76,7 @@ def reversal(xt: Tensor, mu: Tensor, s: Tensor, t: Tensor, *, schedule: Schedule
 
 
 def check_continues(where: Tensor, block: int) -> None:
-    """Refuse given tokens in a block behind a hole: a network that goes by blocks does not see them."""
+    """Refuse visible tokens in a block after a masked position: a network with block attention does not see them."""
     blocks = torch.nn.functional.pad(where, (0, -where.shape[1] % block), value=True).view(len(where), -1, block)
     some, every = blocks.any(2), blocks.all(2)
     if bool((some[:, :-1].cummax(1).values & ~every[:, 1:]).any()):

@@ -1,7 +1,7 @@
-"""The likelihood of data under a model: the bound of a masked one with its errors, and what is exact.
+"""The likelihood of data under a model: a bound with its standard errors for a masked model, exact otherwise.
 
-A masked model's bound is estimated in passes. Pass k of sequence i is a function of (seed, i, k) alone, so the numbers
-do not depend on the batch, on the neighbours or on the number of processes, to the network's rounding.
+A masked model's bound is estimated in passes. Pass k of sequence i is a function of (seed, i, k), so the numbers do not
+depend on the batch or the number of processes, up to the network's rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unmask.schedule import Linear, Schedule
 __all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
 
 By = Literal["count", "time", "order"]
-LOGITS = 1 << 27  # at a time, unless a batch is asked for: half a gigabyte
+LOGITS = 1 << 27  # per call, if no batch size is given: half a gigabyte
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Passes:
 
     by: "count" (Eq. 7), "time" (Eq. 6), or "order": the chain rule along a random order, which sees every count once
         at the price of one network call per token.
-    The counts or times of a round are stratified: two passes fall into each of num/2 equal parts. One in each part
-    would be as good an estimate, but would have no error to tell.
+    The counts or times of a round are stratified: two passes fall into each of num/2 equal intervals. One per interval
+    would estimate equally well, but gives no standard error.
     """
 
     by: By = "count"
@@ -62,9 +62,9 @@ class Passes:
         schedule: Schedule,
         where: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """One estimate in nats for each row of x0 [B, L], which is sequence index [B] in its pass number [B].
+        """One estimate in nats for each row of x0 [B, L]: sequence index [B] in pass number [B].
 
-        Also where in 0..1 its count or time fell, [B]. x0 and where are on the CPU.
+        Also returns where in 0..1 its count or time fell, [B]. x0 and where are on the CPU.
         """
         device, orders = device_of(model), follows_order(model)
         u = self._uniforms(index, number, 1 + x0.shape[1] * (3 if orders else 2))
@@ -97,9 +97,9 @@ class Passes:
         schedule: Schedule,
         where: Tensor | None,
     ) -> Tensor:
-        """``estimates`` of a network with attention by blocks: the sum of its blocks' bounds."""
+        """``estimates`` for a network with block attention: the sum of its blocks' bounds."""
         device = device_of(model)
-        if self.by == "order":  # block by block, each in an order of its own
+        if self.by == "order":  # block by block, each in its own order
             keys = (keys + torch.arange(keys.shape[1]) // block) / keys.shape[1]
             way, _ = in_order(keys, hits, schedule=schedule, where=where)
             return _numbers(objective.along_order(model, x0.to(device), way.to(device)), index)
@@ -117,18 +117,19 @@ class Passes:
         return objective.weighted(masking, _numbers(nats, index))
 
     def stratum(self, number: Tensor) -> Tensor:
-        """Which part of 0..1 a pass falls into."""
+        """The interval of 0..1 that a pass falls into."""
         return number % self.num % self.strata
 
     def _uniforms(self, index: Tensor, number: Tensor, width: int) -> Tensor:
-        """[B, width], each row from the stream of its sequence and pass."""
+        """Uniforms [B, width], each row from the stream of its sequence and pass."""
         streams = (stream(i, self.seed, "bound", k) for i, k in zip(index.tolist(), number.tolist(), strict=True))
         return torch.stack([torch.rand(width, dtype=torch.float64, generator=random) for random in streams])
 
     def combined(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The estimate [N] and its standard error [N] from the values [N, P] of the passes 0 .. P - 1, whole rounds.
+        """The estimate [N] and its standard error [N] from the values [N, P] of passes 0 .. P - 1, in whole rounds.
 
-        The mean of the strata's means; the variance is unbiased, because passes in a stratum are independent.
+        The estimate is the mean of the strata's means; its variance is unbiased, because the passes of a stratum are
+        independent.
         """
         stratum = self.stratum(torch.arange(values.shape[1]))
         parts = [values[:, stratum == s] for s in range(self.strata)]
@@ -154,13 +155,13 @@ def nelbo(
 ) -> Bound:
     """The NELBO of each sequence by the number of masked tokens (Eq. 7) or by time (Eq. 6), over several passes.
 
-    tokens: ids [B, L] without a mask; a tensor, an array or lists. by and passes: see ``Passes``.
-    generator: the seed is drawn from it, if it is given.
-    index: which sequences these are, [B]: their masks depend on it and the seed alone. 0 .. B - 1 by default.
-    where: bool [B, L], the positions whose bound is asked for, given the others: a prompt is False.
-    batch: rows of one network call, as many as fit into half a gigabyte of logits by default.
+    tokens: ids [B, L] without masks; a tensor, an array or lists. by and passes: see ``Passes``.
+    generator: if given, the seed is drawn from it.
+    index: the numbers of the sequences, [B], 0 .. B - 1 by default; with the seed they determine the masks.
+    where: bool [B, L], the positions to bound given the others: False for a prompt.
+    batch: rows per network call; by default as many as fit into half a gigabyte of logits.
 
-    A left-to-right model's bound is exact, and its errors are 0.
+    For a left-to-right model the bound is exact, and its errors are 0.
     """
     how = Passes(by, passes, seed if generator is None else drawn_seed(checks.generator(generator)))
     tokens, where = _checked(model, tokens, batch, where)
@@ -185,7 +186,7 @@ def nelbo(
 
 
 def exact(model: Denoiser, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
-    """-log p of each sequence under a left-to-right model, of its tokens where ``where`` holds given those before."""
+    """-log p of each sequence under a left-to-right model: of the tokens where ``where`` holds, given those before."""
     tokens, where = _checked(model, tokens, batch, where)
     if not is_left_to_right(model):
         raise ValueError(f"{type(model).__name__} is not a left-to-right model: nelbo bounds its likelihood")
@@ -201,7 +202,7 @@ def exact(model: Denoiser, tokens: Tensor, *, batch: int | None = None, where: T
 
 
 def per_position(model: Denoiser, x0: Tensor, index: Tensor, where: Tensor | None = None) -> Tensor:
-    """-log p(x^l | x^<l) of a left-to-right model at the positions l where ``where`` holds, 0 elsewhere: [B, L]."""
+    """-log p(x^l | x^<l) of a left-to-right model at the positions l where ``where`` is true, 0 elsewhere: [B, L]."""
     x0 = x0.to(device_of(model))
     where = torch.ones_like(x0, dtype=torch.bool) if where is None else where.to(x0.device)
     logits = logits_where(model, x0, None, where)
@@ -217,9 +218,9 @@ def along_orders(
 ) -> Tensor:
     """-log p of each sequence [B] by the chain rule along each of the orders [O]: exact, float64 [B, O] in nats.
 
-    orders: int64 [O, K], or [B, O, K] of their own for each sequence: positions in the order they become visible;
-        positions outside an order are visible throughout. K network calls for each.
-    time: [K], what a network that reads the time is told at each call.
+    orders: int64 [O, K], or [B, O, K] with separate orders per sequence: positions in the order they become visible;
+    positions outside an order are visible throughout. Each needs K network calls.
+    time: [K], the time of each call, for a network that reads it.
     """
     tokens, _ = _checked(model, tokens, batch, None)
     if orders.dtype != torch.int64 or orders.ndim not in (2, 3) or (orders.ndim == 3 and len(orders) != len(tokens)):
@@ -243,12 +244,12 @@ def drawn_seed(generator: torch.Generator) -> int:
 
 
 def default_batch(model: Denoiser, length: int) -> int:
-    """So many rows that their logits fit into half a gigabyte, and at most 64."""
+    """The number of rows whose logits fit into half a gigabyte, at most 64."""
     return max(1, min(64, LOGITS // (length * model.vocab_size)))
 
 
 def _numbers(nats: Tensor, index: Tensor) -> Tensor:
-    """On the CPU in float64; refused where a network returned what is no number."""
+    """On the CPU in float64; a value that is not a number is refused."""
     nats = nats.double().cpu()
     wrong = nats.isnan().view(len(index), -1).any(1)
     if bool(wrong.any()):

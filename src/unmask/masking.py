@@ -1,18 +1,18 @@
 """A masking: which positions are masked, at what time, and with what weight their terms count.
 
-It is a pure function of uniforms: ``by_time`` (Eq. 6) and ``by_count`` (Prop. 3.1 with Eq. 8) make one. ``where``
-restricts the process to some positions, its holes; the others are given. A canvas with H holes of L positions starts at
-t_start = alpha^-1(1 - H/L), as in sampling. At t < t_start a hole is masked with the probability
+It is a pure function of uniforms, made by ``by_time`` (Eq. 6) or ``by_count`` (Prop. 3.1 with Eq. 8). ``where``
+restricts the process to some positions; the others are given. A canvas with H maskable positions of L starts at t_start
+= alpha^-1(1 - H/L), as in sampling. At t < t_start each of them is masked with probability
 (1 - alpha_t) / (1 - alpha_{t_start}), and
 
-    -log p(holes | given) <= integral_0^{t_start} -alpha'_t / (1 - alpha_t) E[sum of cross-entropies at x_t] dt
+    -log p(masked | given) <= integral_0^{t_start} -alpha'_t / (1 - alpha_t) E[sum of cross-entropies at x_t] dt
 
-because the rate at which a masked token is revealed, -alpha' / (1 - alpha), does not depend on the start. The times at
-which 1, 2, .., H are masked are in order, and 1 - alpha there is in order among H uniforms on (0, H/L): Eq. 8.
+because the rate at which a masked token is revealed, -alpha' / (1 - alpha), does not depend on the start. At the times
+when 1, 2, ..., H are masked, 1 - alpha has the order statistics of H uniforms on (0, H/L): Eq. 8.
 
-A network whose attention goes by blocks is a masked model of each block given those before it, and its bound is the sum
-of their bounds. Each block then is a process of its own: ``of_blocks`` cuts sequences into blocks, ``in_blocks`` makes
-one masking of theirs, and all of its terms come from one pass.
+A network with block attention is a masked model of each block given those before it, and its bound is the sum of their
+bounds. Each block has its own process: ``of_blocks`` cuts sequences into blocks, ``in_blocks`` joins their maskings,
+and all terms come from one pass.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from unmask.schedule import Linear, Schedule
 
 @dataclass(frozen=True)
 class Masking:
-    """What is hidden of each sequence, what the network is told, and what the terms are multiplied by."""
+    """The masked positions of each sequence, the time given to the network, and the weight of the terms."""
 
-    masked: Tensor  # bool [B, L]: the positions that have a term
+    masked: Tensor  # bool [B, L]: the positions that contribute terms
     time: Tensor  # float64 [B]: for a network that reads the time
-    weight: Tensor  # float64 [B], or [B, N] for N blocks: of the summed terms, in the sequence's estimate
-    when: Tensor | None = None  # float64 [B, L]: when a visible token became visible, for a network that follows it
+    weight: Tensor  # float64 [B], or [B, N] for N blocks: the weight of the summed terms
+    when: Tensor | None = None  # float64 [B, L]: when a visible token became visible, for any-order networks
 
     @property
     def n(self) -> Tensor:
@@ -56,12 +56,12 @@ class Masking:
         return Masking(*(function(part) for part in self.tensors()))
 
     def in_blocks(self, batch: int, length: int) -> Masking:
-        """Of blocks [B N, K] the masking of the sequences [B, L] that they are parts of."""
+        """The masking of sequences [B, L] from that of their blocks [B N, K]."""
         time, weight = self.time.view(batch, -1)[:, 0], self.weight.view(batch, -1)
         return Masking(self.masked.view(batch, -1)[:, :length], time, weight)
 
     def parts(self, block: int | None) -> Tensor:
-        """For each masked position the number of its weight, int64 [M]: its sequence's, or its block's."""
+        """For each masked position the index of its weight, int64 [M]: its sequence's or its block's."""
         row, position = self.masked.nonzero(as_tuple=True)
         return row if block is None else row * self.weight.shape[1] + position // block
 
@@ -124,13 +124,13 @@ def of_subset(
     when: Tensor | None = None,
     beyond: Tensor | int = 0,
 ) -> Masking:
-    """Equation 7 at a given subset of the holes: the weight is H/n by default, the time a draw of Eq. 8's mixture.
+    """Equation 7 at a given subset of the maskable positions: the weight is H/n by default, the time drawn from Eq. 8.
 
-    beyond: [B], how many more positions are masked, and stay so: the holes are revealed before them.
+    beyond: [B], how many further positions are masked and stay masked while the subset is revealed.
     """
     n, count = masked.sum(1), holes(hits, where)
     alpha = beta_alpha(n + beyond, hits, holes=count + beyond)
-    # Of a block without holes nothing is masked, and its weight is 0.
+    # A block without maskable positions has no masked ones, and weight 0.
     weight = count / n.double().clamp(min=1) if weight is None else torch.as_tensor(weight, dtype=torch.float64)
     time = (schedule or Linear()).inverse(alpha)
     return Masking(masked, time, weight.to(hits.device).expand(len(masked)), _given_first(when, where))
@@ -142,19 +142,19 @@ def of_blocks(x: Tensor, block: int) -> Tensor:
 
 
 def times_of_blocks(t: Tensor, blocks: int) -> Tensor:
-    """A time for each of N blocks, [B N], from one of each sequence: t + k/N modulo 1, so that they are spread."""
+    """A time for each of N blocks, [B N], from one per sequence: t + k/N modulo 1, so that they are spread evenly."""
     return torch.remainder(t.unsqueeze(1) + torch.arange(blocks, device=t.device) / blocks, 1).flatten()
 
 
 def holes_of_blocks(x0: Tensor, where: Tensor | None, block: int) -> Tensor:
-    """Which positions of each block are asked for, bool [B N, K]: none of those that pad the last."""
+    """Which positions of each block may be masked, bool [B N, K]; padding may not."""
     where = torch.ones_like(x0, dtype=torch.bool) if where is None else where
     check_continues(where, block)
     return of_blocks(where, block)
 
 
 def all_tokens(when: Tensor) -> Masking:
-    """Every token is a term of weight 1: the chain rule along the order ``when`` [B, L], or from left to right."""
+    """Every token is a term of weight 1: the chain rule in the order ``when`` [B, L], or from left to right."""
     one = torch.ones_like(when[:, 0])
     return Masking(torch.ones_like(when, dtype=torch.bool), one, one, when)
 
@@ -162,9 +162,9 @@ def all_tokens(when: Tensor) -> Masking:
 def in_order(
     keys: Tensor, hits: Tensor, *, schedule: Schedule | None = None, where: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """A uniform order of the holes for ``along_order``, int64 [B, H], and Eq. 8's times of its counts, n = H .. 1.
+    """A uniform order of the maskable positions for ``along_order``, int64 [B, H], and times from Eq. 8 for n = H .. 1.
 
-    keys and hits are uniforms [B, L]; every sequence has as many holes.
+    keys and hits are uniforms [B, L]; every sequence must have the same number of maskable positions.
     """
     count = holes(keys, where)
     order = (keys if where is None else keys.masked_fill(~where, 2.0)).argsort(1)[:, : int(count[0])]
@@ -175,22 +175,22 @@ def in_order(
 def beta_alpha(n: Tensor, u: Tensor, *, holes: Tensor | None = None) -> Tensor:
     """Equation 8: alpha_n ~ Beta(L - n + 1, n), as 1 minus the n-th smallest of L uniforms u [B, L].
 
-    Where only ``holes`` of the L positions may be masked, the process starts at alpha = 1 - holes/L, and the uniforms
-    are as many and as much smaller.
+    If only ``holes`` of the L positions may be masked, the process starts at alpha = 1 - holes/L, with as many
+    uniforms, scaled accordingly.
     """
     count = torch.full_like(n, u.shape[1]) if holes is None else holes
-    at = n.to(u.device).clamp(min=1).unsqueeze(1) - 1  # with nothing masked there is no term, and any time will do
+    at = n.to(u.device).clamp(min=1).unsqueeze(1) - 1  # with nothing masked there is no term, so any time will do
     return 1 - _hits(u, count.to(u.device)).gather(1, at).squeeze(1)
 
 
 def _hits(u: Tensor, holes: Tensor) -> Tensor:
-    """1 - alpha whenever one more hole is masked, in order: so many uniforms on (0, holes/L), then 2."""
+    """1 - alpha at each time when one more position is masked, in order: sorted uniforms on (0, holes/L), then 2."""
     holes, length = holes.unsqueeze(1), u.shape[1]
     return torch.where(torch.arange(length, device=u.device) < holes, u * holes / length, 2.0).sort(1).values
 
 
 def _given_first(when: Tensor | None, where: Tensor | None) -> Tensor | None:
-    """What is given was visible before everything else."""
+    """Given positions count as visible from the start."""
     return when if when is None or where is None else when.masked_fill(~where, -1.0)
 
 

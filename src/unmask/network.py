@@ -1,7 +1,7 @@
-"""One call of a network: the rows that are asked for, from any denoiser, and what they mean.
+"""One network call: the requested rows, from any denoiser, normalised to log mu.
 
-A network is asked for what it can compute and no more: one that takes ``rows`` is given them, one that computes its
-head where it is told to is told where, and everything else is gathered from its whole answer.
+A network computes no more than it must: one that takes ``rows`` gets them, one that can restrict its head gets the
+positions, and from any other the requested rows are gathered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _keywords(call: Any) -> frozenset[str]:
 
 
 def device_of(model: object) -> torch.device:
-    """Where the model lives; models without parameters live on the CPU."""
+    """The model's device; the CPU for models without parameters."""
     if isinstance(model, torch.nn.Module):
         for tensor in (*model.parameters(), *model.buffers()):
             return tensor.device
@@ -44,7 +44,7 @@ def device_of(model: object) -> torch.device:
 
 @contextmanager
 def inference(model: Any) -> Iterator[None]:
-    """No gradients and no dropout inside; the model is handed back in the mode it came in."""
+    """No gradients and no dropout inside; the model's mode is restored afterwards."""
     training = isinstance(model, torch.nn.Module) and model.training
     if training:
         model.eval()
@@ -65,9 +65,9 @@ def logits_at(
     seats: slice | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """Raw logits [B, R, V] at the asked rows, from any denoiser.
+    """Logits [B, R, V] at the requested rows, from any denoiser.
 
-    seats: of a cache, which its rows are. lengths: of sequences that are padded, for a network that ``TakesLengths``.
+    seats: the rows of a cache to use. lengths: those of padded sequences, for a network that ``TakesLengths``.
     """
     arguments: dict[str, Any] = {"time": time} if takes(model, "time") else {}
     arguments |= {name: given for name, given in (("seats", seats), ("lengths", lengths)) if given is not None}
@@ -91,29 +91,29 @@ def logits_of(
     seats: slice | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """Raw logits [M, V] at the rows [B, R] where the boolean [B, R] holds, in row-major order; the others are pads."""
+    """Logits [M, V] at the rows [B, R] where the boolean [B, R] is true, in row-major order; the others are padding."""
     if bool(real.all()) or not isinstance(model, ComputesWhere):
         return where(logits_at(model, tokens, time, rows, seats=seats, lengths=lengths), real)
     real = real.to(rows.device)
     batch, position = real.nonzero()[:, 0], rows[real]
     wanted = torch.zeros_like(tokens, dtype=torch.bool)
     wanted[batch, position] = True
-    number = (wanted.flatten().cumsum(0) - 1).view_as(wanted)  # of each wanted position in row-major order
+    number = (wanted.flatten().cumsum(0) - 1).view_as(wanted)  # the index of each wanted position in row-major order
     return logits_where(model, tokens, time, wanted, lengths=lengths)[number[batch, position]]
 
 
 def where(logits: Tensor, real: Tensor) -> Tensor:
-    """Of logits [B, R, V] those where the boolean [B, R] holds, [M, V]; not a copy if it holds everywhere."""
+    """The logits of [B, R, V] where the boolean [B, R] is true, [M, V]; no copy if it is true everywhere."""
     return logits.flatten(0, 1) if bool(real.all()) else logits[real.to(logits.device)]
 
 
 def logits_where(
     model: Any, tokens: Tensor, time: Tensor | None, where: Tensor, *, lengths: Tensor | None = None
 ) -> Tensor:
-    """Raw logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
+    """Logits [M, V] at the M positions where the boolean [B, L] is true, in row-major order.
 
-    A network that ``ComputesWhere`` has its head computed for just these; that is what makes training on half-masked
-    batches cheap. Others are asked by rows, padded to the fullest sequence.
+    A network that ``ComputesWhere`` computes its head only there, which makes training on half-masked batches cheap.
+    Others get the rows, padded to the longest sequence.
     """
     if isinstance(model, ComputesWhere):
         padded = {} if lengths is None else {"lengths": lengths}
@@ -161,10 +161,10 @@ def answer(
     seats: slice | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """One network call: log mu [M, V] of the asked rows that are no pads, row by row, in float64.
+    """One network call: log mu [M, V] of the requested rows without padding, row by row, in float64.
 
-    seats: which of its sequences these are, for a network that keeps a cache of more. lengths int64 [B]: of sequences
-    that are padded to the longest, for a network that takes them.
+    seats: which of its sequences these are, for a network that caches more. lengths int64 [B]: those of padded
+    sequences, for a network that takes them.
     """
     real = ask.rows >= 0
     shown, rows = x if ask.canvas is None else ask.canvas, ask.rows.to(x.device)
@@ -184,7 +184,7 @@ def answer(
 
 
 def _chained(network: Any, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
-    """Logits [M, V] of a chain's rows from any denoiser: a canvas for each guess, and one for all rows behind them."""
+    """Logits [M, V] of a chain's rows from any denoiser: one canvas per guess, and one for all rows after them."""
     assert ask.known is not None
     real = ask.rows >= 0
     last = torch.minimum(ask.known, (real.sum(1) - 1).clamp(min=0))
@@ -192,7 +192,7 @@ def _chained(network: Any, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> 
     link = torch.arange(len(sequence)) - (last.cumsum(0) - last + torch.arange(len(last)))[sequence]
     width = ask.rows.shape[1]
     column = torch.arange(width)
-    # Canvas k shows the guesses before row k. It answers row k, and the one behind the last guess all that are left.
+    # Canvas k shows the guesses before row k and gives row k; the canvas after the last guess gives all remaining rows.
     behind = real[sequence] & (column >= link.unsqueeze(1))
     asked = behind & ((column == link.unsqueeze(1)) | (link == last[sequence]).unsqueeze(1))
     rows = ask.rows[sequence]
@@ -209,12 +209,12 @@ def _chained(network: Any, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> 
 
 
 def waits(device: torch.device) -> bool:
-    """Whether looking at a number there means to wait for everything that was asked of the device before."""
+    """Whether reading a number there waits for everything queued on the device."""
     return device.type != "cpu"
 
 
 def leave(network: Any, live: Tensor) -> Tensor:
-    """Which rows go on, int64 [b]: the last one takes the place, and in a cache the seat, of one that goes."""
+    """Which rows continue, int64 [b]: the last one takes the place, and in a cache the seat, of a finished one."""
     rows = list(range(len(live)))
     for row in (~live).nonzero().squeeze(1).flip(0).tolist():
         rows[row] = rows[-1]

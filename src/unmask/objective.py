@@ -1,8 +1,8 @@
-"""The objectives: one estimator. A masking is drawn first (``unmask.masking``), and then its terms are computed.
+"""The objectives, all with one estimator: draw a masking (``unmask.masking``), then compute its terms.
 
 A term is the network's loss at the masked positions: the cross-entropy, or SEDD's score entropy. Weight times term is
-one unbiased estimate per sequence, in nats. Training, bounds and conditional bounds differ in where the uniforms of
-their maskings come from alone.
+an unbiased estimate per sequence, in nats. Training, bounds and conditional bounds differ only in where the uniforms of
+their maskings come from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.network import logits_where, suppress_mask
 from unmask.protocol import Denoiser, block_of, follows_order
 from unmask.schedule import Schedule
 
-LOGITS = 1 << 24  # at a time, where there may be as many as L V for each sequence
+LOGITS = 1 << 24  # per call; a sequence may need as many as L V
 
 
 def cross_entropy(model: Denoiser, x0: Tensor, masking: Masking) -> Tensor:
@@ -58,7 +58,7 @@ def nelbo_by_time(
 ) -> Tensor:
     """Equation 6: the NELBO as an integral over time, at one t ~ U(0, 1) and one x_t per sequence.
 
-    With ``where`` the NELBO of its positions given the others, at t_start times t.
+    With ``where``: the NELBO of these positions given the others, at t_start times t.
     """
     x0 = checks.complete(model, x0, "x0")
     masking = _drawn_by_time(model, x0, checks.times(t, x0), checks.generator(generator), schedule, where)
@@ -95,8 +95,8 @@ def nelbo_by_count(
 ) -> Tensor:
     """Equation 7: the NELBO as a sum over the number of masked tokens, at one n ~ U{1..L} per sequence.
 
-    A network that reads the time gets one draw of Eq. 8's mixture: alpha_n ~ Beta(L - n + 1, n). With ``where`` the
-    NELBO of its H positions given the others, at one n ~ U{1..H}.
+    A network that reads the time gets one draw of Eq. 8's mixture: alpha_n ~ Beta(L - n + 1, n). With ``where``: the
+    NELBO of these H positions given the others, at one n ~ U{1..H}.
     """
     return weighted_cross_entropy(model, x0, n, weight=None, generator=generator, schedule=schedule, where=where)
 
@@ -113,8 +113,8 @@ def weighted_cross_entropy(
 ) -> Tensor:
     """The general loss L_w of Sec. 3.2: ``weight`` times the summed cross-entropy at n masked tokens.
 
-    n ~ p(n) with this weight has w_n = p(n) weight. L/n with n uniform is the NELBO (Eq. 7), for which None stands; 1
-    with n uniform is Mask-Predict; 1 with ``maskgit_count`` is MaskGIT. All have the same minimiser (Prop. 3.2).
+    Drawing n ~ p(n) with this weight gives w_n = p(n) weight. None is L/n, the NELBO if n is uniform (Eq. 7); 1 with
+    uniform n is Mask-Predict; 1 with ``maskgit_count`` is MaskGIT. All have the same minimiser (Prop. 3.2).
     """
     x0 = checks.complete(model, x0, "x0")
     n, generator = checks.counts(n, x0), checks.generator(generator)
@@ -128,7 +128,7 @@ def weighted_cross_entropy(
 def _drawn_by_time(
     model: Denoiser, x0: Tensor, t: Tensor, generator: torch.Generator, schedule: Schedule | None, where: Tensor | None
 ) -> Masking:
-    """Eq. 6's masking of each sequence, or of each of its blocks."""
+    """The masking of Eq. 6 for each sequence, or for each of its blocks."""
     keys, block = uniforms(x0, generator), block_of(model)
     if block is None:
         return by_time(t, keys, schedule=schedule, where=where, when=_order(model, x0, generator))
@@ -139,7 +139,7 @@ def _drawn_by_time(
 
 
 def left_to_right(model: Denoiser, x0: Tensor) -> Tensor:
-    """-log p(x0) of a left-to-right model: its logits at l depend on the tokens before l alone. [B] nats."""
+    """-log p(x0) of a left-to-right model, whose logits at l depend only on the tokens before l. [B] nats."""
     x0 = checks.ids(x0, "x0")
     logits: Tensor = _at_least_float32(model(x0))
     losses = functional.cross_entropy(logits.flatten(0, 1), x0.flatten(), reduction="none")
@@ -170,7 +170,7 @@ def along_order(model: Denoiser, x0: Tensor, order: Tensor, *, time: Tensor | No
 def _in_one_pass(model: Any, x0: Tensor, order: Tensor) -> Tensor:
     """``along_order`` by the two streams of an any-order network: a pass of length L + K."""
     places = torch.arange(order.shape[1], device=x0.device).expand_as(order)
-    when = torch.full_like(x0, -1).scatter(1, order, places)  # what is visible throughout comes first
+    when = torch.full_like(x0, -1).scatter(1, order, places)  # positions outside the order come first
     states, targets = model.two_streams(x0, when, order), x0.gather(1, order)
     total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
     size = max(1, LOGITS // max(1, len(x0) * model.vocab_size))
@@ -186,7 +186,7 @@ def per_sequence(values: Tensor, masked: Tensor) -> Tensor:
 
 
 def summed(values: Tensor, masking: Masking, block: int | None) -> Tensor:
-    """Sum packed values [M] at masked positions into their sequences [B], or into their blocks [B, N]."""
+    """Sum packed values [M] at masked positions by sequence [B], or by block [B, N]."""
     into = values.new_zeros(masking.weight.numel())
     return into.index_add(0, masking.parts(block), values).view_as(masking.weight)
 

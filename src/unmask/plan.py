@@ -24,26 +24,26 @@ from unmask.schedule import Linear, Schedule
 
 @dataclass(frozen=True)
 class Group(Batched):
-    """What is filled after one call. Pads are -1; a real position that is not drawn keeps the token the network saw."""
+    """The positions filled after one call, padded with -1. A real position that is not drawn keeps the token shown."""
 
     positions: Tensor  # int64 [B, R]: to fill after this call
     tau: Tensor  # float64 [B, R]: their hitting times
-    drawn: Tensor  # bool [B, R]: to be drawn from the network's answer
-    hidden: Tensor | None = None  # int64 [B, H]: to be masked again before the filling (Algorithm 4)
+    drawn: Tensor  # bool [B, R]: to be drawn from the network's output
+    hidden: Tensor | None = None  # int64 [B, H]: to be masked again first (Algorithm 4)
 
 
 @dataclass(frozen=True)
 class Plan(Batched):
-    """The network-independent part of a sampling run, for sequences with any numbers of masked positions.
+    """The part of a sampling run that does not depend on the network, for any numbers of masked positions.
 
-    A row's slots are its masked positions in the order they are unmasked; slots of one step are neighbours. Steps are
+    A row's slots are its masked positions in the order of unmasking; the slots of one step are adjacent. Steps are
     counted per row without gaps: steps of the grid in which nothing happens are skipped.
     """
 
-    order: Tensor  # int64 [B, L]: positions in the order they are unmasked, -1 in the slots past the last
-    times: Tensor  # float64 [B, L]: their hitting times, non-increasing, 0 in the slots past the last
-    step: Tensor  # int64 [B, L]: the step each belongs to, 0, 1, ... per row, -1 in the slots past the last
-    call_time: Tensor  # float64 [B, S]: the time at which the network is called for each step, 0 past the last
+    order: Tensor  # int64 [B, L]: positions in the order of unmasking, then padding with -1
+    times: Tensor  # float64 [B, L]: their hitting times, non-increasing, then 0
+    step: Tensor  # int64 [B, L]: the step each belongs to, 0, 1, ... per row, then -1
+    call_time: Tensor  # float64 [B, S]: the time at which the network is called in each step, then 0
     tentative: Tensor | None = None  # int64 [B, L], Algorithm 4's first choice of each step's positions, if any
 
     @property
@@ -53,7 +53,7 @@ class Plan(Batched):
 
     @property
     def holes(self) -> Tensor:
-        """The number of positions that each row fills: int64 [B]."""
+        """The number of masked positions of each row: int64 [B]."""
         return (self.order >= 0).sum(1)
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Plan(Batched):
 
     @classmethod
     def join(cls, plans: Sequence[Plan]) -> Plan:
-        """The plans of several batches as one: shorter ones get steps in which nothing happens."""
+        """The plans of several batches as one: shorter ones get empty steps."""
         plans = [plan.resized(max(plan.order.shape[1] for plan in plans)) for plan in plans]
         most = max(plan.call_time.shape[1] for plan in plans)
         call_time = [functional.pad(plan.call_time, (0, most - plan.call_time.shape[1])) for plan in plans]
@@ -71,7 +71,7 @@ class Plan(Batched):
         return cls(order, times, step, torch.cat(call_time), torch.cat(tentative) if tentative else None)
 
     def resized(self, length: int) -> Plan:
-        """The same for canvases that have been padded, or cut where they were."""
+        """The same plan for padded canvases, or without padding that had been added."""
         if length == self.order.shape[1]:
             return self
         order, step = resized(self.order, length, -1), resized(self.step, length, -1)
@@ -79,7 +79,7 @@ class Plan(Batched):
         return replace(self, order=order, step=step, times=resized(self.times, length, 0.0), tentative=tentative)
 
     def without(self, needless: Tensor, step: Tensor) -> Plan:
-        """The same, where from a row's ``step`` [B] on the positions where the boolean [B, L] holds are left out."""
+        """The plan without the positions where the boolean [B, L] is true, from each row's ``step`` [B] on."""
         dropped = needless.gather(1, self.order.clamp(min=0)) & (self.step >= step.unsqueeze(1))
         kept = (self.order >= 0) & ~dropped
         if bool((kept == (self.order >= 0)).all()):
@@ -101,23 +101,23 @@ class Plan(Batched):
         return torch.searchsorted(step.contiguous(), every.contiguous())
 
     def group(self, step: Tensor) -> Group:
-        """What is filled in one step: the rows' own steps are int64 [B] and need not be the same."""
+        """The positions of one step; each row has its own step, int64 [B]."""
         slots, real = self._slots(step)
         positions, tau = self._at(self.order, slots, real, -1), self._at(self.times, slots, real, 0.0)
         if self.tentative is None:
             return Group(positions, tau, drawn=real)
-        # Algorithm 4: take the last step's first choice back, choose its positions again, then choose this step's.
+        # Algorithm 4: undo the last step's first choice, choose its positions again, then choose those of this step.
         earlier, was = self._slots(step - 1)
         hidden = self._at(self.tentative, earlier, was, -1)
         again = self._at(self.order, earlier, was, -1)
         positions = torch.cat([again, self._at(self.tentative, slots, real, -1)], 1)
         tau = torch.cat([self._at(self.times, earlier, was, 0.0), tau], 1)
-        # What the network was shown is carried over (Eq. 4); the rest is drawn.
+        # Tokens that the network saw are carried over (Eq. 4); the rest is drawn.
         carried = (positions.unsqueeze(2) == hidden.unsqueeze(1)).any(2)
         return Group(positions, tau, drawn=(positions >= 0) & ~carried, hidden=hidden)
 
     def _slots(self, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Slots of one step of each row, int64 [B, R], padded to the fullest row, and which of them are real."""
+        """The slots of one step of each row, int64 [B, R], padded to the longest row, and which of them are real."""
         inside = step.clamp(0, self.call_time.shape[1])
         first = self.starts.gather(1, inside.unsqueeze(1))
         end = self.starts.gather(1, (inside + 1).clamp(max=self.call_time.shape[1]).unsqueeze(1))
@@ -141,7 +141,7 @@ Planner = Callable[..., Plan]
 def first_hitting(
     tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None, steps: int | None = None
 ) -> Plan:
-    """Algorithm 1: first-hitting sampling. One token per step, called at its own hitting time."""
+    """Algorithm 1: first-hitting sampling. One token per step; the network is called at its hitting time."""
     if steps is not None:
         raise ValueError(f"steps={steps}: plan.first_hitting takes one token per step; plan.parallel takes steps")
     order, times, holes = hitting_times(tokens, mask_id=mask_id, streams=streams, schedule=schedule)
@@ -180,7 +180,7 @@ def ancestral(
     steps: int | None = None,
     eps: float = 0.0,
 ) -> Plan:
-    """N-step ancestral sampling (Eq. 10), exactly: hitting times put into the intervals of the grid t_k = t_start k/N.
+    """N-step ancestral sampling (Eq. 10), exactly: hitting times are grouped by the intervals of t_k = t_start k/N.
 
     The network is called at t_k, where the interval (t_{k-1}, t_k] starts; an empty interval costs no call. Under a
     schedule with alpha_0 < 1 the positions still masked at time 0 are unmasked in one last step. eps: the grid ends at
@@ -207,8 +207,8 @@ def left_to_right(
 ) -> Plan:
     """Masked positions from left to right: one per step, or ``steps`` groups whose sizes differ by at most one.
 
-    With one token per step it is exact, as every order that does not depend on the tokens. A position is filled, and
-    the network called, at alpha^-1(1 - n/L) with n masked positions left: 1 - l/L under the linear schedule.
+    With one token per step it is exact, like every order that does not depend on the tokens. With n masked positions
+    left, the network is called at alpha^-1(1 - n/L): 1 - l/L under the linear schedule.
     """
     masked = (tokens == mask_id).cpu()
     holes, length = masked.sum(1), masked.shape[1]
@@ -221,10 +221,10 @@ def left_to_right(
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of ``size`` positions from left to right, each by a plan of its own: ``plan.Blocks(16, plan.parallel)``.
+    """Blocks of ``size`` positions from left to right, each with an inner plan: ``plan.Blocks(16, plan.parallel)``.
 
-    Exact where the inner plan is. steps are those of the whole canvas and shared evenly among its blocks. A hole is
-    filled at the times of ``left_to_right``.
+    Exact if the inner plan is. ``steps`` counts the whole canvas and is shared evenly among its blocks. The times are
+    those of ``left_to_right``.
     """
 
     size: int
@@ -261,7 +261,7 @@ class Blocks:
 
 
 def _in_turn(order: Tensor, step: Tensor, length: int, schedule: Schedule | None) -> Plan:
-    """The plan with these slots, pads moved behind them, and the times of ``left_to_right``."""
+    """The plan with these slots, padding moved to the end, and the times of ``left_to_right``."""
     first = (order < 0).to(torch.int8).argsort(dim=1, stable=True)[:, :length]
     order, step = order.gather(1, first), step.gather(1, first)
     left = ((order >= 0).sum(1, keepdim=True) - torch.arange(length)).clamp(min=0)

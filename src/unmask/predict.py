@@ -36,11 +36,11 @@ def _as_predicted(now: Prediction, before: Prediction | None, tau: Tensor) -> Te
 
 @dataclass(frozen=True)
 class Predictor:
-    """How a distribution comes from predictions, and what that asks of the plan.
+    """How predictions become a distribution, and what that requires of the plan.
 
     ``combine(now, before, tau)`` gives log-weights [M, V] for rows hit at tau [M]; ``before`` is the last call's
-    prediction at the same rows, where there is one and ``lookahead`` asked for it a call ahead. ``prepare`` makes
-    whatever further random choices the plan needs.
+    prediction at the same rows, if ``lookahead`` requested them one call ahead. ``prepare`` makes the further random
+    choices that the plan needs.
     """
 
     combine: Callable[[Prediction, Prediction | None, Tensor], Tensor] = _as_predicted
@@ -54,7 +54,7 @@ def log_mean(logits: Tensor) -> Tensor:
     log_mu, rows = torch.empty_like(logits, dtype=torch.float64), rows_at_once(logits.shape[-1], logits.device)
     for part, into in zip(torch.split(logits, rows), torch.split(log_mu, rows), strict=True):
         torch.log_softmax(part.double(), -1, out=into)
-    # One that is not a number makes them all so: the first column tells.
+    # One NaN makes the whole row NaN, so the first column is enough to find it.
     refuse(
         log_mu[..., :1].isnan().any(),
         "the model returned logits that are no distribution at a masked position: NaN, +inf, or -inf for every id",
@@ -63,7 +63,7 @@ def log_mean(logits: Tensor) -> Tensor:
 
 
 def lagrange(now: Prediction, before: Prediction | None, tau: Tensor) -> Tensor:
-    """Algorithm 3: the line through the last two predictions, continued to the row's own hitting time.
+    """Algorithm 3: the line through the last two predictions, extrapolated to the row's hitting time.
 
     mu^ = (tau - tau~)/(tau_c - tau~) mu + (tau - tau_c)/(tau~ - tau_c) mu~, with tau_c and tau~ the times of this call
     and of the last. Values below 0 are set to 0, and the draw renormalises the rest.
@@ -71,7 +71,7 @@ def lagrange(now: Prediction, before: Prediction | None, tau: Tensor) -> Tensor:
     if before is None:
         return now.log_mu
     span = before.time - now.time
-    # Two calls at one time (a schedule's flat end) define no line: the newer prediction stands.
+    # Two calls at the same time (where a schedule is flat) define no line: the newer prediction is used.
     ahead = torch.where(span > 0, (now.time - tau) / span, 0.0).unsqueeze(-1)
     mu = (1 + ahead) * now.log_mu.exp() - ahead * before.log_mu.exp()
     return mu.clamp(min=0).log()

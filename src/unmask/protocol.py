@@ -1,8 +1,8 @@
 """The contract between a network and everything that samples, trains or evaluates it.
 
 A denoiser is anything that can be called as ``model(tokens, time=None, rows=None)`` and has ``vocab_size`` and
-``mask_id``; no base class is needed. ``rows`` and ``time`` are optional for a third party's model: one that does not
-take them is asked for everything, and the rows are gathered from its answer.
+``mask_id``; no base class is needed. ``rows`` and ``time`` are optional: a model that does not take them computes all
+rows, and the requested ones are gathered from its output.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 class Batched:
-    """Whatever a batch of sequences is described by. Fields that are no tensors, lists or Batched are everybody's."""
+    """A record about a batch of sequences. Fields that are not tensors, lists or Batched apply to all sequences."""
 
     def take(self, index: Tensor) -> Self:
-        """The same for some of the sequences, int64 [b]."""
+        """The record of some of the sequences, int64 [b]."""
         changed = {field.name: _taken(getattr(self, field.name), index) for field in fields(self)}  # type: ignore[arg-type]
         return replace(self, **changed)  # type: ignore[type-var]
 
@@ -32,10 +32,10 @@ def _taken(value: Any, index: Tensor) -> Any:
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """A masked model: tokens with holes in, raw logits of what the holes hide out.
+    """A masked model: it takes tokens, some of them masked, and returns logits for the masked positions.
 
-    Any callable with these two attributes is one, a torch module or not; ``time`` and ``rows`` may be missing from its
-    signature, and it is then called without them.
+    Any callable with these two attributes is one, whether or not it is a torch module. ``time`` and ``rows`` may be
+    missing from its signature; it is then called without them.
     """
 
     @property
@@ -49,33 +49,33 @@ class Denoiser(Protocol):
     def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """tokens int64 [B, L], time float [B], rows int64 [B, R] -> logits [B, R, V], or [B, L, V] without rows.
 
-        tokens: a sequence with mask_id where it is masked.
+        tokens: sequences with mask_id at masked positions.
         time: t of the forward process for each sequence, from 1 (all masked) to 0 (all visible): a token is visible at
-        t with probability alpha(t). It tells how many are masked and nothing more (Sec. 3), so a network may ignore
-        it; None means that it was not said.
-        rows: the positions that are asked for; logits of the others need not be computed.
-        Logits are raw, floating-point and indexed by token id; an id that must never be drawn has -inf.
+        t with probability alpha(t). It only says how many tokens are masked (Sec. 3), so a network may ignore it. None:
+        not given.
+        rows: the requested positions; logits of the others need not be computed.
+        Logits are unnormalised, floating-point and indexed by token id; an id that must never be drawn has -inf.
         """
         ...
 
 
 @runtime_checkable
 class ForSampling(Protocol):
-    """What should be called in a run of sampling is another network: a faster one, or one with nothing remembered."""
+    """Sampling should call another network: a faster one, or one with an empty cache."""
 
     def for_sampling(self) -> Any: ...
 
 
 @runtime_checkable
 class ForBound(Protocol):
-    """What a bound should be measured with may be another network: a self-conditioned one called twice."""
+    """A bound should be computed with another network: for self-conditioning, one that calls it twice."""
 
     def for_bound(self) -> Any: ...
 
 
 @runtime_checkable
 class HasLength(Protocol):
-    """It was trained on sequences of one length, which is the default."""
+    """It was trained on sequences of one length, which is then the default."""
 
     @property
     def length(self) -> int | None: ...
@@ -83,7 +83,7 @@ class HasLength(Protocol):
 
 @runtime_checkable
 class LeftToRight(Protocol):
-    """Whether position l is answered from the tokens before l alone."""
+    """Whether the logits at position l depend only on the tokens before l."""
 
     @property
     def causal(self) -> bool: ...
@@ -105,9 +105,9 @@ class AnyOrder(Protocol):
 
 @runtime_checkable
 class ByBlocks(Protocol):
-    """The positions of a block, where attention goes by blocks: one sees itself and those before it, and none behind.
+    """The block size, for block attention: a position sees its own block and the blocks before it.
 
-    It answers for the first block of a canvas that has holes, or for every block given the ``clean`` ones before it.
+    It computes the first block of a canvas with masked positions, or every block given the ``clean`` ones before it.
     """
 
     @property
@@ -118,19 +118,19 @@ class ByBlocks(Protocol):
 
 @runtime_checkable
 class ComputesWhere(Protocol):
-    """It computes its head where it is asked to and nowhere else."""
+    """It computes its output head only at the requested positions."""
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
-        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
+        """Logits [M, V] at the M positions where the boolean [B, L] is true, in row-major order."""
         ...
 
 
 @runtime_checkable
 class TakesLengths(Protocol):
-    """Whether sequences of several lengths may share a call, each answered as if it were alone, up to rounding.
+    """Whether sequences of several lengths may share a call, with the results of separate calls up to rounding.
 
-    Its calls take ``lengths`` int64 [B]: what stands behind a sequence's end, whatever it is, is seen by nobody, and
-    rows there are not asked for. One that ``Caches`` is told each sequence's length by ``add`` and takes no argument.
+    Its calls take ``lengths`` int64 [B]: positions after a sequence's end are not attended to, and no rows are
+    requested there. A network that ``Caches`` gets each length through ``add`` and takes no argument.
     """
 
     @property
@@ -139,7 +139,7 @@ class TakesLengths(Protocol):
 
 @runtime_checkable
 class SuppressesMask(Protocol):
-    """Whether the mask's logit is -inf already, so that no copy is needed to put it there."""
+    """Whether the mask's logit is -inf already, so that no copy is needed to set it."""
 
     @property
     def suppresses_mask(self) -> bool: ...
@@ -147,26 +147,26 @@ class SuppressesMask(Protocol):
 
 @runtime_checkable
 class Caches(Protocol):
-    """It remembers what it read of each sequence. Row i of a call is seat i; a first call takes the seats it needs."""
+    """It caches each sequence. Row i of a call is seat i; the first call takes the seats it needs."""
 
     def add(self, count: int, length: int) -> None:
-        """Seats for newcomers behind the last, with nothing remembered; length is that of their canvas."""
+        """Append empty seats for new sequences; length is that of their canvas."""
         ...
 
     def leave(self, seat: int) -> None:
-        """The last sequence moves into the seat that becomes free; dropping the last copies nothing."""
+        """Free a seat: the last sequence moves into it. Dropping the last one copies nothing."""
         ...
 
     def __call__(
         self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
     ) -> Tensor:
-        """Logits [B, R, V] for the sequences in these seats, all by default. If it raises, nothing was remembered."""
+        """Logits [B, R, V] for the sequences in these seats, all by default. If it raises, the cache is unchanged."""
         ...
 
 
 @runtime_checkable
 class HasBytes(Protocol):
-    """It knows the size of what it remembers."""
+    """It knows the size of its cache."""
 
     @property
     def bytes(self) -> int: ...
@@ -174,23 +174,23 @@ class HasBytes(Protocol):
 
 @runtime_checkable
 class LooksAhead(Caches, Protocol):
-    """It answers for several tokens of a planned order in one pass, each given guesses of those before it."""
+    """It computes several tokens of a planned order in one pass, each given guesses of the tokens before it."""
 
     def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
-        """Logits [B, W, V] at positions order [B, W] (-1 pads), the first known [B] of which hold guesses in tokens.
+        """Logits [B, W, V] at positions order [B, W] (padded with -1); the first known [B] of these hold guesses.
 
-        Row k is given the settled tokens, visible and not in the order, and the guesses before k.
+        Row k is conditioned on the visible tokens outside the order and on the guesses before k.
         """
         ...
 
 
 def for_sampling(model: Any) -> Any:
-    """What a network says should be called in a run of sampling: constants folded, nothing remembered from another."""
+    """The network to call in a sampling run: constants folded, its cache empty."""
     return model.for_sampling() if isinstance(model, ForSampling) else model
 
 
 def for_bound(model: Any) -> Any:
-    """What a network says should be called for a bound: mu as a function of the canvas and the time alone."""
+    """The network to call for a bound: mu as a function of only the canvas and the time."""
     return model.for_bound() if isinstance(model, ForBound) else model
 
 
@@ -200,12 +200,12 @@ def takes_lengths(model: object) -> bool:
 
 
 def length_of(model: object) -> int | None:
-    """The length of its training sequences, if it has one."""
+    """The length of its training sequences, if known."""
     return model.length if isinstance(model, HasLength) else None
 
 
 def bytes_of(model: object) -> int:
-    """The size of what it remembers."""
+    """The size of its cache in bytes."""
     return model.bytes if isinstance(model, HasBytes) else 0
 
 
@@ -215,7 +215,7 @@ def follows_order(model: object) -> bool:
 
 
 def block_of(model: object) -> int | None:
-    """The positions of a block, if its attention goes by blocks."""
+    """The block size, if it has block attention."""
     return model.block if isinstance(model, ByBlocks) else None
 
 
@@ -225,7 +225,7 @@ def is_left_to_right(model: object) -> bool:
 
 
 def check(model: Any) -> None:
-    """Refuse what is not a denoiser, and say what is missing."""
+    """Refuse an object that is not a denoiser, and say what is missing."""
     if not callable(model):
         hint = "; give model.denoiser, or call model.sample" if hasattr(model, "denoiser") else ""
         raise ValueError(

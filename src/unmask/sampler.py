@@ -27,35 +27,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Particles(Batched):
-    """What became of the particles of guided sequences in a call."""
+    """The particles of guided sequences after a call."""
 
-    parents: Tensor  # int64 [b]: whose copy each became before it was filled, among the sequences of the call
+    parents: Tensor  # int64 [b]: the particle of the call that each was copied from before it was filled
     log_weights: Tensor  # float64 [b]: after the call
-    effective: Tensor  # float64 [b]: the effective number of its population's particles, before any was copied
+    effective: Tensor  # float64 [b]: the effective sample size of its population, before resampling
 
 
 @dataclass(frozen=True)
 class Step(Batched):
-    """What one call of the network did. R is the most positions that a sequence filled; pads are -1."""
+    """The result of one network call. R is the largest number of positions that a sequence filled; padding is -1."""
 
     sequences: Tensor  # int64 [b]: which sequences the call was for
     positions: Tensor  # int64 [b, R]: filled after the call
     tokens: Tensor  # int64 [b, R]: with these
-    probabilities: Tensor  # float64 [b, R]: their probabilities under what they were drawn from; 1 if carried over
+    probabilities: Tensor  # float64 [b, R]: under the distribution they were drawn from; 1 if carried over
     tau: Tensor  # float64 [b, R]: their hitting times
     drawn: Tensor  # bool [b, R]: drawn in this call, not carried over
-    draws: Tensor  # int64 [b]: rows drawn for each sequence, those that were not kept included
-    hidden: Tensor | None = None  # int64 [b, H]: masked again before the filling
-    guessed: Tensor | None = None  # int64 [b, G, 2]: positions and tokens that are guesses for now (samplers.ahead)
-    corrected: Tensor | None = None  # int64 [b]: how many earlier guesses came out otherwise
+    draws: Tensor  # int64 [b]: rows drawn for each sequence, including those that were not kept
+    hidden: Tensor | None = None  # int64 [b, H]: masked again before the positions are filled
+    guessed: Tensor | None = None  # int64 [b, G, 2]: positions and tokens that are provisional guesses (samplers.ahead)
+    corrected: Tensor | None = None  # int64 [b]: how many earlier guesses turned out wrong
     particles: Particles | None = None  # of a guided run
     calls: int = 0  # network calls so far, this one included
-    planned: int = 0  # network calls of the whole run: the number itself for a plan, else a bound
+    planned: int = 0  # network calls of the whole run: exact for a plan, an upper bound otherwise
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a sampler is told when it begins."""
+    """What a sampler gets when it begins."""
 
     mask_id: int
     streams: Streams  # one for each sequence
@@ -66,7 +66,7 @@ class Task:
 
 @dataclass
 class State(Batched):
-    """Sequences on their way."""
+    """The state of unfinished sequences."""
 
     task: Task
     x: Tensor  # int64 [B, L]: the canvas; the loop writes each Step into it
@@ -75,30 +75,30 @@ class State(Batched):
 
 @dataclass(frozen=True)
 class Ask(Batched):
-    """The rows that a sampler wants of the next call. A sequence that asks for none has finished.
+    """The rows that a sampler needs from the next call. A sequence that asks for none has finished.
 
-    Where the rows are a chain, each is answered as if it and those behind it were masked, at its own time [B, R].
+    If the rows form a chain, each one is computed as if it and all later ones were masked, at its own time [B, R].
     """
 
-    rows: Tensor  # int64 [B, R]: positions, on the CPU; pads are -1
-    time: Tensor  # float64 [B]: at which the network is called
-    canvas: Tensor | None = None  # int64 [B, L]: what the network is shown, where that is not the state's x
-    known: Tensor | None = None  # int64 [B]: the rows are a chain, and so many of its first tokens are on the canvas
+    rows: Tensor  # int64 [B, R]: positions, on the CPU; padding is -1
+    time: Tensor  # float64 [B]: the time at which the network is called
+    canvas: Tensor | None = None  # int64 [B, L]: the network's input, where it is not the state's x
+    known: Tensor | None = None  # int64 [B]: the rows form a chain, whose first ``known`` tokens are on the canvas
 
 
 class Sampler(Protocol):
     """A way to fill a canvas. The loop calls ``ask`` once before every ``fill``."""
 
     def begin(self, canvas: Tensor, task: Task) -> Any:
-        """The State of a canvas int64 [B, L]."""
+        """The initial State of a canvas int64 [B, L]."""
         ...
 
     def ask(self, state: Any) -> Any:
-        """What the next call is for: an Ask."""
+        """The rows of the next call, as an Ask."""
         ...
 
     def fill(self, state: Any, ask: Any, log_mu: Tensor) -> Step:
-        """Take log mu [M, V] of the asked rows that are no pads, row by row. The loop applies the Step to state.x."""
+        """Take log mu [M, V] of the requested rows, without padding, row by row. The loop applies the Step."""
         ...
 
 
@@ -111,7 +111,7 @@ class InBlocks(Protocol):
 
 @runtime_checkable
 class Skips(Protocol):
-    """A sampler that can be told of masked positions which need not be filled any more."""
+    """A sampler that accepts a set of masked positions which need not be filled."""
 
     def skip(self, state: Any, needless: Tensor) -> None:
         """needless: bool [B, L]."""
@@ -120,15 +120,15 @@ class Skips(Protocol):
 
 @runtime_checkable
 class InParts(Protocol):
-    """A sampler whose ``fill`` may take long, so that others should have their turns in the middle of it."""
+    """A sampler whose ``fill`` may take long, so that other requests should run in between."""
 
     def parts(self, state: Any, ask: Any, log_mu: Tensor) -> Iterator[Step | None]:
-        """``fill`` by parts: None after each of them but the last, which gives the Step."""
+        """``fill`` in parts: yields None after each part but the last, which yields the Step."""
         ...
 
 
 def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:
-    """Write a Step into the canvas it belongs to, in place: what it copies, what it hides, then what it fills."""
+    """Write a Step into its canvas in place: first copies, then remasked positions, then filled ones."""
     if step.particles is not None:
         tokens[step.sequences] = tokens[step.sequences[step.particles.parents]]
     if step.hidden is not None:
@@ -140,7 +140,7 @@ def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:
 
 
 def packed(where: Tensor) -> Tensor:
-    """The positions where the boolean [B, L] holds, int64 [B, R] on the CPU, in order; pads are -1."""
+    """The positions where the boolean [B, L] is true, int64 [B, R] on the CPU, in order; padding is -1."""
     where = where.cpu()
     width = int(where.sum(1).max()) if where.numel() else 0
     # A stable sort of "not here" brings the wanted positions to the front, in order.
@@ -151,7 +151,7 @@ def packed(where: Tensor) -> Tensor:
 def filled(
     chosen: Tensor, tokens: Tensor, probabilities: Tensor, tau: Tensor, draws: Tensor, hidden: Tensor | None = None
 ) -> Step:
-    """The Step that fills the positions where ``chosen`` holds; all [B, L] and on the CPU, but tau is [B]."""
+    """The Step that fills the positions where ``chosen`` is true; all are [B, L] and on the CPU, but tau is [B]."""
     positions = packed(chosen)
     real, at = positions >= 0, positions.clamp(min=0)
     return Step(
@@ -168,17 +168,17 @@ def filled(
 
 @dataclass
 class PlanState(State):
-    """Sequences on their way through a plan."""
+    """The state of sequences that follow a plan."""
 
     plan: Plan
-    step: Tensor  # int64 [B]: the step that each is at
+    step: Tensor  # int64 [B]: the current step of each
     noise: Noise  # [B, L]: of the tokens
     visits: Tensor  # int64 [B, L]: how often each position has been drawn before
-    before: list[Prediction | None]  # the last call's answer at the rows of this one, for Algorithm 3
+    before: list[Prediction | None]  # the last call's output at the rows of this one, for Algorithm 3
 
     @classmethod
     def join(cls, states: Sequence[Self]) -> Self:
-        """Sequences of several runs as one batch, in this order; the shorter ones are padded."""
+        """Sequences of several runs as one batch, in this order; shorter ones are padded."""
         states = [state.resized(max(state.x.shape[1] for state in states)) for state in states]
         x, calls, step, visits = (
             torch.cat([getattr(state, name) for state in states]) for name in ("x", "calls", "step", "visits")
@@ -187,7 +187,7 @@ class PlanState(State):
         return cls(states[0].task, x, calls, Plan.join([s.plan for s in states]), step, Noise(noise), visits, before)
 
     def resized(self, length: int) -> Self:
-        """The same on canvases with masks behind their ends, or without some of these; no step fills them."""
+        """The same state with masks appended to the canvases, or some of these removed; no step fills them."""
         if length == self.x.shape[1]:
             return self
         x, visits = resized(self.x, length, self.task.mask_id), resized(self.visits, length, 0)
@@ -197,7 +197,7 @@ class PlanState(State):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanAsk(Ask):
-    """What a plan's call is for."""
+    """The rows of a plan's next call."""
 
     group: Group
 
@@ -217,7 +217,7 @@ class Planned:
         return PlanState(task, canvas.clone(), whole.calls, whole, step, noise, visits, [None] * len(canvas))
 
     def skip(self, state: PlanState, needless: Tensor) -> None:
-        """Leave positions out of the plan; a predictor that has looked ahead keeps its own."""
+        """Remove positions from the plan; a predictor that has looked ahead keeps its rows."""
         if self.predict is first_order:
             state.plan = state.plan.without(needless, state.step)
 
@@ -234,7 +234,7 @@ class Planned:
         return PlanAsk(rows=rows, time=time, group=group)
 
     def fill(self, state: PlanState, ask: PlanAsk, log_mu: Tensor) -> Step:
-        """Predict and draw, and beside it carry over what the group keeps of the canvas (Eq. 4)."""
+        """Predict and draw; positions that the group keeps are carried over from the canvas (Eq. 4)."""
         group, x = ask.group, state.x
         row, column = (ask.rows >= 0).nonzero(as_tuple=True)
         now = Prediction(log_mu, ask.time[row].to(x.device))
@@ -283,7 +283,7 @@ def _drawn(state: PlanState, vocab_size: int) -> Tensor:
 
 
 def _together(before: Sequence[Prediction | None], now: Prediction, row: Tensor) -> Prediction | None:
-    """The last answers of a batch; a sequence that has none yet gets this one, which is to extrapolate nothing."""
+    """The last predictions of a batch; a sequence without one gets the current one, so nothing is extrapolated."""
     if not any(before):
         return None
     parts = [one if one is not None else now.take((row == i).nonzero().squeeze(1)) for i, one in enumerate(before)]
@@ -295,7 +295,7 @@ Window = int | bool | Literal["auto"] | None
 
 
 class SamplingOptions(TypedDict, total=False):
-    """What ``sample``, ``stream`` and ``divided`` take beside the canvas; ``sample`` says what each means."""
+    """The options of ``sample``, ``stream`` and ``divided`` beside the canvas; ``sample`` documents each."""
 
     plan: Planner | None
     steps: int | None

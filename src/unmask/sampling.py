@@ -34,7 +34,7 @@ from unmask.schedule import Linear, Schedule
 if TYPE_CHECKING:
     from unmask.samplers.guided import Guide, Population
 
-CALLS_BETWEEN_CHECKS = 64  # of an accelerator: looking at what it computed makes it wait
+CALLS_BETWEEN_CHECKS = 64  # on an accelerator: reading its results makes it wait
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +50,7 @@ class Sample:
     population: Population | None = None  # of a guided run: the particles, their weights and the evidence
 
     def __repr__(self) -> str:
-        """Three lines: how many, what they cost, and how the first begins."""
+        """Three lines: the number of sequences, their cost, and the start of the first one."""
         num, length = self.tokens.shape
         particles = [] if self.population is None else [f"  {self.population}"]
         each = "" if not num else f", {self.nfe.double().mean():.4g} for each sequence"
@@ -81,10 +81,10 @@ def sample(
     """Fill the masked positions of a canvas, or of ``num`` empty canvases of ``length``.
 
     What is filled
-        model: a Denoiser: called as model(tokens, time=..., rows=...), with vocab_size and mask_id. No base class.
+        model: a Denoiser, called as model(tokens, time=..., rows=...), with vocab_size and mask_id. No base class.
         canvas: token ids [B, L] with mask_id at masked positions; a tensor, an array or lists. Visible tokens never
         change.
-        num, length: without a canvas, the number of sequences (1) and their length (the model's own, if known).
+        num, length: without a canvas, the number of sequences (1) and their length (by default the model's, if known).
         allowed: {position: bool [V]}, the only ids that may fill a position; or a list of these, one for each sequence.
     Which positions are unmasked when
         plan: unmask.plan.first_hitting (one token per call, exact, the default), plan.parallel (the default with
@@ -104,8 +104,8 @@ def sample(
         guide: one of unmask.guides, for p(x) h(x) / Z instead of p(x); with a plan and predict.first_order.
         particles: the number of particles per sequence (sequential Monte Carlo), which corrects approximate guides.
         schedule: alpha(t), unmask.Linear() by default; it matters only to networks that read the time.
-        seed: one number, of which sequence i is always the same; or a list with one for each sequence, which then
-        equals what that seed gives alone. index: which sequences of the seed these are; by default the first ones.
+        seed: an integer, for which sequence i is always the same; or a list with one seed per sequence, each of
+        which gives what it gives alone. index: which sequences of the seed to make; by default the first ones.
     How it is run
         batch: the maximum number of sequences per network call; it changes no token. None: all.
         callback: called with every Step, one for each network call: the positions, tokens and probabilities.
@@ -168,9 +168,9 @@ def _stop_ids(model: Any, stop: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def divided(model: Any, canvas: Tensor, **options: Unpack[SamplingOptions]) -> list[list[int]]:
-    """The sequences of a canvas that ``sample`` puts into each batch, so that batches can be made one by one.
+    """The sequences of a canvas that ``sample`` puts into each batch, so that batches can be run one by one.
 
-    ``sample`` of a batch, with its sequences as ``index``, makes the very network calls that it makes for all of them.
+    ``sample`` of one batch, with its sequences as ``index``, makes the same network calls as for all of them.
     """
     each = options.get("particles", 1)
     return [part[::each].div(each, rounding_mode="floor").tolist() for part in _begun(model, canvas, **options)[2]]
@@ -197,7 +197,7 @@ def _begun(
     index: Sequence[int] | None = None,
     batch: int | None = None,
 ) -> tuple[Sampler, Any, list[Tensor]]:
-    """The sampler that was asked for, the state of its sequences before the first call, and their batches."""
+    """The sampler to use, the state of its sequences before the first call, and their batches."""
     canvas = checks.check_canvas(model, canvas, None, None)
     checks.choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
@@ -212,9 +212,9 @@ def _begun(
 
 
 def _batches(calls: Tensor, batch: int | None, each: int = 1) -> list[Tensor]:
-    """Which sequences share network calls, at most ``batch`` of them, by the calls that each needs.
+    """Which sequences share network calls, at most ``batch`` of them, grouped by the number of calls each needs.
 
-    each: the particles of a sequence, which stay together.
+    each: the number of particles per sequence, which stay together.
     """
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, or None for all sequences at once, got {batch}")
@@ -241,7 +241,7 @@ def _run(
         ask = sampler.ask(state)
         live = (ask.rows >= 0).any(1)
         if stopping is not None:
-            live &= ~stopping.finished(state.x)  # whatever the sampler would still ask
+            live &= ~stopping.finished(state.x)  # even if the sampler would ask for more
         stay = leave(network, live) if len(sequences) else sequences
         if len(stay) < len(sequences):
             state, ask, sequences = state.take(stay), ask.take(stay), sequences[stay]
@@ -275,7 +275,7 @@ def chosen(
     guide: Guide | None = None,
     particles: int = 1,
 ) -> Sampler:
-    """The sampler that the arguments of ``sample`` ask for."""
+    """The sampler that the arguments of ``sample`` select."""
     masked, in_turn, block = canvas == model.mask_id, is_left_to_right(model), block_of(model)
     second_order, looks = predict is not first_order, not (ahead is None or ahead is False)
     checks.together(plan, predict, sampler, looks, guide, particles)
@@ -304,7 +304,7 @@ def chosen(
 
 
 def _planner(plan: Planner | None, steps: int | None, predict: Predictor, block: int | None) -> Planner:
-    """The plan, or the usual one; from block to block where the network has blocks."""
+    """The plan, or the default one; block by block where the network has blocks."""
     plan = plan or (plans.first_hitting if steps is None else plans.parallel)
     if block is not None and not isinstance(plan, Blocks):
         plan = Blocks(block, plan)
@@ -316,7 +316,7 @@ def _planner(plan: Planner | None, steps: int | None, predict: Predictor, block:
 
 
 def _by_blocks(sampler: Sampler, block: int) -> Sampler:
-    """The sampler as a network with attention by blocks needs it."""
+    """The sampler in the form that a network with block attention needs."""
     if not isinstance(sampler, InBlocks):
         raise ValueError(
             f"{type(sampler).__name__} fills positions all over the canvas; attention by blocks takes plans and "

@@ -1,7 +1,7 @@
 """Noise schedules: alpha(t), the probability that a token is still visible at time t (Eq. 1).
 
 Every schedule decreases from alpha(0), about 1, to alpha(1), about 0. All arithmetic is in float64. ``inverse`` clamps
-to [0, 1], so a schedule that only approaches its ends (Geometric, LogLinear) still answers for a fully masked canvas.
+to [0, 1], so a schedule that does not reach its ends (Geometric, LogLinear) also works for a fully masked canvas.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Number = float | Tensor
 
 
 class Schedule(Protocol):
-    """What every sampler and objective asks of a schedule."""
+    """The interface that samplers and objectives use."""
 
     def alpha(self, t: Number) -> Tensor:
         """alpha_t: the probability of being visible at time t."""
@@ -42,7 +42,7 @@ def _float64(value: Number) -> Tensor:
 
 @dataclass(frozen=True)
 class Linear:
-    """alpha_t = 1 - t: the schedule of choice for masked diffusion."""
+    """alpha_t = 1 - t: the usual schedule of masked diffusion."""
 
     def alpha(self, t: Number) -> Tensor:
         return 1 - _float64(t)
@@ -156,7 +156,7 @@ class LogLinear:
         return -1 / _float64(t)
 
 
-# By the name that a saved model and a training's configuration have for it.
+# By the name used in saved models and training configurations.
 SCHEDULES: dict[str, Schedule] = {
     "linear": Linear(),
     "cosine": Cosine(),

@@ -22,7 +22,7 @@ def _uniform(size: int, generator: torch.Generator) -> Tensor:
 
 
 def independent(batch: int, generator: torch.Generator) -> Tensor:
-    """t^(i) ~ U(0, 1), each by itself."""
+    """t^(i) ~ U(0, 1), independently."""
     return _uniform(batch, generator)
 
 
@@ -39,7 +39,7 @@ def stratified(batch: int, generator: torch.Generator) -> Tensor:
 
 
 def count(t: Tensor, length: int | Tensor) -> Tensor:
-    """n = ceil(L t), in 1..L: the number of masked tokens that goes with a time. L may be each sequence's own, [B]."""
+    """n = ceil(L t), in 1..L: the number of masked tokens at time t. L may differ per sequence, [B]."""
     length = torch.as_tensor(length, device=t.device)
     if bool((length < 1).any()):
         raise ValueError(f"length must be at least 1, got {length.tolist()}")
@@ -57,7 +57,7 @@ class AdaptiveCount:
     length: int
     memory: int = 10
     history: Tensor = field(init=False)  # [L, memory], the newest value last
-    seen: Tensor = field(init=False)  # [L], how many values each n has had
+    seen: Tensor = field(init=False)  # [L], the number of values seen for each n
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.memory < 1:
@@ -80,7 +80,7 @@ class AdaptiveCount:
         return n + 1, 1 / (self.length * p[n])
 
     def update(self, n: Tensor, losses: Tensor) -> None:
-        """Remember the loss terms of this step's global batch; one pass per sequence, in order."""
+        """Record the loss terms of this step's global batch; one pass per sequence, in order."""
         for index, value in zip((n - 1).tolist(), losses.double().tolist(), strict=True):
             self.history[index] = torch.cat([self.history[index, 1:], torch.tensor([value], dtype=torch.float64)])
             self.seen[index] += 1

@@ -1,6 +1,6 @@
-"""Where models are: a folder of the user's, the box that comes with the package, the cache, the Hugging Face hub.
+"""Find a model by name: a folder or file, the models bundled with the package, the cache, or the Hugging Face hub.
 
-Folders of this project are read by ``text.folder``, everybody else's by ``text.adapters``.
+Folders of this project are read by ``text.folder``, other formats by ``text.adapters``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from unmask.text.folder import CONFIG, TOKENIZER
 from unmask.text.model import Model
 
 BOX = Path(__file__).parents[1] / "box"
-DEFAULT = "kjv"  # of the box
+DEFAULT = "kjv"  # a bundled model
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-# What is fetched of a repository on the hub: never its code, and pickles only where there is nothing else.
+# The files fetched from a hub repository: never code, and pickles only if there is no safetensors file.
 DATA_FILES, PICKLES = ("*.safetensors", "*.json", "*.txt"), ("*.bin", "*.ckpt", "*.pt", "*.pth")
 
 
@@ -37,15 +37,15 @@ class Known:
 
 
 def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None, **override: Any) -> Model:
-    """A model by its name in the box, the cache or text.weights, by its folder, file or run, or by its id on the hub.
+    """Load a model: a bundled or cached one by name, a folder, file or training run by path, or one from the hub by id.
 
-    ``unmask models`` lists the names, ``unmask inspect`` says what a folder or file is. device: where to put the
-    network, the CPU by default. override: what a checkpoint does not say, or says otherwise; MDLM's, for example, take
-    ``time=True`` to be fed the time although they were trained without, and ``ema=False`` for the weights as they were.
-    network: the class or module of what ``unmask.train`` made with a network of your own.
+    ``unmask models`` lists the names; ``unmask inspect`` describes a folder or file. device: where to put the network,
+    the CPU by default. override: settings that a checkpoint lacks or that should differ from it. For MDLM, for example,
+    ``time=True`` feeds the time to a network that was trained without it, and ``ema=False`` takes the raw weights.
+    network: the class or module to use for a model that ``unmask.train`` trained with your network.
     """
     path = locate(name)
-    # A folder or file by its full path, so that a saved trace finds it from anywhere; others as they are called.
+    # A folder or file is named by its full path, so that a saved trace finds it from anywhere.
     called = str(path.resolve()) if Path(name).expanduser().exists() else str(name)
     model = (own.load if own.is_ours(path) else _load_theirs)(path, name=called, **override)
     return model if device is None else replace(model, denoiser=_put(model.denoiser, device))
@@ -62,18 +62,18 @@ def _load_theirs(path: Path, *, name: str, **override: Any) -> Model:
 
 
 def tokenizer_of(name: str) -> Any:
-    """A model's tokenizer; of our own folders, without the network being read."""
+    """The tokenizer of a model; for folders of this project, without reading the network."""
     path = locate(name)
     return own.tokenizer_of(path) if own.is_ours(path) else load(name).tokenizer
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
-    """The folder or file of a model; what can only be the hub's is fetched."""
+    """The folder or file of a model; fetched from the hub if it is nowhere else."""
     return find(name) or _hub_folder(str(name))
 
 
 def find(name: str | os.PathLike[str]) -> Path | None:
-    """The folder or file of a model, or None if the name can only be the hub's."""
+    """The folder or file of a model, or None if it can only be on the hub."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -87,7 +87,7 @@ def find(name: str | os.PathLike[str]) -> Path | None:
 
 
 def _folder_of_weights(path: Path) -> Path:
-    """A folder without config.json, which must hold weights."""
+    """A folder without config.json, which must contain weights."""
     if (path / "config.toml").is_file():
         return _newest_checkpoint(path)
     from unmask.text.adapters.found import RUN, holds_weights
@@ -100,7 +100,7 @@ def _folder_of_weights(path: Path) -> Path:
 
 
 def _newest_checkpoint(run: Path) -> Path:
-    """Of a run that has not finished, the newest checkpoint that is a model in itself; a warning says its step."""
+    """For an unfinished run, the newest checkpoint that is a complete model; a warning names its step."""
 
     def sound(path: Path) -> Path:
         checkpoints.verify(path)
@@ -125,7 +125,7 @@ def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:
         return cached[name]
     if name in NAMED:
         return fetch(name)
-    # A folder that was misspelt is not asked for on the hub.
+    # A misspelt folder is not looked up on the hub.
     if HUB_ID.fullmatch(name) and not Path(name).expanduser().parent.is_dir():
         return None
     known = sorted({*boxed, *cached})
@@ -137,12 +137,12 @@ def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:
 
 
 def available() -> list[Known]:
-    """What can be loaded by name without a network: the box, the cache, and what the hub's cache holds of ours."""
+    """The models that load by name without network access: bundled, cached, and ours in the hub's cache."""
     return [*_folders(BOX, "box"), *_folders(_cache(), "cache"), *_hub_cache()]
 
 
 def default() -> str:
-    """The model that is meant where none is named."""
+    """The model to use if none is named."""
     names = [model.name for model in available()]
     if not names:
         raise ValueError("there is no bundled model: give the folder of a run, or ORG/NAME on the Hugging Face hub")
@@ -150,7 +150,7 @@ def default() -> str:
 
 
 def describe(found: Known) -> dict[str, Any]:
-    """What its files say about a model, without its weights being read; of a damaged one, what is wrong (error)."""
+    """What a model's files say about it, without reading its weights; for a damaged one, the error."""
     about: dict[str, Any] = {"name": found.name, "where": found.where, "folder": str(found.folder)}
     try:
         return about | (own.about if own.is_ours(found.folder) else _describe_theirs)(found.folder)
@@ -186,7 +186,7 @@ def _folders(root: Path, where: Literal["box", "cache"]) -> list[Known]:
 
 
 def _hub_cache() -> list[Known]:
-    """Repositories in huggingface_hub's cache that are models of this package, with their tokenizers."""
+    """Repositories in huggingface_hub's cache that are models of this package, including their tokenizers."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -210,7 +210,7 @@ def _hub_cache() -> list[Known]:
 
 
 def _hub_folder(name: str) -> Path:
-    """A repository of the hub, in the hub's own cache."""
+    """A repository of the hub, in the hub's cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -229,5 +229,5 @@ def _put(network: Any, device: str | torch.device | None) -> Any:
         return network
     try:
         return network.to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:  # which is how torch says that it has no such device
+    except (RuntimeError, AssertionError) as error:  # torch's exceptions for a missing device
         raise ValueError(f"device={str(device)!r}: {str(error).splitlines()[0]}") from error

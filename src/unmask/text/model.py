@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from unmask.text.external import ExternalTokenizer
 
 TOKENIZER = "tokenizer.json"
-CHARACTERS_PER_TOKEN = 4.0  # of a BPE whose training data did not tell
+CHARACTERS_PER_TOKEN = 4.0  # for a BPE tokenizer whose folder does not say
 
 
 class ModelOptions(SamplingOptions, total=False):
-    """What ``Model.sample`` and ``Model.infill`` pass on to ``unmask.sample``."""
+    """The options that ``Model.sample`` and ``Model.infill`` pass to ``unmask.sample``."""
 
     callback: Callable[[Step], object] | None
 
 
 class WrittenOptions(ModelOptions, total=False):
-    """And what they turn into options of it."""
+    """The options of text models that are translated into those of ``unmask.sample``."""
 
     pattern: str | None
     contains: Sequence[str]
@@ -52,7 +52,7 @@ class WrittenOptions(ModelOptions, total=False):
 
 @dataclass(frozen=True, repr=False)
 class TextSample(Sample):
-    """Finished sequences, what they cost, and their texts."""
+    """Finished sequences, their cost, and their texts."""
 
     text: list[str] = field(default_factory=list)
 
@@ -63,10 +63,11 @@ class TextSample(Sample):
 
 @dataclass(frozen=True)
 class Model:
-    """A network, its tokenizer and its schedule. ``unmask.load`` makes one; any denoiser will do.
+    """A network, its tokenizer and its schedule. ``unmask.load`` returns one; it accepts any denoiser.
 
     layout: how the training sequences were laid out: "wrapped" (eos, text, eos) or "rows" (a document, eos, padding).
-    characters_per_token: of the training data; it sizes blanks. extra: what else its folder says, for saving it again.
+    characters_per_token: an average over the training data, used to size blanks. extra: other fields of the model's
+    config, kept for ``save_pretrained``.
     """
 
     denoiser: Any = field(repr=False)
@@ -80,7 +81,7 @@ class Model:
     def __post_init__(self) -> None:
         check(self.denoiser)
         ids, mask_id = self.denoiser.vocab_size, self.denoiser.mask_id
-        if self.tokenizer.frame is not None:  # somebody else's: its mask is one of its ids, and a network may have more
+        if self.tokenizer.frame is not None:  # the mask is one of the tokenizer's ids, and the network may have more
             known = self.tokenizer.vocab_size
             fits = known <= ids + (mask_id == ids) and self.tokenizer.mask_id in (None, mask_id)
         else:
@@ -96,13 +97,13 @@ class Model:
 
     @property
     def length(self) -> int | None:
-        """Tokens of a training sequence, if the network or its folder says."""
+        """The number of tokens of a training sequence, if the network or its folder says."""
         length = length_of(self.denoiser)
         return self.extra.get("length") if length is None else length
 
     @property
     def token_width(self) -> float:
-        """The characters that one token of a blank stands for: one, except for a BPE."""
+        """The number of characters that one token of a blank stands for: 1, except for a BPE."""
         if self.tokenizer.kind not in BPE:
             return 1.0
         return self.characters_per_token or CHARACTERS_PER_TOKEN
@@ -121,13 +122,13 @@ class Model:
         canvas: Tensor | None = None,
         **options: Unpack[WrittenOptions],
     ) -> TextSample:
-        """``num`` texts of ``length`` tokens (1, of the training sequences' length) that begin with the prompt.
+        """Draw ``num`` texts of ``length`` tokens that begin with the prompt; by default one, of the training length.
 
-        options are those of ``unmask.sample``, and the schedule is the model's. A left-to-right model continues the
-        prompt, one token per call: it takes no plan, steps, predict or sampler.
-        max_tokens: of the text behind the prompt, in place of length. stop=True: the tokenizer's end of a text.
-        pattern, contains: a regular expression that the text matches as a whole, and words that it has in it; guides,
-        which are approximations for a network, and repaired by ``particles`` (docs/guidance.md).
+        options are those of ``unmask.sample``; the schedule is the model's. A left-to-right model continues the prompt,
+        one token per call, and takes no plan, steps, predict or sampler.
+        max_tokens: the maximum number of tokens after the prompt, instead of length. stop=True: stop at the tokenizer's
+        end-of-text token. pattern: a regular expression that the whole text must match. contains: words that must occur
+        in it. Both are guides: approximate for a network, and corrected by ``particles`` (docs/guidance.md).
         """
         begun = self.begins(prompt, options.get("stop")) and (prompt or canvas is None)
         if max_tokens is not None:
@@ -145,17 +146,16 @@ class Model:
     def infill(
         self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[WrittenOptions]
     ) -> TextSample:
-        """Fill the blanks of a text, ``num`` times; what is visible stays as it is. Options as in ``sample``.
+        """Fill the blanks of a text, ``num`` times; visible text stays as it is. Options as in ``sample``.
 
-        A run of underscores is a blank of as many tokens as its length in characters stands for: k underscores are
-        k / characters_per_token tokens for a BPE, rounded and at least one, and k tokens for every other tokenizer.
-        With ``mask_character`` each such character is one token, and underscores are text. So is each of the mask
-        tokens of somebody else's tokenizer, [MASK] or <mask>, in a text that has one. A row ends where it ended: a
-        blank in front of visible text is never its end.
+        A run of underscores is a blank. For a BPE, k underscores are k / characters_per_token tokens, rounded and at
+        least one; for every other tokenizer they are k tokens. With ``mask_character`` each such character is one
+        token, and underscores are ordinary text. If the tokenizer has a mask token of its own, such as [MASK] or
+        <mask>, and the text contains it, each occurrence is one token. A blank before visible text cannot end the text.
 
-        Where the tokens are SELFIES, the text is SMILES or SELFIES, and comes back as what it was. Each underscore is
-        one SELFIES token. What stands between the blanks of a SMILES must be a molecule on its own (``CC__O``,
-        ``c1ccccc1____``), and its tokens stay; a branch or ring that is drawn in a blank may count them to its own.
+        Where the tokens are SELFIES, the text may be SMILES or SELFIES, and the result has the same notation. Each
+        underscore is one SELFIES token. The text between the blanks of a SMILES must be a valid molecule (``CC__O``,
+        ``c1ccccc1____``). Its tokens are kept, but a branch or ring drawn in a blank may include them.
         """
         if self.left_to_right:
             raise ValueError(
@@ -174,9 +174,9 @@ class Model:
         seed: int = 0,
         batch: int | None = None,
     ) -> Bound:
-        """The likelihood bound of each text, laid out as the training data were; arguments as in ``unmask.nelbo``.
+        """The likelihood bound of each text, laid out like the training data; arguments as in ``unmask.nelbo``.
 
-        A text that is longer than a training sequence is cut, and the bounds of its parts are added.
+        A text longer than a training sequence is split, and the bounds of its parts are added.
         """
         from unmask.bound import per_text
         from unmask.likelihood import drawn_seed, nelbo
@@ -204,9 +204,9 @@ class Model:
         return per_text(parts, torch.tensor([len(text) for text in texts]))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, half: bool = False) -> None:
-        """Write weights, config, card and tokenizer into a folder, for ``unmask.load``. half: in float16.
+        """Write weights, config, card and tokenizer to a folder that ``unmask.load`` reads. half: in float16.
 
-        For the networks of this project; ``unmask convert`` turns other people's checkpoints into such folders.
+        Only for networks of this project; ``unmask convert`` turns other checkpoints into such folders.
         """
         from unmask.models import pretrained
 
@@ -221,9 +221,9 @@ class Model:
         self.tokenizer.save(Path(folder) / TOKENIZER)
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
-        """Put the folder of ``save_pretrained`` on the Hugging Face hub, for ``unmask.load("ORG/NAME")``: its address.
+        """Upload the folder of ``save_pretrained`` to the Hugging Face hub, and return its address.
 
-        The repository is made if there is none. token: by default that of ``hf auth login``.
+        The repository is created if it does not exist. token: by default that of ``hf auth login``.
         """
         from huggingface_hub import HfApi
 
@@ -235,16 +235,16 @@ class Model:
             return str(api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message=message))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids: a row's ends at its first eos; in wrapped text eos is a new line between documents, or
-        <eos> where the alphabet has no new line.
+        """The text of token ids. A row ends at its first eos. In wrapped text an eos is a newline between documents, or
+        <eos> where the alphabet has no newline.
 
-        Molecules come as SMILES, also where the tokens are SELFIES.
+        Molecules are written as SMILES, also where the tokens are SELFIES.
         """
         text = self.written(ids)
         return to_smiles(text) if self.tokenizer.kind == "selfies" else text
 
     def written(self, ids: Sequence[int]) -> str:
-        """The text of ids in the tokenizer's own notation: molecules of SELFIES stay SELFIES."""
+        """The text of token ids in the tokenizer's notation: SELFIES stay SELFIES."""
         ids, eos = list(ids), self.tokenizer.eos_id
         if eos is None:
             return self.tokenizer.decode(ids)
@@ -252,14 +252,14 @@ class Model:
         if self.layout == "rows":
             documents = documents[:1] if ids and ids[0] != eos else []
         texts = [self.tokenizer.decode(document) for document in documents]
-        if self.tokenizer.kind == "metaspace":  # where a text begins, its first word brings a space
+        if self.tokenizer.kind == "metaspace":  # at the start of a text, the first word comes with a space
             texts[1:] = [text.removeprefix(" ") for text in texts[1:]]
         return (f" {EOS} " if self.tokenizer.kind == "characters" and "\n" not in self.tokenizer.vocab else "\n").join(
             texts
         )
 
     def blanks(self, text: str, mask_character: str | None = None) -> Blanks:
-        """The canvas of an infill: the text with holes, its frame as the training data had it, and nothing more."""
+        """The canvas of an infill: the text with its blanks masked, framed like the training data."""
         from unmask.text.blanks import join, split, with_mask_token
 
         if mask_character is None:
@@ -271,14 +271,14 @@ class Model:
         return replace(join(pieces, self.tokenizer, self.denoiser.mask_id, before=before, after=after), smiles=smiles)
 
     def begins(self, prompt: str, stop: object) -> bool:
-        """Whether a canvas begins with given tokens: a prompt, or the eos that begins every wrapped sequence.
+        """Whether a canvas begins with given tokens: a prompt, or the eos at the start of every wrapped sequence.
 
-        That eos is no end of a text, so sampling that stops must not draw it.
+        That eos does not end a text, so sampling with ``stop`` must not draw it.
         """
         return bool(prompt) or (stop not in (None, False) and self.layout == "wrapped")
 
     def prompted(self, prompt: str, length: int | None = None, *, room: int | None = None) -> Blanks:
-        """The canvas of a text that begins with the prompt: one hole from there to the end, or of ``room`` tokens."""
+        """The canvas of a prompted text: masked from the prompt to the end, or for ``room`` tokens."""
         from unmask.text.blanks import join
 
         length = self.length if length is None else length
@@ -297,14 +297,14 @@ class Model:
         return replace(made, smiles=smiles)
 
     def _notated(self, pieces: list[str | int]) -> tuple[list[str | int], bool]:
-        """Pieces of text in the tokenizer's notation: SMILES become SELFIES where those are the tokens."""
+        """Pieces of text in the tokenizer's notation: SMILES become SELFIES if those are the tokens."""
         return fragments(pieces) if self.tokenizer.kind == "selfies" else (pieces, False)
 
     def allowed(self, ids: Sequence[int], blanks: Blanks | None = None, *, stops: bool = False) -> dict[int, Tensor]:
-        """What may fill the holes of a canvas, {position: bool [V]}, where that is not everything.
+        """The ids that may fill each masked position, {position: bool [V]}, where that is not every id.
 
-        A row ends once: in front of a token that is there, a hole is no end and no padding, and behind its end it is
-        nothing else, unless sampling ``stops`` at a drawn end. A hole to which a space belongs begins with one.
+        A row has one end: before a visible token, no eos or padding may be drawn; after the end, nothing else may,
+        unless sampling ``stops`` at a drawn end. A blank whose surroundings leave out a space must begin with one.
         """
         from unmask.text.blanks import spaces
 
@@ -323,7 +323,7 @@ class Model:
         return found
 
     def _frame(self, tokens: int) -> tuple[list[int], list[int]]:
-        """What stood before and after so many tokens of text in the training data."""
+        """The tokens before and after a text of this many tokens in the training data."""
         if self.tokenizer.frame is not None:
             return list(self.tokenizer.frame[0]), list(self.tokenizer.frame[1])
         eos = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
@@ -377,12 +377,12 @@ class Model:
         return TextSample(**{one.name: getattr(made, one.name) for one in fields(made)}, text=text)
 
     def texts(self, rows: Sequence[Sequence[int]], blanks: Blanks | None = None) -> list[str]:
-        """The text of each finished sequence, what was visible on a canvas with blanks left as it was given."""
+        """The text of each finished sequence, with the visible parts of a canvas kept as they were given."""
         apart = self.tokenizer.kind == "levels"
         whole = blanks is None or blanks.smiles
         text = [self.decode(row) if whole else blanks.filled(row, self.written, apart=apart) for row in rows]  # type: ignore[union-attr]
         if self.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
-            text = [one.removeprefix(" ") for one in text]  # the space that the first word brought
+            text = [one.removeprefix(" ") for one in text]  # the space that came with the first word
         return text
 
 

@@ -1,9 +1,9 @@
-"""Models with a known answer: the optimal network of Prop. 3.2 for a joint distribution that we know.
+"""Models with known answers: the optimal network of Prop. 3.2 for a known joint distribution.
 
-With such a model a sampler or an objective can be proved right without any pretrained weights: ``EnumeratedOracle`` for
-tiny lengths and vocabularies, ``HiddenMarkovOracle`` and ``MarkovOracle`` for any. All are denoisers in float64 that
+They allow a sampler or an objective to be verified without pretrained weights: ``EnumeratedOracle`` for
+tiny lengths and vocabularies, ``HiddenMarkovOracle`` and ``MarkovOracle`` for any. All are float64 denoisers that
 return log p(x^l = v | visible tokens), ignore the time as the optimal network does, and have an exact
-``log_likelihood``, an exact ``sample`` and a ``fit``. A mask id below the vocabulary's size is allowed where the
+``log_likelihood``, an exact ``sample`` and a ``fit``. A mask id below the vocabulary's size is allowed if the
 distribution never uses that id.
 """
 
