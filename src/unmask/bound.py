@@ -68,7 +68,7 @@ class Bound:
 
     @property
     def error_over_sequences(self) -> float:
-        """The standard error of nats_per_token for the population, estimation error included; infinite for one sequence."""
+        """The standard error of nats_per_token for the population, estimation error included; inf for one sequence."""
         return self._over_sequences(self.tokens)
 
     @property

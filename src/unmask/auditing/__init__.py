@@ -1,7 +1,7 @@
-"""``unmask.audit``: does a categorical sampler have the law that it should have?
+"""``unmask.audit``: does a categorical sampler draw from the distribution it should draw from?
 
-The tests are in ``probes``, the laws they compare with in ``law``, the samplers that can be named in
-``subjects``; ``unmask audit`` is this at the command line.
+The tests are in ``probes``, the closed forms they compare with in ``law``, and the built-in samplers in ``subjects``;
+``unmask audit`` is the command.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ SMALLEST_BUDGET = 1e6
 REFINE_AT = (0.7, 1.5, 3.0)  # c = e^-M / p
 EXPLAINED = 1e-4  # p-value below which truncation does not explain the counts
 REFINE_ROUNDS, NARROW = 4, 0.5
-REFINE_BY = 2000  # random numbers per e^M and c: M to 0.03, about
-BEST_REFINED = 2.0  # c where a random number says most about M
+REFINE_BY = 2000  # random numbers per e^M and c: gives M to about 0.03
+BEST_REFINED = 2.0  # c at which a random number is most informative about M
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit found. ``exact`` is the verdict; an exact sampler is called faulty once in a million audits."""
+    """The result of an audit. ``exact`` is the verdict; an exact sampler is called faulty once in a million audits."""
 
     name: str
     exact: bool
     verdict: str
-    maximum: float  # the largest Gumbel M; inf if no truncation was seen, nan if the law is wrong in other ways
-    interval: tuple[float, float]  # 95 %; up to inf, its lower end is what the audit could rule out
-    precision: str  # whose largest Gumbel that is
-    law: str  # "exact"; "grid", or "truncated" if clearly likelier; "zero", "order" or "other" for other faults
-    p_value: float  # the smallest of all tests, allowing for their number
-    temperature: float  # that fits the draws from Zipf's law best
+    maximum: float  # the largest Gumbel M; inf if no truncation was seen, nan if the error is of another kind
+    interval: tuple[float, float]  # 95 %; if it extends to inf, its lower end is what the audit ruled out
+    precision: str  # the precision with this largest Gumbel
+    law: str  # "exact"; "grid", or "truncated" if clearly likelier; "zero", "order" or "other" for other errors
+    p_value: float  # the smallest of all tests, corrected for their number
+    temperature: float  # the best fit to the draws from Zipf's law
     temperature_error: float
     probes: tuple[Probe, ...]
-    consequences: tuple[Consequence, ...]  # at the vocabulary, length and steps that were asked for
-    numbers: int  # random numbers that a race would have drawn: rows times classes
+    consequences: tuple[Consequence, ...]  # at the given vocabulary, length and steps
+    numbers: int  # random numbers that Gumbel-max would have drawn: rows times classes
     seconds: float
 
     @property
     def decisive(self) -> Probe:
-        """The test that the sampler did worst in."""
+        """The test with the worst result."""
         return min(self.probes, key=lambda probe: probe.p_value)
 
     def __str__(self) -> str:
@@ -74,12 +74,12 @@ def audit(
     seed: int = 0,
     name: str | None = None,
 ) -> AuditReport:
-    """Measure whether a categorical sampler has the law that it should have.
+    """Test whether a categorical sampler draws from the distribution it is given.
 
-    draw: from an array [rows, classes] to one id per row, in torch, numpy or jax, or the name of a built-in subject.
-    takes: "probabilities" or "logits"; library: which arrays. Both are found out if they are not given. budget: the
-    random numbers that one test may ask for; 3e9 is enough for float32, 1e8 for 17 bits. vocab: the largest number of
-    classes that is tried. length and steps: those of the coupled sampler whose behaviour is predicted.
+    draw: a function from an array [rows, classes] to one id per row, in torch, numpy or jax, or the name of a built-in
+    sampler. takes: "probabilities" or "logits"; library: the kind of array. Both are detected if not given. budget: the
+    largest number of random numbers per test; 3e9 is enough for float32, 1e8 for 17 bits. vocab: the largest number of
+    classes to try. length and steps: those of the coupled sampler whose behaviour is predicted.
     """
     if not (budget >= SMALLEST_BUDGET and vocab >= 256 and steps >= 2 and length >= 1):
         raise ValueError(
@@ -98,9 +98,9 @@ def audit(
     worst = min(probes, key=lambda probe: probe.p_value)
     law = _kind(probes, found) if worst.fault else "exact"
     truncated = law in ("grid", "truncated")
-    if law == "exact":  # one exact sampler in twenty is outside its 95 % interval, and is exact for all that
+    if law == "exact":  # one exact sampler in twenty is outside its 95 % interval, but exact nevertheless
         found = replace(found, maximum=math.inf, interval=(found.interval[0], math.inf), truncated=math.inf)
-    elif not truncated and math.isfinite(found.maximum):  # rungs were failed, but not as clocks fail them
+    elif not truncated and math.isfinite(found.maximum):  # tests failed, but not as truncated clocks do
         found = replace(found, maximum=math.nan, interval=(math.nan, math.nan))
     return AuditReport(
         name=who.name,
@@ -121,7 +121,7 @@ def audit(
 
 
 def _ladder(who: AuditedDraw, vocab: int, budget: float) -> list[Probe]:
-    """Rungs in rising precision up to the first that is failed; then the faults that look like none of them."""
+    """Tests of increasing precision up to the first failure; then those for errors of other kinds."""
     bits = [b for b in LADDER if rung_cost(b) <= budget]
     probes = []
     for b in bits:
@@ -136,7 +136,7 @@ def _ladder(who: AuditedDraw, vocab: int, budget: float) -> list[Probe]:
 
 
 def _fit(who: AuditedDraw, probes: Sequence[Probe], vocab: int, budget: float) -> tuple[GumbelFit, int]:
-    """M from the rungs; after a failed one also from more counts, in the middle of what the rungs leave open."""
+    """M from the test counts; after a failure also from further counts, in the middle of the range left open."""
     rungs = [probe for probe in probes if probe.name.endswith("bits")]
     counts = [probe.count for probe in rungs if probe.count is not None]
     found = fit(counts)
@@ -157,7 +157,7 @@ def _fit(who: AuditedDraw, probes: Sequence[Probe], vocab: int, budget: float) -
 
 
 def _against_closed_form(probe: Probe, found: GumbelFit) -> Probe:
-    """Beside the truth: how far the draws are from Prop. 5.2 with the M that fits it best."""
+    """In addition: how far the draws are from Prop. 5.2 with the best-fitting M."""
     if probe.count is not None:
         count = probe.count
         leave = float(leave_truncated(count.r, count.p, math.exp(-found.truncated)))
@@ -172,7 +172,7 @@ def _against_closed_form(probe: Probe, found: GumbelFit) -> Probe:
 
 
 def _kind(probes: Sequence[Probe], found: GumbelFit) -> str:
-    """Which fault it is: truncation, if that explains what was failed; or that of a test that alone was failed."""
+    """The kind of error: truncation, if it explains the failures; or that of the only test that failed."""
     failed = {probe.name for probe in probes if probe.fault}
     if any(name.endswith("bits") for name in failed):
         zipf_s = next(probe.bins for probe in probes if probe.bins is not None)

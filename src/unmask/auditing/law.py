@@ -1,16 +1,16 @@
-"""The laws that an audit compares with: exact, truncated and gridded clocks, one sure class beside many small ones.
+"""Closed forms that an audit compares with: exact, truncated and gridded clocks, for one likely and many rare classes.
 
 Gumbel-max is a race of exponential clocks: argmax_i log pi_i + g_i = argmin_i E_i / pi_i with E_i = e^{-g_i}. The race
-is between one class at 1 - r and K classes of probability p each, r = K p, and the number to look at is the chance that
-the sure class loses ("leaving"). With q = e^-M, the smallest clock, and c = q / p it is
+is between one class of probability 1 - r, the sure class, and K classes of probability p each, r = K p. The statistic
+is the probability that the sure class loses ("leaving"). With q = e^-M, the smallest clock, and c = q / p it is
 
     r                             exact clocks
     r e^{-(1 - r - p) c}          clocks conditioned on E >= q ("truncated": Prop. 5.2; E = q + an exponential)
     (e^{rc} - 1) / (e^c - 1)      clocks rounded up to multiples of q ("grid": -log u with u = 1 - k 2^-24)
     (1 - e^{-rc}) / (1 - e^{-c})  clocks rounded down to multiples of q ("zero": -log(1 - u); a clock of 0 beats all)
 
-The last three follow from the first ring among K clocks being geometric on the grid, P(later than k q) = e^{-K k q},
-while the sure class's clock is as good as continuous. For small r they are r times e^-c, c/(e^c - 1), c/(1 - e^-c).
+The last three hold because the first of K clocks to ring is geometric on the grid, P(later than k q) = e^{-K k q},
+while the sure class's clock is nearly continuous. For small r they are r times e^-c, c/(e^c - 1), c/(1 - e^-c).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Leave = Callable[[float, float, Any], Array]
 # Random bits of a uniform; 1 - 2^-bits is the largest. jax fills a float32's 23 stored bits only, torch and numpy 24.
 PRECISIONS = {"bfloat16": 8, "float16": 11, "float32 (23 bits)": 23, "float32": 24, "float64": 53}
 LIKELIHOOD_DROP = 1.92  # half of the 95 % point of chi-square with one degree of freedom
-ROUNDING = 0.1  # what a low precision's own logarithms may add to M; named precisions are 0.69 apart or more
-GRID_OF_M = np.arange(1.0, 40.0, 0.01)  # beyond float64's 36.7 nothing can be seen
+ROUNDING = 0.1  # what rounding of the logarithms may add to M; named precisions are 0.69 apart or more
+GRID_OF_M = np.arange(1.0, 40.0, 0.01)  # beyond float64's 36.7 nothing can be detected
 
 
 def quantum(bits: float) -> float:
@@ -59,7 +59,7 @@ LAWS: dict[str, Leave] = {"grid": leave_grid, "truncated": leave_truncated}
 
 @dataclass(frozen=True)
 class Count:
-    """What one design gave: of `rows` draws `left` left the sure class for one of `tokens` classes of probability p."""
+    """The counts of one design: in `left` of `rows` draws the sure class lost to one of `tokens` classes at p."""
 
     tokens: int
     p: float
@@ -73,17 +73,17 @@ class Count:
 
 @dataclass(frozen=True)
 class GumbelFit:
-    """The largest Gumbel by maximum likelihood over both laws, with a 95 % profile-likelihood interval."""
+    """The largest Gumbel by maximum likelihood under both models, with a 95 % profile-likelihood interval."""
 
-    maximum: float  # inf where an exact draw is within the interval
+    maximum: float  # inf if an exact draw is within the interval
     interval: tuple[float, float]
-    law: str  # "grid", or "truncated" where that is clearly the likelier; it takes many counts to tell them apart
+    law: str  # "grid", or "truncated" if clearly likelier; telling them apart takes many counts
     truncated: float  # the estimate under Prop. 5.2
-    p_value: float  # of the likelier law: does it fit at all?
+    p_value: float  # goodness of fit of the likelier model
 
     @property
     def precision(self) -> str:
-        """The named precisions in the interval, the nearest first, or the finest that is ruled out."""
+        """The named precisions in the interval, the nearest first, or the finest one that is ruled out."""
         if math.isnan(self.maximum):
             return "not a matter of precision"
         largest = {name: -math.log(quantum(bits)) for name, bits in PRECISIONS.items()}
@@ -97,12 +97,12 @@ class GumbelFit:
 
 
 def fit(counts: Sequence[Count]) -> GumbelFit:
-    """M from binomial counts at several p. The law is a nuisance parameter: the interval holds for either."""
+    """M from binomial counts at several p. Grid or truncated is a nuisance parameter: the interval holds for either."""
     q = np.exp(-GRID_OF_M)
     profile = {name: sum((log_likelihood(c, law(c.r, c.p, q)) for c in counts), 0 * q) for name, law in LAWS.items()}
     either = np.maximum(*profile.values())
     top = float(either.max())
-    # Rounding makes a grid, so a grid it is unless the counts say otherwise.
+    # Rounding makes a grid, so a grid is assumed unless the counts contradict it.
     law = "truncated" if profile["grid"].max() < top - LIKELIHOOD_DROP else "grid"
     inside = np.flatnonzero(either >= top - LIKELIHOOD_DROP)
     low, high = float(GRID_OF_M[inside[0]]), float(GRID_OF_M[inside[-1]])
@@ -125,10 +125,10 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
 
 
 def binomial_tails(left: int, rows: int, chance: float) -> tuple[float, float]:
-    """P(X <= left) and P(X >= left) of a binomial, term by term in logarithms."""
+    """P(X <= left) and P(X >= left) of a binomial, summed term by term in logarithms."""
     if not 0 < chance < 1:
         return float(left >= rows * chance), float(left <= rows * chance)
-    width = 60 * math.sqrt(rows * chance * (1 - chance)) + 400  # beyond it nothing adds to a double
+    width = 60 * math.sqrt(rows * chance * (1 - chance)) + 400  # terms beyond it do not change a double
     k = np.arange(max(0, int(rows * chance - width)), min(rows, int(rows * chance + width)) + 1)
     k = np.union1d(k, np.arange(max(0, left - 400), min(rows, left + 400) + 1)).astype(np.int64)
     log_choose = np.array([math.lgamma(rows + 1) - math.lgamma(i + 1) - math.lgamma(rows - i + 1) for i in k.tolist()])
@@ -138,26 +138,26 @@ def binomial_tails(left: int, rows: int, chance: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Consequence:
-    """What a largest Gumbel does to N coupled steps at positions of one entropy."""
+    """The effect of a largest Gumbel on N coupled steps, at positions of one entropy."""
 
     entropy: float  # of the network's prediction, in nats
-    unmasking: float  # the chance to be unmasked in the first step, as a part of the true one
-    temperature: float  # at which the tokens come out
+    unmasking: float  # the probability of unmasking in the first step, relative to the exact one
+    temperature: float  # the temperature of the resulting tokens
     at_half: float  # unmasked positions of L after half of the steps; exact: L/2
 
 
 def consequences(maximum: float, law: str, *, vocab: int, length: int, steps: int) -> tuple[Consequence, ...]:
-    """Implications 1 and 2 of Prop. 5.2 for positions from nearly sure to flat, under the linear schedule."""
+    """Implications 1 and 2 of Prop. 5.2 for positions from nearly certain to flat, under the linear schedule."""
     rows = []
     for entropy in (0.5, 2.0, 4.0, 6.0, 8.0, math.log(vocab)):
         if entropy > math.log(vocab) + 1e-9:
             continue
         p, many = position(vocab, entropy)
         first = coupled_step(p, many, steps, maximum, law)
-        temperature = math.nan  # of tokens that never come
+        temperature = math.nan  # no token is ever unmasked
         if first.sum() > 0:
             temperature = float(theory.effective_temperature(np.repeat(p, many), np.repeat(first / many, many)))
-        # Step k leaves the mask with probability 1/k; what is lost is a smooth function of k, so five of them will do.
+        # Step k leaves the mask with probability 1/k; the loss is a smooth function of k, so five values of k suffice.
         some = np.unique(np.geomspace(max(steps // 2, 2), max(steps, 2), 5).astype(int))
         ratio = [float(coupled_step(p, many, k, maximum, law).sum()) * k for k in some.tolist()]
         every = np.arange(steps // 2 + 1, steps + 1)
@@ -167,7 +167,7 @@ def consequences(maximum: float, law: str, *, vocab: int, length: int, steps: in
 
 
 def position(vocab: int, entropy: float) -> tuple[Array, NDArray[np.int64]]:
-    """A law rank^-s of this entropy, in at most 120 levels: the probability of a token of each, and how many it has."""
+    """A distribution rank^-s of this entropy, in at most 120 levels: the probability of a token, and their number."""
     if entropy >= math.log(vocab):
         return np.array([1 / vocab]), np.array([vocab])
     edges = np.unique(np.geomspace(1, vocab + 1, 120).astype(np.int64))
@@ -187,13 +187,13 @@ def position(vocab: int, entropy: float) -> tuple[Array, NDArray[np.int64]]:
 
 
 def coupled_step(p: Array, many: NDArray[np.int64], steps: int, maximum: float, law: str) -> Array:
-    """The chance that each level of a position wins in one coupled step: tokens at mu/N, the mask at 1 - 1/N."""
+    """The probability that each level of a position wins in one coupled step: tokens at mu/N, the mask at 1 - 1/N."""
     stay = 1 - 1 / steps
     if law == "truncated":
         shifted = theory.shifted_probabilities(np.r_[np.repeat(p / steps, many), stay], maximum)
         return np.asarray(np.add.reduceat(shifted[:-1], np.r_[0, np.cumsum(many)[:-1]]))
-    # On the grid a token rings at the times k q / p only. H is the integrated hazard of each level up to x; what falls
-    # into a short interval is shared out by hazard, the mask's part being stay dx.
+    # On the grid a token rings only at the times k q / p. H is the integrated hazard of each level up to x; the
+    # probability of a short interval is divided in proportion to hazard, of which the mask's part is stay dx.
     q = math.exp(-maximum)
     x = np.r_[0.0, np.geomspace(1e-4, 1.0, 1500), np.linspace(1.0, 45.0, 8001)[1:]]
     hazard = many * q * np.floor(p / steps * x[:, None] / q + 1e-9)

@@ -1,8 +1,8 @@
-"""The other half of a coupled step's precision: do a network's probabilities sum to one?
+"""The other source of error in a coupled step: do the network's probabilities sum to one?
 
-Logits that are normalised in a low precision and cast later give some that do not. The step of Eq. 10 draws from
-[(alpha_s - alpha_t) mu, 1 - alpha_s]: with sum mu = S it unmasks about S times as often as it should, in every step,
-and probabilities below the precision's smallest number are gone. (In unmask one place normalises, in float64.)
+Logits that are normalised in low precision and cast later may not. The step of Eq. 10 draws from [(alpha_s - alpha_t)
+mu, 1 - alpha_s]: with sum mu = S it unmasks about S times as often as it should, in every step, and probabilities below
+the smallest number of the precision are lost. (unmask normalises in one place, in float64.)
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from torch import Tensor
 from unmask.network import inference
 from unmask.protocol import Denoiser, length_of
 
-TOLERANCE = 1e-4  # of the sum; float32 gives 1e-6 over 50,000 classes, float16 and bfloat16 more than 1e-3
-RAW = 0.5  # an output whose sums are this far from 1 was never normalised
+TOLERANCE = 1e-4  # on the sum; float32 gives 1e-6 over 50,000 classes, float16 and bfloat16 more than 1e-3
+RAW = 0.5  # an output whose sums are this far from 1 was not normalised
 
 
 @dataclass(frozen=True)
 class NormalisationReport:
-    """What was found about sums over classes. ``exact`` is the verdict: every sum within 1e-4 of one, or raw logits."""
+    """The result for sums over classes. ``exact`` is the verdict: every sum within 1e-4 of one, or raw logits."""
 
     exact: bool
     verdict: str
     worst: float  # the largest |sum - 1|
-    low: float  # the smallest sum: the smallest factor of the chance to be unmasked
+    low: float  # the smallest sum: the smallest factor on the probability of unmasking
     high: float  # the largest
-    lost: float  # the largest true probability, over rows, of all classes that came out as 0; nan if unknown
-    dtype: str  # in which the values came
+    lost: float  # the largest total true probability, over rows, of classes that became 0; nan if unknown
+    dtype: str  # of the values
 
 
 def audit_normalisation(
     subject: Callable[..., Any] | Tensor, *, vocab: int = 50_257, rows: int = 16, seed: int = 0
 ) -> NormalisationReport:
-    """Add up what a model or a function says are probabilities, or their logarithms, in float64.
+    """Sum, in float64, what a model or a function returns as probabilities or log-probabilities.
 
     subject: a function from logits [rows, vocab] to probabilities or log-probabilities; a masked model (with
-    ``vocab_size`` and ``mask_id``), whose output at masked positions is taken; or such an output itself.
+    ``vocab_size`` and ``mask_id``), whose output at masked positions is used; or such an output.
     """
     lost = math.nan
     if isinstance(subject, Tensor):
@@ -79,13 +79,13 @@ def _verdict(raw: bool, worst: float, low: float, high: float, dtype: str) -> st
 
 
 def _logits(vocab: int, rows: int, seed: int) -> Tensor:
-    """From flat to nearly sure, with the large values that networks give."""
+    """Logits from flat to nearly certain, with the large values that networks produce."""
     noise = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
     return noise * torch.linspace(0, 6, rows).unsqueeze(1) + torch.linspace(-20, 20, rows).unsqueeze(1)
 
 
 def _output(model: Any, rows: int) -> Tensor:
-    """The model's own output on empty canvases."""
+    """The model's output on empty canvases."""
     tokens = torch.full((rows, length_of(model) or 8), model.mask_id)
     if isinstance(model, torch.nn.Module):
         tokens = tokens.to(next(iter(model.parameters())).device)

@@ -1,18 +1,19 @@
-"""The distributions of an audit, chosen to expose what goes wrong, and the tests on them.
+"""The distributions of an audit, chosen to expose errors, and the tests on them.
 
-A truncated or gridded clock shows where a sure class meets classes of probability p near e^-M: it wins too often
-(``law`` has the laws). ``rung`` is such a design for b random bits: classes at p = q / 3.5, q = -log(1 - 2^-b),
-where a grid of b bits lets the sure class lose 0.109 times as often as it should. No design tells a grid from the truth
-with fewer random numbers: n of them carry n p (1 - f + f log f) nats, f = c / (e^c - 1) at c = q / p, and that is
-largest at c = 3.5, 0.186 n q. To convict float32 at 1e-6 takes 15 / (0.186 x 2^-24) = 1.4e9 of them on average.
+A truncated or gridded clock shows where a sure class competes with classes of probability p near e^-M: it wins too
+often (``law`` has the closed forms). A ``rung`` is such a design for b random bits: classes at p = q / 3.5, q = -log(1
+- 2^-b), where a grid of b bits lets the sure class lose 0.109 times as often as it should. No design distinguishes a
+grid from the exact distribution with fewer random numbers: n of them carry n p (1 - f + f log f) nats, f = c / (e^c -
+1) at c = q / p, and that is largest at c = 3.5, 0.186 n q. To reject float32 at 1e-6 takes 15 / (0.186 x 2^-24) = 1.4e9
+of them on average.
 
-To be acquitted takes less. Each rung is Wald's sequential test of the truth against a grid of b bits: draw until the
-likelihood ratio passes 1/level (a fault) or falls below 1/1000 (passed). By Ville's inequality the ratio of an exact
-sampler ever passes 1/level with probability at most the level, however rows are grouped and wherever the test stops;
-a grid of b bits is passed once in a thousand times. An exact sampler passes 24 bits after 3e8 random numbers, about.
+To accept takes fewer. Each rung is Wald's sequential test of the exact distribution against a grid of b bits: draw
+until the likelihood ratio exceeds 1/level (faulty) or falls below 1/1000 (passed). By Ville's inequality the ratio of
+an exact sampler ever exceeds 1/level with probability at most the level, however rows are grouped and wherever the test
+stops; a grid of b bits passes once in a thousand times. An exact sampler passes 24 bits after about 3e8 random numbers.
 
-Every p-value comes divided by its test's share of the false-alarm rate, so that one number, FALSE_ALARM, is the
-threshold of each and the rate of the whole.
+Every p-value is divided by its test's share of the false-alarm rate, so that one number, FALSE_ALARM, is the threshold
+of each test and the rate of the whole audit.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from unmask import theory
 from unmask.auditing.law import Count, chi_square_tail, leave_grid, leave_zero, quantum
 from unmask.auditing.subjects import AuditedDraw
 
-FALSE_ALARM = 1e-6  # how often an exact sampler is called faulty
-MISSED = 1e-3  # how often a rung passes the grid that it was made for
+FALSE_ALARM = 1e-6  # probability that an exact sampler is called faulty
+MISSED = 1e-3  # probability that a rung passes the grid it was designed for
 SHARE = {"top": 0.4, "rungs": 0.2, "zero": 0.1, "order": 0.1, "zipf": 0.05, "temperature": 0.05, "ties": 0.1}
 LADDER = (8, 11, 14, 17, 20, 24, 27, 30)  # random bits
 BEST_C = 3.5
 LARGEST_R = 1 / 8
-PER_CALL = 2**20  # random numbers per call of the subject, about
+PER_CALL = 2**20  # approximate number of random numbers per call of the subject
 
-# Expected losses of the sure class after which a test is given up undecided.
+# Expected losses of the sure class after which a test ends undecided.
 LOSSES, ZERO_LOSSES, ORDER_LOSSES = 50.0, 4.0, 24.0
 ZERO_C = 16.0  # rounding clocks down to 0 makes the sure class lose c times too often: a few losses show it
 ORDER_P = 2.0**-25.5  # adding this to a float32 just below 1 changes nothing
@@ -46,14 +47,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Bins:
-    """Draws from a law over many classes, counted by bins of them."""
+    """Draws from a distribution over many classes, counted in bins."""
 
     law: Array  # [classes]
     bins: NDArray[np.int64]  # [classes]
     observed: NDArray[np.int64]  # [bins]
 
     def against(self, maximum: float = math.inf) -> tuple[float, float]:
-        """Total variation and chi-square, to the law itself or to Prop. 5.2 with this M."""
+        """Total variation and chi-square, against the distribution or against Prop. 5.2 with this M."""
         law = theory.shifted_probabilities(self.law, maximum)
         expected = np.bincount(self.bins, weights=law) * self.observed.sum()
         distance = float(np.abs(self.observed - expected).sum() / 2 / self.observed.sum())
@@ -68,10 +69,10 @@ class Probe:
     rows: int
     classes: int
     distance: float  # total variation between the frequencies and the truth, over bins of classes
-    p_value: float  # of the truth, divided by the test's share: up to FALSE_ALARM is a fault
-    count: Count | None = None  # losses of the sure class, where there is one
-    bins: Bins | None = None  # frequencies, where all classes are looked at, until the report is made
-    closed_form_distance: float = math.nan  # to Prop. 5.2 with the M that fits best
+    p_value: float  # under the exact distribution, divided by the test's share: at most FALSE_ALARM means faulty
+    count: Count | None = None  # losses of the sure class, if there is one
+    bins: Bins | None = None  # frequencies, where all classes are compared, until the report is made
+    closed_form_distance: float = math.nan  # to Prop. 5.2 with the best-fitting M
     closed_form_p_value: float = math.nan
 
     @property
@@ -84,7 +85,7 @@ class Probe:
 
 
 def rung(who: AuditedDraw, bits: int, vocab: int, share: float) -> Probe:
-    """Does the sure class lose as often as it should, or as a grid of so many bits lets it?"""
+    """Does the sure class lose as often as it should, or as often as a grid of this many bits lets it?"""
     q = quantum(bits)
     return sequential(
         who, f"{bits} bits", q / BEST_C, vocab, lambda r, p: float(leave_grid(r, p, q)), share=share, losses=LOSSES
@@ -92,12 +93,12 @@ def rung(who: AuditedDraw, bits: int, vocab: int, share: float) -> Probe:
 
 
 def rung_cost(bits: int) -> float:
-    """The most random numbers that a rung asks for."""
+    """The largest number of random numbers that a rung draws."""
     return LOSSES * BEST_C / quantum(bits)
 
 
 def zero_clock(who: AuditedDraw, bits: int, vocab: int) -> Probe:
-    """Does the sure class lose too often, as to clocks that are 0 once in 2^bits?"""
+    """Does the sure class lose too often, as it does to clocks that are 0 once in 2^bits?"""
     q = quantum(bits)
     return sequential(
         who,
@@ -111,7 +112,7 @@ def zero_clock(who: AuditedDraw, bits: int, vocab: int) -> Probe:
 
 
 def sure_first(who: AuditedDraw, vocab: int) -> Probe:
-    """Are classes lost behind a large one, as from a cumulative sum in float32?"""
+    """Are classes after a large one lost, as from a cumulative sum in float32?"""
     return sequential(
         who,
         "sure class first",
@@ -135,7 +136,7 @@ def sequential(
     losses: float,
     first: bool = False,
 ) -> Probe:
-    """Wald's test: the sure class loses with probability r, its truth, or with alternative(r, p)."""
+    """Wald's test: the sure class loses with probability r, the exact one, or with alternative(r, p)."""
     tokens = _tokens(p, vocab)
     probabilities = np.full(tokens + 1, p)
     sure = 0 if first else tokens
@@ -158,7 +159,7 @@ def sequential(
 
 
 def measure(who: AuditedDraw, maximum: float, c: float, vocab: int, numbers: float) -> Count:
-    """Losses of the sure class to classes at p = e^-M / c, for a fixed number of random numbers: to refine M."""
+    """Losses of the sure class to classes at p = e^-M / c, for a fixed number of random numbers, to refine M."""
     p = math.exp(-maximum) / c
     tokens = _tokens(p, vocab)
     values, law = who.law(np.r_[np.full(tokens, p), 1 - tokens * p])
@@ -172,10 +173,10 @@ def measure(who: AuditedDraw, maximum: float, c: float, vocab: int, numbers: flo
 def zipf(who: AuditedDraw, vocab: int, numbers: float) -> tuple[Probe, Probe, float, float]:
     """Zipf's law over all classes: a chi-square over ranks that double, and the temperature with its standard error.
 
-    The temperature is that of maximum likelihood, and what it is fitted to, the mean of log pi, is the second test.
+    The temperature is fitted by maximum likelihood; its sufficient statistic, the mean of log pi, is the second test.
     """
     classes = min(vocab, 4096)
-    rank = np.random.default_rng(0).permutation(classes)  # neither the first nor the last ids are the likely ones
+    rank = np.random.default_rng(0).permutation(classes)  # so that the likely ids are neither the first nor the last
     values, law = who.law(1 / (1 + rank) / (1 / (1 + rank)).sum())
     ids = _draw(who, values, round(numbers / classes))
     bins = np.floor(np.log2(1 + rank)).astype(np.int64)
@@ -190,7 +191,7 @@ def zipf(who: AuditedDraw, vocab: int, numbers: float) -> tuple[Probe, Probe, fl
 
 
 def ties(who: AuditedDraw, vocab: int, numbers: float) -> Probe:
-    """Equal classes: where scores are coarse enough to tie, the first wins. A chi-square over 16 parts of the ids."""
+    """Equal classes: if scores are coarse enough to tie, the first wins. A chi-square over 16 ranges of ids."""
     classes = min(vocab, 1024) // 16 * 16
     values, law = who.law(np.full(classes, 1 / classes))
     ids = _draw(who, values, round(numbers / classes))

@@ -30,16 +30,16 @@ TELLTALE_ROWS = 2000
 
 @dataclass(frozen=True)
 class AuditedDraw:
-    """A draw behind one face: probabilities float32 [R, V] in, ids int64 [R] out."""
+    """A draw with one interface: probabilities float32 [R, V] in, ids int64 [R] out."""
 
     name: str
     function: Callable[..., Any]
-    library: str  # "torch", "numpy" or "jax": what it is given
+    library: str  # "torch", "numpy" or "jax": the arrays that it takes
     takes: str  # "probabilities" or "logits"
     source: Source
 
     def law(self, probabilities: NDArray[np.float64]) -> tuple[Floats, NDArray[np.float64]]:
-        """The values that are handed over for these probabilities, in float32, and the law that they then have."""
+        """The float32 values passed for these probabilities, and the distribution that these values have."""
         if self.takes == "probabilities":
             values = probabilities.astype(np.float32)
             weights = values.astype(np.float64)
@@ -49,12 +49,12 @@ class AuditedDraw:
         return values, weights / weights.sum()
 
     def ids(self, values: Floats, rows: int) -> Ids:
-        """Draw `rows` times from one row of values. The function gets its own copy, which it may change."""
+        """Draw `rows` times from one row of values. The function gets a copy, which it may change."""
         return _call(self.function, np.tile(values, (rows, 1)), self.library, self.source)
 
 
 class Source:
-    """Generators for functions that ask for one, by the name of the argument: one stream each, from one seed."""
+    """Generators for functions that take one, by the name of the argument: one stream each, from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -64,7 +64,7 @@ class Source:
 
     def argument(self, name: str, rows: int) -> Any:
         self.calls += 1
-        if name == "noise":  # fresh in every call, and another for each row
+        if name == "noise":  # fresh in every call, and different for each row
             return Streams(((self.seed, self.calls),)).at("audit", rows)[0]
         if name == "key":
             jax = importlib.import_module("jax")
@@ -83,10 +83,11 @@ def subject(
     library: str | None = None,
     seed: int = 0,
 ) -> AuditedDraw:
-    """Find out how a function wants to be called: with which arrays, and with probabilities or logits.
+    """Detect how to call a function: with which arrays, and with probabilities or logits.
 
-    Arguments named noise (as those of unmask.draw), generator, key or rng are supplied. What is not said is tried:
-    torch tensors, then numpy arrays; and TELLTALE's values are drawn from, whose two readings 2,000 draws tell apart.
+    Arguments named noise (as in unmask.draw), generator, key or rng are supplied. Options that are not given are tried:
+    torch tensors, then numpy arrays; and 2,000 draws from TELLTALE's values, which distinguish probabilities from
+    logits.
     """
     if not callable(function):
         raise ValueError(f"draw must be a function from probabilities or logits to ids, got {function!r}")
@@ -102,7 +103,7 @@ def subject(
     for way in (library,) if library else ("torch", "numpy"):
         try:
             ids = _call(function, many, way, source)
-        except Exception as error:  # somebody else's code may fail in any way
+        except Exception as error:  # user code may fail in any way
             failures.append(f"given {way}: {type(error).__name__}: {error}")
             continue
         if takes is None:
@@ -119,13 +120,13 @@ def subject(
 def _call(function: Callable[..., Any], values: Floats, library: str, source: Source) -> Ids:
     try:
         parameters = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # compiled functions need not have one
+    except (TypeError, ValueError):  # compiled functions may have no signature
         parameters = []
     extras = {name: source.argument(name, len(values)) for name in parameters if name in RANDOM}
     given: Any = torch.from_numpy(values) if library == "torch" else values
     if library == "jax":
         given = importlib.import_module("jax.numpy").asarray(values)
-    # By name where a generator comes before the values, as in jax.
+    # By name if a generator comes before the values, as in jax.
     first = next((name for name in parameters if name not in RANDOM), None)
     if extras and first is not None and parameters[0] in RANDOM:
         drawn = function(**{first: given}, **extras)
@@ -142,7 +143,7 @@ def _call(function: Callable[..., Any], values: Floats, library: str, source: So
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Give functions that use the global generators of torch and numpy a seed, and put the generators back."""
+    """Seed the global generators of torch and numpy, and restore their states afterwards."""
     state = np.random.get_state()  # noqa: NPY002 (it is the legacy state that others' code uses)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -162,7 +163,7 @@ def _torch_exponential(p: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _gumbel_log1p(p: Tensor, generator: torch.Generator) -> Tensor:
-    """The usual advice, -log1p(-u) for -log(u): the small clocks are now the fine ones, and 0 is one of them."""
+    """The usual advice, -log1p(-u) for -log(u): small clocks are now fine-grained, but 0 is one of them."""
     u = torch.rand(p.shape, generator=generator)
     return (p.log() - torch.log(-torch.log1p(-u))).argmax(-1)
 
@@ -199,7 +200,7 @@ def _jax_choice(p: Any, key: Any) -> Any:
 
 @dataclass(frozen=True)
 class Builtin:
-    """A subject that comes with the package: what it is, and how it is called."""
+    """A built-in subject: what it is, and how it is called."""
 
     what: str
     function: Callable[..., Any]

@@ -1,11 +1,11 @@
-"""What sampling can be guided by: ``unmask.sample(model, guide=guides.classifier(...))``.
+"""Guides for sampling: ``unmask.sample(model, guide=guides.classifier(...))``.
 
-    classifier        p(y | canvas) of every canvas with one token more: exact, one token per call
-    only              the ids that may stand at a position, as ``allowed``, but particles count what it costs
+    classifier        p(y | canvas), evaluated for every candidate token: exact with one token per call
+    only              the ids allowed at a position, like ``allowed``, but particles correct the distribution
     matching          a regular expression or another finite automaton
-    classifier_free   mu^(1 + s) / mu'^s with another network, or the same one without its prompt: another law
+    classifier_free   mu^(1 + s) / mu'^s with another network, or the same one without its prompt: not exact
 
-What a guide is, and what particles do, is in ``unmask.samplers.guided``; docs/guidance.md says what is exact.
+``unmask.samplers.guided`` defines guides and particles; docs/guidance.md says what is exact.
 """
 
 from unmask.guides.automaton import Automaton, matching

@@ -1,23 +1,24 @@
 """Finite automata over token ids as guides: p(accepted | visible, token) by forward-backward over the canvas.
 
-The automaton reads a canvas from left to right. What it reads at a masked position is random, and a model of the masked
-tokens says how. Two are at hand:
+The automaton reads a canvas from left to right. At a masked position its input is random, under one of two models of
+the masked tokens:
 
-    the network's own row at each masked position, as if these were independent given what is visible. This is the
-    guide of the factorised model: exact for a network whose tokens are independent, and an approximation for others
-    a hidden Markov chain, such as ``HiddenMarkovOracle``: exact where it is the network itself, and an approximation
-    for a network that it was fitted to (as in GeLaTo and Ctrl-G)
+    the network's prediction at each masked position, as if these were independent given the visible tokens. It is
+    exact for a network whose tokens are independent, and an approximation for others
+    a hidden Markov chain, such as ``HiddenMarkovOracle``: exact if it is the network, and an approximation for a
+    network that it was fitted to (as in GeLaTo and Ctrl-G)
 
-Both are exact for a finished canvas. So every sequence that is drawn is accepted, and particles repair the law.
+Both are exact for a finished canvas. So every sequence that is drawn is accepted, and particles correct the
+distribution.
 
 With the chain's states s, the automaton's states q, ids v of class c and moves q -> q(c),
 
     F_1(s, q) = initial(s) [q = start]     F_{l+1}(s', q') = sum_{s,q,c: q(c) = q'} F_l(s, q) e_l(s, c) T(s, s')
     B_{L+1}(s, q) = [q accepts]            B_l(s, q) = sum_{s',c} e_l(s, c) T(s, s') B_{l+1}(s', q(c))
 
-where e_l(s, c) is the probability that state s emits an id of class c, or that of the visible id alone; T counts from
-l to l + 1. At the position l itself p(accepted | visible, v) is sum_{s,q} F_l e(s, v) (T B_{l+1})(s, q(c_v)) over the
-same with B = 1. Without a chain there is one state, and e_l is the row of the network.
+where e_l(s, c) is the probability that state s emits an id of class c, or only that of the visible id; T acts from l to
+l + 1. At the position l, p(accepted | visible, v) is sum_{s,q} F_l e(s, v) (T B_{l+1})(s, q(c_v)) divided by the same
+with B = 1. Without a chain there is one state, and e_l is the network's prediction.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Automaton:
     """A deterministic finite automaton: moves [Q, V] from state to state by token id, started in state 0."""
 
     moves: Tensor = field(repr=False)  # int64 [Q, V]
-    accepts: Tensor = field(repr=False)  # bool [Q]: the states that a whole sequence may end in
+    accepts: Tensor = field(repr=False)  # bool [Q]: the states in which a whole sequence may end
 
     def __post_init__(self) -> None:
         moves, accepts = torch.as_tensor(self.moves), torch.as_tensor(self.accepts)
@@ -59,7 +60,7 @@ class Automaton:
 
     @cached_property
     def classes(self) -> tuple[Tensor, Tensor]:
-        """Ids that no state tells apart are one class: the class of each id [V], and the moves by class [Q, C]."""
+        """Ids that no state distinguishes form one class: the class of each id [V], and the moves by class [Q, C]."""
         moves, of = self.moves.unique(dim=1, return_inverse=True)  # type: ignore[no-untyped-call]
         return of, moves
 
@@ -139,7 +140,7 @@ class Matching:
             accepted, scale = _backward(evidence, transition, moves, self.automaton.accepts)
             whole, most = _backward(evidence.sum(3, keepdim=True), transition, moves.new_zeros(1, 1), torch.ones(1))
             here = _forward(evidence, initial, transition, moves)[row, at]  # [b, S, Q]
-            # [b, S, C]: into each class from wherever the automaton is
+            # [b, S, C]: into each class from every state of the automaton
             after = torch.einsum("bsq,bsqc->bsc", here, accepted[row, at][:, :, moves])
             top = torch.einsum("bsv,sv->bv", after[:, :, of], emission)
             bottom = torch.einsum("bs,sv->bv", here.sum(2) * whole[row, at][:, :, 0], emission)
@@ -150,7 +151,7 @@ class Matching:
 
 
 def _tables(chain: Chain | None, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Initial, transition and emission; without a chain one state, whose emission is not looked at."""
+    """Initial, transition and emission; without a chain one state, whose emission is not used."""
     if chain is None:
         one = torch.ones(1, 1, dtype=torch.float64)
         return one[0], one, one.expand(1, size)
@@ -165,13 +166,13 @@ def _summed(probabilities: Tensor, of: Tensor, classes: int) -> Tensor:
 
 
 def _backward(evidence: Tensor, transition: Tensor, moves: Tensor, accepts: Tensor) -> tuple[Tensor, Tensor]:
-    """(T B_{l+1})(s, q) for each l, [B, L, S, Q], up to a factor whose logarithm is the second, [B, L]."""
+    """(T B_{l+1})(s, q) for each l, [B, L, S, Q], up to a factor whose logarithm is returned second, [B, L]."""
     size, length, states = evidence.shape[:3]
     after = torch.empty(size, length, states, len(moves), dtype=torch.float64)
     scale = torch.zeros(size, length, dtype=torch.float64)
     b, log = accepts.double().expand(size, states, -1), torch.zeros(size, dtype=torch.float64)
     for place in range(length - 1, -1, -1):
-        # Behind the last position there is no state of the chain to move to.
+        # After the last position the chain has no next state.
         b = b if place == length - 1 else torch.einsum("st,btq->bsq", transition, b)
         after[:, place], scale[:, place] = b, log
         b = torch.einsum("bsqc,bsc->bsq", b[:, :, moves], evidence[:, place])
@@ -181,7 +182,7 @@ def _backward(evidence: Tensor, transition: Tensor, moves: Tensor, accepts: Tens
 
 
 def _forward(evidence: Tensor, initial: Tensor, transition: Tensor, moves: Tensor) -> Tensor:
-    """F_l(s, q) before each position, [B, L, S, Q], scaled to a sum of 1."""
+    """F_l(s, q) before each position, [B, L, S, Q], normalised to sum to 1."""
     size, length, states = evidence.shape[:3]
     before = torch.empty(size, length, states, len(moves), dtype=torch.float64)
     f = torch.zeros(size, states, len(moves), dtype=torch.float64)
@@ -202,12 +203,13 @@ def matching(
     end: int | None = None,
     chain: Chain | None = None,
 ) -> Matching:
-    """Guide to sequences that an automaton accepts, or whose text matches a regular expression as a whole.
+    """Guide to sequences that an automaton accepts, or whose whole text matches a regular expression.
 
-    pattern: an Automaton over ids, or a regular expression in Python's syntax (the interegular package), for which
-    pieces says what each id writes, in UTF-8; b"" writes nothing. An id that is a part of a character is never drawn.
-    end: the id behind which nothing counts.
-    chain: a hidden Markov chain to look ahead with, in place of the network's own rows.
+    pattern: an Automaton over ids, or a regular expression in Python's syntax (needs the interegular package), for
+    which pieces gives the text of each id in UTF-8; b"" writes nothing. An id that is only part of a character is never
+    drawn.
+    end: the id after which nothing counts.
+    chain: a hidden Markov chain to look ahead with, instead of the network's predictions.
     """
     if isinstance(pattern, str):
         if pieces is None:
@@ -219,10 +221,10 @@ def matching(
 
 
 def of_text(pattern: str, pieces: Sequence[bytes], *, end: int | None = None) -> Automaton:
-    """The automaton over ids of a regular expression over what they write."""
+    """The automaton over ids for a regular expression over their text."""
     initial, finals, table = _characters(pattern)
     number = {state: k for k, state in enumerate(sorted(table, key=lambda state: state != initial))}
-    dead, ended = len(number), len(number) + 1  # ended, ended + 1: behind the end, and accepted or not
+    dead, ended = len(number), len(number) + 1  # ended, ended + 1: after the end, accepted or not
     moves = np.full((len(number) + 3, len(pieces)), dead, dtype=np.int64)
     step = {character: np.full(len(number) + 1, dead) for character in {None}.union(*table.values())}
     for state, after in table.items():
@@ -248,7 +250,7 @@ def of_text(pattern: str, pieces: Sequence[bytes], *, end: int | None = None) ->
 
 
 def _characters(pattern: str) -> tuple[int, set[int], Mapping[int, Mapping[str | None, int | None]]]:
-    """A regular expression's first state, its last ones and its moves by character; None is any other, or no move."""
+    """The initial and accepting states of a regular expression, and its moves by character; None is any other."""
     try:
         import interegular
     except ImportError as error:

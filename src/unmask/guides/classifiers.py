@@ -1,4 +1,4 @@
-"""Guides that ask a classifier, a table of allowed ids or another network."""
+"""Guides that use a classifier, a table of allowed ids, or another network."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from unmask.samplers.guided import Call, Weigh
 Classify = Callable[[Tensor], Tensor]
 """Canvases int64 [N, L], mask_id at their holes, -> log p(y | canvas), [N]."""
 
-CANVASES = 4096  # that a classifier is shown at once
-SMALLEST = -700.0  # log mu' of what the other network holds for impossible: a contrast must be finite
+CANVASES = 4096  # per call of the classifier
+SMALLEST = -700.0  # log mu' of ids that the other network considers impossible: the contrast must stay finite
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """p(y | visible, token) of every candidate, or of as many at a time as are needed to know who wins."""
+    """p(y | visible, token) of every candidate, or only of as many as are needed to know the winner."""
 
     classify: Classify
     at_once: int | None = None
@@ -44,7 +44,7 @@ class Classifier:
         return weigh
 
     def _as_needed(self, x: Tensor, at: Tensor, race: Tensor, count: int) -> Tensor:
-        """The likeliest winners first, until one is ahead of whatever those not asked can reach: log p(y | .) <= 0."""
+        """Evaluate the likeliest winners first, until no other id can win, because log p(y | .) <= 0."""
         order = race.argsort(1, descending=True)
         found = torch.full_like(race, -torch.inf)
         going = torch.arange(len(race))
@@ -77,12 +77,12 @@ class Classifier:
 def classifier(classify: Classify, *, at_once: int | None = None) -> Classifier:
     """Guide by log p(y | canvas), or by the logarithm of any h(canvas) >= 0.
 
-    It is asked about the canvas with each of the V tokens at the position. at_once: about so many of them at a time,
-    the likeliest winners first, until no other can win; the tokens are the very same. That needs h <= 1 and no
-    particles, and takes about min(V, 1 / p(y | visible)) questions.
+    It is evaluated on the canvas with each of the V tokens at the position. at_once: on this many at a time, the
+    likeliest winners first, until no other can win; the resulting tokens are the same. That needs h <= 1 and no
+    particles, and takes about min(V, 1 / p(y | visible)) evaluations.
 
-    With one token per call the law is p(x) h(x) / Z if h(canvas) is E[h(x) | canvas] for every canvas. If it is right
-    for finished sequences alone, particles make it so.
+    With one token per call the distribution is p(x) h(x) / Z if h(canvas) is E[h(x) | canvas] for every canvas. If h is
+    right only for finished sequences, particles correct the distribution.
     """
     if not callable(classify):
         raise ValueError(f"classify must be callable: canvases [N, L] -> log p(y | canvas) [N], got {classify!r}")
@@ -110,8 +110,8 @@ class Only:
 def only(allowed: Mapping[int, Tensor]) -> Only:
     """Guide by {position: bool [V]}, the ids that may fill it.
 
-    Without particles this is ``allowed`` of ``unmask.sample``: each token is drawn as if it alone were restricted. With
-    particles the law tends to that of the model given that all positions hold allowed ids.
+    Without particles this is ``allowed`` of ``unmask.sample``: each token is drawn as if only it were restricted. With
+    particles the distribution tends to the model's, given that all positions hold allowed ids.
     """
     return Only(allowed)
 
@@ -147,9 +147,9 @@ class ClassifierFree:
 def classifier_free(model: Any, strength: float, *, hide: bool = True) -> ClassifierFree:
     """Guide by the difference that a prompt makes: weights mu^(1 + strength) / mu'^strength, as LLaDA's cfg_scale.
 
-    mu' is the model's answer with everything masked that was visible at first, or, with hide=False, another network's
-    on the same canvas. It costs a second network call for each. Its law is its own: in general that of no p(x) h(x),
-    whatever the order, and strength = 0 is the model's.
+    mu' is the model's prediction with the initially visible tokens masked, or, with hide=False, another network's on
+    the same canvas. It costs a second network call for each. The result is in general not of the form p(x) h(x), in any
+    order of unmasking; strength = 0 is the model's distribution.
     """
     check(model)
     if not (isinstance(strength, (int, float)) and 0 <= strength < float("inf")):

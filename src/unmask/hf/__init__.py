@@ -1,7 +1,7 @@
-"""For people who have a transformers model, or a pipeline of their own.
+"""Use unmask with a transformers model, or inside another pipeline.
 
-``generate`` fills the masks of a text with any ``AutoModelForMaskedLM``; ``Scheduler`` is first-hitting sampling in the
-shape of a diffusers scheduler, for a loop that somebody else wrote.
+``generate`` fills the masks of a text with any ``AutoModelForMaskedLM``; ``Scheduler`` is first-hitting sampling with
+the interface of a diffusers scheduler, for use in another sampling loop.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def generate(
 ) -> TextSample:
     """Fill every ``tokenizer.mask_token`` of a text, ``num`` times, with any masked LM of transformers.
 
-    length: append so many masks to the text. Without ``steps`` one token is drawn per network call, which is exact;
-    with them it is parallel decoding. Other options are those of ``unmask.sample``: seed, temperature, top_k, top_p,
-    batch, ... Special tokens are never drawn. Texts come as the tokenizer decodes them.
+    length: append this many masks to the text. Without ``steps`` one token is drawn per network call, which is exact;
+    with ``steps`` it is parallel decoding. Other options are those of ``unmask.sample``: seed, temperature, top_k,
+    top_p, batch, ... Special tokens are never drawn. Texts are decoded by the tokenizer.
     """
     if getattr(tokenizer, "mask_token_id", None) is None:
         raise ValueError(f"{type(tokenizer).__name__} has no mask token: the model is not a masked language model")
     if length is not None:
         if length < 1:
             raise ValueError(f"length, the number of masks to append, must be at least 1, got {length}")
-        # Most tokenizers take the mask token without spaces; those of words need them, and the others drop them.
+        # Most tokenizers accept the mask token without spaces; word-level ones need them, and the others drop them.
         text = " ".join([text, *[tokenizer.mask_token] * length]).strip()
     canvas = torch.tensor([tokenizer(text)["input_ids"]])
     if not bool((canvas == tokenizer.mask_token_id).any()):
@@ -53,25 +53,25 @@ def generate(
 
 
 def denoiser(model: Any, tokenizer: Any) -> Framed:
-    """A masked LM of transformers as a Denoiser for canvases as the tokenizer makes them, special tokens included."""
+    """A masked LM of transformers as a Denoiser, for canvases that its tokenizer makes, special tokens included."""
     return transformers_mlm.denoiser(model, external.of_transformers(tokenizer), framed=False)
 
 
 def wrap(model: Any, tokenizer: Any, *, name: str | None = None) -> Model:
-    """A masked LM of transformers as an ``unmask.Model``: sample, infill, bound, and every sampler of the package."""
+    """A masked LM of transformers as an ``unmask.Model``: sample, infill, bound, every sampler of the package."""
     own = external.of_transformers(tokenizer)
     made = transformers_mlm.denoiser(model, own)
     return Model(made, own, name=name or str(getattr(model, "name_or_path", "") or type(model).__name__), layout="rows")
 
 
 class Scheduler:
-    """Algorithms 1 and 2 as a diffusers-style scheduler: the law, and the tokens of a seed, are ``unmask.sample``'s.
+    """Algorithms 1 and 2 with a diffusers-style interface; a seed gives the tokens that it gives in ``unmask.sample``.
 
         scheduler.set_timesteps(16, canvas)          # or None: one token per call, which is exact
-        for i, t in enumerate(scheduler.timesteps):  # t: float64 [B], each sequence's own time
+        for i, t in enumerate(scheduler.timesteps):  # t: float64 [B], one time per sequence
             canvas = scheduler.step(model(canvas, t), i, canvas)
 
-    special_ids are never drawn, nor is the mask. Steps are taken in turn, once each.
+    special_ids and the mask are never drawn. Steps must be taken in order, once each.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Scheduler:
         self.state: PlanState | None = None
 
     def set_timesteps(self, num: int | None, canvas: Tensor, *, plan: Planner | None = None) -> None:
-        """Draw when each masked position of the canvas, int64 [B, L], is unmasked, and group that into ``num`` steps.
+        """Draw when each masked position of the canvas, int64 [B, L], is unmasked, grouped into ``num`` steps.
 
         num: None for one token per step (Algorithm 1), else parallel decoding (Algorithm 2), or another ``plan``.
         """
@@ -104,11 +104,11 @@ class Scheduler:
 
     @property
     def timesteps(self) -> Tensor:
-        """The time of each call for each sequence, float64 [steps, B]; 0 for a sequence that is finished."""
+        """The time of each call for each sequence, float64 [steps, B]; 0 for a finished sequence."""
         return self._begun().plan.call_time.T
 
     def step(self, logits: Tensor, index: int, canvas: Tensor) -> Tensor:
-        """The canvas after call ``index``, whose logits are [B, L, V]; the one that was given is not changed."""
+        """The canvas after call ``index``, whose logits are [B, L, V]; the given canvas is not changed."""
         state = self._begun()
         if index != self.next_index or index >= len(self.timesteps):
             due = f"{self.next_index} of {len(self.timesteps)}"

@@ -1,12 +1,12 @@
-"""First-hitting sampling in diffusers: a scheduler with its discrete schedulers' conventions, and a pipeline.
+"""First-hitting sampling in diffusers: a scheduler with the conventions of its discrete schedulers, and a pipeline.
 
     scheduler = FirstHittingScheduler(mask_token_id=tokenizer.mask_token_id)
     pipe = FirstHittingPipeline(model, scheduler, tokenizer)       # any AutoModelForMaskedLM
     pipe("Paris is the [MASK] [MASK] of France.", generator=torch.Generator().manual_seed(0)).texts
     pipe.save_pretrained(folder); FirstHittingPipeline.from_pretrained(folder)
 
-As there, ``set_timesteps`` comes before the sample is known, a timestep is the number of the step, ``step`` takes
-(model_output, timestep, sample) and its random numbers from ``generator``, and gives an output or a tuple.
+As in diffusers, ``set_timesteps`` comes before the sample is known, a timestep is the number of the step, ``step``
+takes (model_output, timestep, sample), draws from ``generator``, and returns an output or a tuple.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ ONE_EACH = (
 
 @dataclass
 class FirstHittingSchedulerOutput(BaseOutput):  # type: ignore[misc]
-    """What a step gives, in the words of diffusers' block refinement."""
+    """The result of a step, with the field names of diffusers' block refinement."""
 
     prev_sample: Tensor  # int64 [B, L]: after the step
     transfer_index: Tensor  # bool [B, L]: the positions that were unmasked
     sampled_tokens: Tensor  # int64 [B, L]: their tokens, as in prev_sample
-    sampled_probs: Tensor  # float [B, L]: the model's probabilities of those, 0 elsewhere
+    sampled_probs: Tensor  # float [B, L]: their probabilities under the model, 0 elsewhere
     pred_logits: Tensor  # [B, L, V]: the model's output
 
 
 class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     """Algorithms 1 and 2 of Zheng et al.: exact with one token per step, parallel decoding with fewer steps.
 
-    When each position is unmasked is drawn at the first step, and a step without a position costs no more than the
-    call; the tokens are those of ``unmask.sample`` with the same seed. special_token_ids are never drawn. Settings go
-    by name, so that diffusers can tell those that were given from defaults.
+    The first step draws when each position is unmasked; a step without a position costs one call. The tokens are those
+    of ``unmask.sample`` with the same seed. special_token_ids are never drawn. Settings are keyword arguments, so that
+    diffusers can tell given values from defaults.
     """
 
     order = 1
@@ -82,7 +82,7 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         device: str | torch.device | None = None,
         sample: Tensor | None = None,
     ) -> None:
-        """So many steps, or with None one per masked token of ``sample``, which is exact."""
+        """This many steps, or with None one per masked token of ``sample``, which is exact."""
         if num_inference_steps is None:
             if sample is None:
                 raise ValueError(ONE_EACH)
@@ -96,7 +96,7 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         self._inner = None
 
     def scale_model_input(self, sample: Tensor, timestep: int | Tensor | None = None) -> Tensor:
-        """The sample: a masked model reads its tokens as they are."""
+        """Return the sample unchanged: a masked model reads tokens as they are."""
         return sample
 
     def step(
@@ -108,9 +108,10 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         generator: torch.Generator | None = None,
         return_dict: bool = True,
     ) -> FirstHittingSchedulerOutput | tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The sample after step ``timestep``. The first one, 0, draws the plan; steps are taken in turn.
+        """The sample after step ``timestep``. Step 0 draws the plan; steps are taken in order.
 
-        model_output: logits [B, L, V]; sample: int64 [B, L]; generator: gives the seed at step 0, or torch's own does.
+        model_output: logits [B, L, V]; sample: int64 [B, L]; generator: provides the seed at step 0, by default
+        torch's.
         """
         index = int(timestep)
         if index == 0:

@@ -1,23 +1,23 @@
-"""Decoding orders that look at the network: rank the masked positions by what it says, and unmask the first.
+"""Decoding orders that depend on the network: rank the masked positions by its output, and unmask the first ones.
 
     Order                 unmasks first
-    confidence            the likeliest of the tokens drawn everywhere, with annealed Gumbel noise (MaskGIT)
+    confidence            the most likely tokens, drawn everywhere, with annealed Gumbel noise (MaskGIT)
     low_confidence, llada the same without noise, in blocks (LLaDA's low-confidence remasking)
-    random_order          any, at LLaDA's pace (its random remasking)
-    threshold             whatever is likelier than a threshold, and the likeliest in any case (Fast-dLLM)
-    margin, entropy       where the likeliest token leads by most; where the entropy is lowest
-    dream                 one of the three, with Dream's pace and its temperature of the choice
-    entropy_bounded       as many of the lowest entropies as keep their joint entropy bound below gamma
-    blocks(K, inner)      blocks of K holes from left to right, each in an inner order
+    random_order          a random choice, in as many steps as LLaDA's (its random remasking)
+    threshold             all tokens more likely than a threshold, and the most likely one in any case (Fast-dLLM)
+    margin, entropy       where the two most likely tokens differ most; where the entropy is lowest
+    dream                 one of these three, with Dream's step sizes and its temperature for the choice
+    entropy_bounded       the lowest entropies, as many as keep the bound on their joint entropy below gamma
+    blocks(K, inner)      blocks of K masked positions from left to right, each in an inner order
 
 ``unmask.sample(model, sampler=decoding.margin(), steps=16)``. Without ``steps`` one token is unmasked per call. A
-network that reads the time is told alpha^-1(1 - masked/L).
+network that reads the time gets alpha^-1(1 - masked/L).
 
-What this does to the law: with one token per call, choosing the position by what the network says of the visible
+Which distribution results: with one token per call, choosing the position by the network's prediction from the visible
 tokens (margin, entropy, entropy_bounded with gamma = 0) leaves the chain rule intact, and is exact for a network whose
-conditionals are those of one joint. Choosing it by the token drawn there (confidence, llada) prefers likely tokens, at
-any number of calls. Tokens unmasked together are drawn as if independent. docs/orders.md has the numbers;
-``plan.first_hitting`` is the model's own law.
+conditionals come from one joint distribution. Choosing it by the token drawn there (confidence, llada) prefers likely
+tokens, with any number of calls. Tokens unmasked together are drawn independently. docs/orders.md has measurements;
+``plan.first_hitting`` has the model's distribution.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Look:
     """What a ranking sees of M masked positions."""
 
     log_mu: Tensor  # float64 [M, V]
-    ids: Tensor  # int64 [M]: the tokens drawn for them, where the order draws before it chooses
+    ids: Tensor  # int64 [M]: the tokens drawn for them, if the order draws before it chooses
 
 
 Score = Callable[[Look], Tensor]
@@ -63,7 +63,7 @@ def probability(look: Look) -> Tensor:
 
 
 def gap(look: Look) -> Tensor:
-    """mu of the likeliest token less that of the second."""
+    """mu of the most likely token minus that of the second."""
     best: Tensor = look.log_mu.topk(min(2, look.log_mu.shape[1]), dim=1).values.exp()
     return best[:, 0] - best[:, 1:].sum(1)
 
@@ -75,18 +75,18 @@ def negative_entropy(look: Look) -> Tensor:
 
 
 def nothing(look: Look) -> Tensor:
-    """0: no position is better than another."""
+    """0 everywhere: all positions rank equally."""
     return torch.zeros_like(look.log_mu[:, 0])
 
 
 def even(n: int, steps: int) -> list[int]:
-    """Steps that differ by at most one, the larger ones first: LLaDA's."""
+    """Step sizes that differ by at most one, the larger ones first, as in LLaDA."""
     base, rest = divmod(n, steps)
     return [base + (k < rest) for k in range(steps)]
 
 
 def cosine(n: int, steps: int) -> list[int]:
-    """MaskGIT's: after step k of N, floor(n cos(pi k / 2N)) positions are masked, at least one less than before."""
+    """MaskGIT's step sizes: after step k of N, floor(n cos(pi k / 2N)) positions are masked, at least one fewer."""
     left = [n]
     for k in range(1, steps):
         left.append(max(min(math.floor(n * math.cos(math.pi / 2 * k / steps)), left[-1] - 1), min(n, 1)))
@@ -94,7 +94,7 @@ def cosine(n: int, steps: int) -> list[int]:
 
 
 def falling(eps: float) -> Pace:
-    """Dream's: of n masked positions the step from t to s unmasks floor(n (1 - s/t)), the last all; t stops at eps."""
+    """Dream's step sizes: from t to s floor(n (1 - s/t)) of n masked positions, in the last step all; t ends at eps."""
 
     def pace(n: int, steps: int) -> list[int]:
         counts: list[int] = []
@@ -110,8 +110,8 @@ def falling(eps: float) -> Pace:
 class RankState(State):
     """Sequences whose positions are ranked at every call."""
 
-    block: Tensor  # int64 [B, L]: the block that each hole belongs to
-    turns: list[list[tuple[int, float]] | None]  # per call: how many to unmask and how much of the noise is left
+    block: Tensor  # int64 [B, L]: the block of each masked position
+    turns: list[list[tuple[int, float]] | None]  # per call: how many to unmask, and the noise scale
     made: Tensor  # int64 [B]: calls made
     tokens: Noise  # [B, L]
     ranking: Noise  # [B, L]
@@ -125,16 +125,16 @@ class Ranked:
     score: Score
     pace: Pace = even
     sees: Literal["mean", "token"] = "mean"  # "token": draws at every masked position, then chooses
-    noise: float = 0.0  # of the Gumbels added to the scores
-    annealed: bool = False  # the noise falls to 0 with the last step
-    gamma: float | None = None  # entropy-bounded: as many as keep the bound, whatever the pace
-    least: float | None = None  # as many as score so much, and one at least, whatever the pace
-    block: int | None = None  # holes of a block; None is one block
-    by_position: bool = False  # blocks of so many positions, whatever of them is masked
-    as_drawn: bool = False  # rank by the distribution that tokens are drawn from, not by the network's own
+    noise: float = 0.0  # scale of the Gumbels added to the scores
+    annealed: bool = False  # the noise falls to 0 at the last step
+    gamma: float | None = None  # entropy-bounded: as many as satisfy the bound, whatever the step size
+    least: float | None = None  # as many as reach this score, at least one, whatever the step size
+    block: int | None = None  # masked positions per block; None is one block
+    by_position: bool = False  # blocks of positions, masked or not
+    as_drawn: bool = False  # rank by the distribution that tokens are drawn from, not by the network's
 
     def in_blocks(self, size: int) -> Ranked:
-        """The same from block to block, of so many positions each."""
+        """The same sampler block by block, with this many positions per block."""
         return replace(self, block=size, by_position=True)
 
     def begin(self, canvas: Tensor, task: Task) -> RankState:
@@ -164,14 +164,14 @@ class Ranked:
         )
 
     def ask(self, state: RankState) -> Ask:
-        """The masked positions of each sequence's first block that has any."""
+        """The masked positions of each sequence's first block that is not finished."""
         masked, length = (state.x == state.task.mask_id).cpu(), state.x.shape[1]
         here = torch.where(masked, state.block, length)
         window = masked & (here == here.amin(1, keepdim=True)) if length else masked
         return Ask(packed(window), start_time(masked.sum(1), length, state.task.schedule))
 
     def fill(self, state: RankState, ask: Ask, log_mu: Tensor) -> Step:
-        """Rank the asked positions and unmask the first of each sequence."""
+        """Rank the requested positions and unmask the first ones of each sequence."""
         row, column = (ask.rows >= 0).nonzero(as_tuple=True)
         at = ask.rows[row, column]
         chosen, ids = torch.zeros((2, *state.x.shape), dtype=torch.int64)
@@ -203,7 +203,7 @@ class Ranked:
         return pick.shaped(log_mu).log_softmax(1) if self.as_drawn and pick.temperature > 0 else log_mu
 
     def _turn(self, state: RankState, score: Tensor) -> tuple[Tensor, Tensor]:
-        """How many positions each sequence unmasks now, int64 [B], and how much of the noise is left, [B]."""
+        """How many positions each sequence unmasks now, int64 [B], and the noise scale, [B]."""
         if self.least is not None:
             return (score >= self.least).sum(1).clamp(min=1), torch.ones(len(score), dtype=torch.float64)
         if self.gamma is not None:
@@ -213,7 +213,7 @@ class Ranked:
 
 
 def within(gamma: float, entropy: Tensor) -> Tensor:
-    """How many of the lowest entropies [b, R] (pads inf) may go at once: sum less maximum is at most gamma."""
+    """How many of the lowest entropies [b, R] (padded with inf) to unmask at once: sum minus maximum <= gamma."""
     lowest = entropy.sort(1).values
     before = torch.cat([torch.zeros_like(lowest[:, :1]), lowest.cumsum(1)[:, :-1]], 1)
     return (lowest.isfinite() & (before <= gamma)).sum(1)
@@ -232,29 +232,29 @@ def _turns(sizes: tuple[int, ...], steps: int | None, pace: Pace, annealed: bool
 
 
 def confidence(*, noise: float = 4.5, pace: Pace = cosine) -> Ranked:
-    """MaskGIT's: draw everywhere, keep the tokens of the highest log mu + noise (1 - k/N) g, with Gumbel g."""
+    """MaskGIT's order: draw everywhere, keep the tokens with the highest log mu + noise (1 - k/N) g, with Gumbel g."""
     return Ranked(log_probability, pace, "token", noise=_checked("noise", noise), annealed=True)
 
 
 def low_confidence(*, pace: Pace = even) -> Ranked:
-    """LLaDA's low-confidence remasking: draw everywhere, keep the likeliest of the tokens drawn."""
+    """LLaDA's low-confidence remasking: draw everywhere, keep the most likely of the drawn tokens."""
     return Ranked(log_probability, pace, "token")
 
 
 def random_order() -> Ranked:
-    """LLaDA's random remasking: draw everywhere, keep tokens at places that are drawn uniformly."""
-    return Ranked(nothing, sees="token", noise=1.0)  # equal scores and Gumbels: every ranking is as likely
+    """LLaDA's random remasking: draw everywhere, keep the tokens of uniformly drawn positions."""
+    return Ranked(nothing, sees="token", noise=1.0)  # equal scores plus Gumbels: a uniform ranking
 
 
 def threshold(threshold: float = 0.9) -> Ranked:
-    """Fast-dLLM's: draw everywhere, keep the tokens of probability ``threshold`` and more, and the likeliest."""
+    """Fast-dLLM's order: draw everywhere, keep tokens of at least this probability, and the most likely one."""
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold must be a probability, got {threshold}")
     return Ranked(probability, sees="token", least=float(threshold))
 
 
 def margin(*, noise: float = 0.0, pace: Pace = even) -> Ranked:
-    """First where the likeliest token leads the second by most."""
+    """First where the most likely token leads the second by most."""
     return Ranked(gap, pace, noise=_checked("noise", noise))
 
 
@@ -264,18 +264,18 @@ def entropy(*, noise: float = 0.0, pace: Pace = even) -> Ranked:
 
 
 def entropy_bounded(gamma: float = 0.1) -> Ranked:
-    """In each call the most positions, of the lowest entropies, whose sum less the largest is at most gamma nats.
+    """In each call as many positions of lowest entropy as possible, whose sum minus the largest is at most gamma nats.
 
-    Sum less maximum bounds the mutual information of what is drawn together. It needs no ``steps``; gamma = 0 is one
-    token per call, except where the network is certain.
+    Sum minus maximum bounds the mutual information of the tokens drawn together. It needs no ``steps``; gamma = 0 is
+    one token per call, except where the network is certain.
     """
     return Ranked(negative_entropy, gamma=_checked("gamma", gamma))
 
 
 def blocks(length: int, inner: Ranked) -> Ranked:
-    """Semi-autoregressive: blocks of ``length`` holes from left to right, each filled in the inner order.
+    """Semi-autoregressive: blocks of ``length`` masked positions from left to right, each in the inner order.
 
-    ``steps`` are shared among the blocks evenly, so each block needs at least one.
+    ``steps`` are shared evenly among the blocks, so each block needs at least one.
     """
     if isinstance(length, bool) or not isinstance(length, int) or length < 1:
         raise ValueError(f"length, the holes of a block, must be a whole number of at least 1, got {length!r}")
@@ -297,13 +297,13 @@ DREAM: dict[str, tuple[Score, Literal["mean", "token"]]] = {
 
 
 def dream(alg: str = "entropy", *, alg_temp: float = 0.0, eps: float = 1e-3) -> Ranked:
-    """Dream's ``diffusion_generate``: alg ranks; with alg_temp positions are drawn by softmax(score / alg_temp)."""
+    """Dream's ``diffusion_generate``: alg ranks; with alg_temp, positions are drawn from softmax(score / alg_temp)."""
     if alg not in DREAM:
         raise ValueError(f"alg must be one of {', '.join(map(repr, DREAM))}, got {alg!r}")
     if not 0 < eps < 1:
         raise ValueError(f"eps, the last time, must be in (0, 1), got {eps}")
     score, sees = DREAM[alg]
-    # The k first of score / T + Gumbel are k draws without replacement from softmax(score / T).
+    # The top k of score / T + Gumbel are k draws without replacement from softmax(score / T).
     return Ranked(score, _falling(eps), sees, noise=_checked("alg_temp", alg_temp), as_drawn=True)
 
 

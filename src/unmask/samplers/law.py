@@ -1,16 +1,16 @@
-"""The published low-precision samplers by their law: what N coupled steps give, without their N L V random numbers.
+"""The distribution of the published low-precision samplers, without their N L V random numbers.
 
-A coupled step (``published.Coupled``) draws token and mask together. Write p for a token's odds against the mask in one
-step, M for the largest Gumbel, and c = e^-M / p. An exact draw takes the token with rate p; Gumbels conditioned on
-g <= M (Prop. 5.2) take it with p e^-c. float32 rounds E = -log u up to multiples of eps = e^-M: with E_m the mask's own
-exponential, the rate is then eps E[floor(E_m / c)] = eps / (e^c - 1) = p c / (e^c - 1). Both are p times a number below
-1. So a low-precision run is an exact run in which a token, once drawn, is *refused* with probability 1 - e^-c or
-1 - c / (e^c - 1), and its position stays masked. Rare tokens are refused most, which lowers the temperature, and unsure
-positions refuse most often, which unmasks confident ones first. Steps in which nothing happens cost nothing, so
-N = 100,000 runs on a laptop. For comparison only, never a default.
+A coupled step (``published.Coupled``) draws token and mask together. Let p be a token's odds against the mask in one
+step, M the largest Gumbel, and c = e^-M / p. An exact draw takes the token with rate p; Gumbels conditioned on g <= M
+(Prop. 5.2) take it with rate p e^-c. float32 rounds E = -log u up to multiples of eps = e^-M; with E_m the mask's
+exponential, the rate is then eps E[floor(E_m / c)] = eps / (e^c - 1) = p c / (e^c - 1). Both rates are p times a number
+below 1. So a low-precision run is an exact run in which a drawn token is *rejected* with probability 1 - e^-c or 1 - c
+/ (e^c - 1), and its position stays masked. Rare tokens are rejected most, which lowers the temperature, and uncertain
+positions reject most often, so confident ones are unmasked first. Steps in which nothing happens cost nothing, so N =
+100,000 runs on a laptop. For comparison only, never a default.
 
-The law is that of the sampler up to a part of 1/k in the k-th step from the end, where c is nearly 0 and nothing is
-refused anyway.
+The distribution is that of the sampler up to a relative error of 1/k in the k-th step from the end, where c is nearly 0
+and hardly anything is rejected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FLOAT32 = maximum_gumbel("float32")
 
 
 def accepted(c: Tensor, law: Law) -> Tensor:
-    """The part of the exact rate that is left: c / (e^c - 1) on a grid, e^-c for truncated Gumbels."""
+    """The fraction of the exact rate that remains: c / (e^c - 1) on a grid, e^-c for truncated Gumbels."""
     if law not in get_args(Law):
         raise ValueError(f"law must be one of {', '.join(get_args(Law))}, got {law!r}")
     if law == "truncated":
@@ -52,7 +52,7 @@ class Grid:
         return self.schedule.alpha(k.double() / self.steps)
 
     def step_after(self, before: Tensor, u: Tensor) -> Tensor:
-        """The step in which a position is unmasked that is masked before step ``before``."""
+        """The step in which a position is unmasked, if it is masked before step ``before``."""
         alpha = self.alpha(before)
         k = (self.schedule.inverse(alpha + u * (1 - alpha)) * self.steps).ceil().long()
         return k.clamp(min=1).minimum(before)
@@ -65,7 +65,7 @@ class Grid:
 
 @dataclass
 class LawState(State):
-    """Sequences of which each position knows the step in which it would be unmasked."""
+    """The state of sequences in which each position has a step at which it would be unmasked."""
 
     grid: Grid
     due: Tensor  # int64 [B, L]: the step k, from t = k/N to (k-1)/N
@@ -77,10 +77,10 @@ class LawState(State):
 
 @dataclass(frozen=True)
 class CoupledByLaw:
-    """Section 5: N-step ancestral sampling with token and mask in one low-precision draw, by its law.
+    """Section 5: N-step ancestral sampling with token and mask in one low-precision draw, simulated by rejection.
 
-    law: "grid" is float32, "truncated" Proposition 5.2; maximum: the largest Gumbel, infinity refuses nothing. A call
-    whose tokens were all refused has a Step that fills nothing.
+    law: "grid" is float32, "truncated" is Proposition 5.2; maximum: the largest Gumbel, infinity rejects nothing. A
+    call whose tokens were all rejected has a Step that fills nothing.
     """
 
     law: Law = "grid"
@@ -92,7 +92,7 @@ class CoupledByLaw:
         noise, length = task.streams.at("step", canvas.shape[1]), canvas.shape[1]
         grid = Grid(task.schedule, steps)
         due = grid.step_after(torch.full(canvas.shape, steps), noise.uniform())
-        # Twice the holes is more than the refusals take in practice; it may be less than one of these runs needs.
+        # Twice the number of masked positions is more than rejections need in practice, but not a strict bound.
         calls = (2 * (canvas == task.mask_id).sum(1).cpu()).clamp(max=steps)
         tokens, acceptance = task.streams.at("token", length), task.streams.at("acceptance", length)
         return LawState(task, canvas.clone(), calls, grid, due, noise, tokens, acceptance, torch.zeros_like(due))
@@ -103,7 +103,7 @@ class CoupledByLaw:
         return Ask(packed((state.due == k) & (state.due > 0)), k.squeeze(1).double() / (state.task.steps or 1))
 
     def fill(self, state: LawState, ask: Ask, log_mu: Tensor) -> Step:
-        """Draw exactly, then refuse what low precision would not have let win; its position is due again later."""
+        """Draw exactly, then reject what would not have won in low precision; the position is due again later."""
         row, column = (ask.rows >= 0).nonzero(as_tuple=True)
         at = ask.rows[row, column]
         now, visits = state.due[row, at], state.visits[row, at]

@@ -41,7 +41,7 @@ PREDICTORS: dict[str, Predictor] = {
 }
 
 LEFT_TO_RIGHT, DREAM_ORIGIN = "left-to-right", "dream-origin"
-DREAM_EPS = 1e-3  # where its times end
+DREAM_EPS = 1e-3  # the end of Dream's time grid
 DecodingName = Literal[
     "confidence",
     "llada",
@@ -61,7 +61,7 @@ DECODING: tuple[str, ...] = get_args(DecodingName)
 
 
 def published(name: str) -> Sampler:
-    """A published sampler by its name. A run by a plan needs none of these modules, nor those of ``decoding``."""
+    """A published sampler by name. Sampling by a plan imports none of these modules, nor ``decoding``."""
     from unmask.samplers import law, published
 
     found: dict[str, Callable[[], Sampler]] = {
@@ -75,7 +75,7 @@ def published(name: str) -> Sampler:
 
 
 def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[str, Any]:
-    """A decoding order by its name, as ``sampler`` or ``plan``; numbers: its noise, gamma, eta or threshold."""
+    """A decoding order by name, as ``sampler`` or ``plan``; numbers: its noise, gamma, eta or threshold."""
     from unmask.samplers import decoding, remasking
 
     orders: dict[str, Callable[..., Any]] = {
@@ -108,7 +108,7 @@ def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[s
 
 
 def truncated(logits: Tensor, noise: Noise) -> Tensor:
-    """Gumbel-max whose Gumbels end where float32's do: the paper's "64-bit + trunc"."""
+    """Gumbel-max with Gumbels truncated at float32's largest: the paper's "64-bit + trunc"."""
     from unmask.theory import maximum_gumbel
 
     return draws.truncated(maximum_gumbel("float32"))(logits, noise)
@@ -134,7 +134,7 @@ PRECISIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerOptions:
-    """How tokens are sampled, by names and numbers."""
+    """Sampling options, as names and numbers."""
 
     sampler: SamplerName | None = None
     """Which positions are unmasked when. The default is parallel with --steps, and the exact first-hitting otherwise.
@@ -175,7 +175,7 @@ class SamplerOptions:
     """Draw from the smallest set of tokens whose total probability is at least p."""
 
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of ``Model.sample`` and of ``unmask.sample``; what is as by default is left out."""
+        """The keyword arguments of ``Model.sample`` and of ``unmask.sample``; defaults are left out."""
         if self.sampler in PUBLISHED:
             return self._as_published(self.sampler)
         how = {name: getattr(self, name) for name in self._given("steps", "ahead", "temperature", "top_k", "top_p")}
@@ -199,9 +199,9 @@ class SamplerOptions:
         return how
 
     def record(self, *, left_to_right: bool = False) -> dict[str, Any]:
-        """How the samples were made: what was chosen, and the precision of the draw.
+        """How the samples were made: the options chosen, and the precision of the draw.
 
-        left_to_right: by a left-to-right model, which has one token per call and no sampler to choose.
+        left_to_right: for a left-to-right model, which draws one token per call and has no choice of sampler.
         """
         if self.sampler in PUBLISHED:
             draw = "coupled race, by its law" if self.sampler == "published-law" else "coupled race"
@@ -217,7 +217,7 @@ class SamplerOptions:
         return how | {"dtype": PRECISIONS[self.draw]}
 
     def _given(self, *names: str) -> list[str]:
-        """Which of the options are not as by default."""
+        """Which of these options differ from their defaults."""
         defaults = {one.name: one.default for one in fields(SamplerOptions)}
         return [name for name in names if getattr(self, name) != defaults[name]]
 
@@ -231,7 +231,7 @@ class SamplerOptions:
 
 
 def predictor(name: str, steps: int | None) -> Predictor:
-    """A predictor by its name; auto is the paper's rule, by the number of steps."""
+    """A predictor by name; auto is the paper's rule, by the number of steps."""
     auto = predictors.auto(steps) if steps else predictors.first_order
     found: Predictor = _named("predictor", name, PREDICTORS | {"auto": auto})
     return found

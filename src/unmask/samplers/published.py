@@ -1,15 +1,15 @@
-"""The samplers as other codebases run them: for comparison only, never a default, and labelled so wherever they show.
+"""Samplers as other codebases implement them: for comparison only, never a default, and labelled as published.
 
-They differ from ``unmask.sample`` in one thing. Whether a position is unmasked and which token it gets is drawn
-together, from one categorical over all tokens and the mask, at every position, in each of N steps (Eq. 10): N L (V + 1)
-random numbers, by the race argmax_i pi_i / (-log u_i), most often in float32. In float64 the law is that of
-``plan.ancestral``; in float32 it is not (Sec. 5).
+They differ from ``unmask.sample`` in one way. In each of N steps they draw from one categorical over all tokens and the
+mask, at every position, both whether to unmask it and with which token (Eq. 10): N L (V + 1) random numbers, by the
+race argmax_i pi_i / (-log u_i), most often in float32. In float64 the distribution is that of ``plan.ancestral``; in
+float32 it is not (Sec. 5).
 
-Two laws are at work in low precision, and they are not the same. Take K tokens of probability p beside a mask at
-1 - r, r = K p, and c = e^-M / p. Uniforms scaled to float32's largest value ("float64-truncated") follow Prop. 5.2: the
-mask is left with probability r e^{-(1 - r - p) c}. Real float32 uniforms are a grid: E = -log u
-is rounded up to multiples of eps = 2^-24, near 0, and the mask is left with probability (e^{rc} - 1) / (e^c - 1),
-which is higher. Both are far below r once c > 1. (u = 0 occurs once in 2^24 draws; without ``eps`` it loses its race.)
+Low precision can act in two ways. Take K tokens of probability p beside a mask at 1 - r, r = K p, and let c = e^-M / p.
+Uniforms scaled to float32's largest value ("float64-truncated") follow Prop. 5.2: the mask loses with probability r
+e^{-(1 - r - p) c}. Real float32 uniforms are a grid: near 0, E = -log u is rounded up to multiples of eps = 2^-24, and
+the mask loses with probability (e^{rc} - 1) / (e^c - 1), which is higher. Both are far below r once c > 1. (u = 0
+occurs once in 2^24 draws; without ``eps`` it loses its race.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Law = Callable[[Schedule, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class TorchRand(Noise):
-    """torch.rand in the place of a hash: what the codebases draw with, and what makes their N L V numbers affordable.
+    """torch.rand instead of a hash: what these codebases use, and what makes N L V numbers affordable.
 
     keys: int64 [B], one for each sequence and step; places: the rows that each of them is for.
     """
@@ -52,11 +52,11 @@ class TorchRand(Noise):
 
 
 def race(precision: str = "float32", *, eps: float = 0.0) -> Draw:
-    """The published categorical, the paper's figure of code versions: argmax_i pi_i / (-log u_i) over weights [R, K].
+    """The categorical of published code (the paper's figure of code versions): argmax_i pi_i / (-log u_i).
 
-    precision: "float32", as published; "float64", the repair; "float64-truncated", float64 uniforms scaled to float32's
-    largest one. eps: the constant that some codebases add twice, to u and to the exponential, 1e-10 as a rule; without
-    it u = 0 loses every race. Unlike the draws of ``unmask.draw`` it takes weights, not logits.
+    precision: "float32", as published; "float64", the fix; "float64-truncated", float64 uniforms scaled to float32's
+    largest one. eps: the constant that some codebases add to u and to the exponential, usually 1e-10; without it u = 0
+    loses every race. Unlike the draws of ``unmask.draw`` it takes weights, not logits.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
@@ -73,7 +73,7 @@ def race(precision: str = "float32", *, eps: float = 0.0) -> Draw:
 
 
 def winner(weights: Tensor, u: Tensor, eps: float = 0.0) -> Tensor:
-    """argmax_i pi_i / (-log u_i), everything in the precision of u."""
+    """argmax_i pi_i / (-log u_i), computed in the precision of u."""
     return (weights.to(u.dtype) / (eps - torch.log(u + eps))).argmax(-1)
 
 
@@ -87,7 +87,7 @@ def euler_law(schedule: Schedule, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]
     """SEDD's Euler step: (t - s) sigma(t) s(m, t), with the score s(m, t) = alpha_t / (1 - alpha_t) mu.
 
     sigma = -alpha'/alpha, so sigma(t) alpha_t / (1 - alpha_t) is minus the weight of Eq. 6, finite at alpha_t = 0 too.
-    Where a step is too long the probability of staying would be negative; it never wins then.
+    If a step is too long, the probability of staying would be negative; staying then never wins.
     """
     leave = (t - s) * -schedule.weight(t)
     return leave, (1 - leave).clamp(min=0)
@@ -107,18 +107,18 @@ def tweedie_law(schedule: Schedule, s: Tensor, t: Tensor) -> tuple[Tensor, Tenso
 class CoupledState(State):
     """A batch that goes through the N steps together."""
 
-    k: int  # steps made
+    k: int  # steps taken
     noise: Noise  # [B]
 
 
 @dataclass(frozen=True)
 class Coupled:
-    """N-step ancestral sampling as published: tokens and mask in one categorical, over all positions, in every step.
+    """N-step ancestral sampling as published: tokens and mask in one categorical, at all positions, in every step.
 
-    cache: the network's last output is used again as long as no sequence of the batch has changed, whatever the time.
-    The grid is even from 1 to ``end`` (MDLM and SEDD stop at 1e-5); what is masked after it is filled at once,
-    ``denoise`` by a "draw" from mu or by its "argmax". A Step's tau is the end of the step that unmasked a position,
-    and it counts every row drawn.
+    cache: reuse the network's last output, whatever the time, as long as no sequence of the batch has changed. The grid
+    is even from 1 to ``end`` (1e-5 in MDLM and SEDD); positions still masked after it are filled at once, ``denoise``
+    by a "draw" from mu or by its "argmax". A Step's tau is the end of the step that unmasked a position, and every row
+    drawn is counted.
     """
 
     precision: str = "float32"
@@ -151,9 +151,9 @@ class Coupled:
         return next(step for step in self.parts(state, ask, log_mu) if step is not None)
 
     def parts(self, state: CoupledState, ask: Ask, log_mu: Tensor) -> Iterator[Step | None]:
-        """A part for each step of the grid: with the cache one output serves all up to the first that changes a token.
+        """One part per step of the grid: with the cache, one output serves all steps until a token changes.
 
-        They may be thousands: near the end of the grid hardly anything is masked, and hardly anything changes.
+        There may be thousands: near the end of the grid little is masked, so little changes.
         """
         x, mask_id, steps = state.x, state.task.mask_id, state.task.steps or 0
         mu = functional.pad(log_mu.exp(), (0, max(mask_id + 1 - log_mu.shape[-1], 0)))
@@ -173,7 +173,7 @@ class Coupled:
         yield self._step(x, torch.where(x == mask_id, ids, x), mu, self._time(state, steps), draws + x.shape[1])
 
     def _time(self, state: CoupledState, k: int) -> Tensor:
-        """Where the k-th step begins."""
+        """The time at which the k-th step begins."""
         steps = state.task.steps or 1
         return torch.tensor(self.end + (1 - self.end) * (steps - min(k, steps)) / steps, dtype=torch.float64)
 
@@ -182,7 +182,7 @@ class Coupled:
         return race(self.precision, eps=self.eps)(weights, noise).view_as(state.x)
 
     def _step(self, x: Tensor, new: Tensor, mu: Tensor, tau: Tensor, draws: int) -> Step:
-        """What changed between two canvases."""
+        """The difference between two canvases, as a Step."""
         certain = mu.view(*x.shape, -1).gather(2, new.unsqueeze(-1)).squeeze(-1)
         count = torch.full((len(x),), draws)
         return filled((new != x).cpu(), new.cpu(), certain.cpu(), tau.expand(len(x)), count)
@@ -191,18 +191,18 @@ class Coupled:
 def sedd_euler(*, cache: bool = False, **options: Any) -> Coupled:
     """SEDD's Euler sampler, as published; options as in ``Coupled``, without the cache by default.
 
-    Under the linear schedule it is the ancestral sampler; under others its steps are those of a constant rate.
+    Under the linear schedule it equals the ancestral sampler; under others it takes steps at a constant rate.
     """
     return Coupled(cache=cache, law=euler_law, **options)
 
 
 def sedd_tweedie(*, cache: bool = False, **options: Any) -> Coupled:
-    """SEDD's analytic sampler, Tweedie tau-leaping, whose law is the ancestral sampler's; options as in ``Coupled``."""
+    """SEDD's analytic sampler, Tweedie tau-leaping: the ancestral sampler's distribution; options as in ``Coupled``."""
     return Coupled(cache=cache, law=tweedie_law, **options)
 
 
 def steps_as_published(task: Task) -> int:
-    """The number of steps, which these samplers need; how tokens are drawn is theirs to say."""
+    """The number of steps, which these samplers need; they do not take other options for drawing tokens."""
     if task.steps is None:
         raise ValueError("the published samplers need steps, the number of steps N")
     if task.pick != Pick():

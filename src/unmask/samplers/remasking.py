@@ -1,9 +1,9 @@
-"""ReMDM: a token that was unmasked may be masked again, at a rate that leaves the share of masked tokens as it was.
+"""ReMDM: an unmasked token may be masked again, at a rate that keeps the expected share of masked tokens unchanged.
 
-In the step from t to s a token is hidden again with probability sigma <= min(1, (1 - a_s) / a_t), and a masked position
-unmasked with probability (a_s - (1 - sigma) a_t) / (1 - a_t); a is the expected share of the holes that are filled,
-which for an empty canvas is alpha. With sigma = 0 it is N-step ancestral sampling. What was visible on the canvas is
-never hidden.
+In the step from t to s a token is remasked with probability sigma <= min(1, (1 - a_s) / a_t), and a masked position is
+unmasked with probability (a_s - (1 - sigma) a_t) / (1 - a_t). a is the expected share of filled positions, among those
+that were masked at the start; for an empty canvas it is alpha. With sigma = 0 this is N-step ancestral sampling. Tokens
+that were visible on the canvas are never remasked.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def rescaled(eta: float, largest: Tensor, psi: Tensor) -> Tensor:
 
 
 def by_confidence(eta: float, largest: Tensor, psi: Tensor) -> Tensor:
-    """eta * largest, shared out by softmax(-psi): what was unlikely when it was drawn is hidden first; 0 if masked."""
+    """eta * largest, distributed by softmax(-psi): tokens drawn with low probability are remasked first."""
     share = torch.exp(-psi)
     return eta * largest * share / share.sum(1, keepdim=True).clamp(min=2.0**-1000)
 
 
 @dataclass
 class RemaskState(State):
-    """Where each sequence stands on the grid t_k = t_start k/N; all but x on the CPU."""
+    """Where each sequence is on the grid t_k = t_start k/N; all but x on the CPU."""
 
     start: Tensor  # float64 [B]: t_start
-    k: Tensor  # int64 [B]: steps that are left
-    psi: Tensor  # float64 [B, L]: the probability each token was drawn with, inf where none was
-    choice: Noise  # [B, L]: of unmasking and of masking again
+    k: Tensor  # int64 [B]: remaining steps
+    psi: Tensor  # float64 [B, L]: the probability each token was drawn with, inf if none was
+    choice: Noise  # [B, L]: for unmasking and remasking
     tokens: Noise  # [B, L]
     visits: Tensor  # int64 [B, L]: how often each position has been drawn before
 
@@ -55,22 +55,22 @@ class RemaskState(State):
         return (self.start[i] * k / (self.task.steps or 1)).unsqueeze(1)
 
     def share(self, i: Tensor, k: Tensor) -> Tensor:
-        """The expected share of filled holes at t_k, 1 - (1 - alpha)/(1 - alpha_start): [b, 1]."""
+        """The expected share of filled positions at t_k, 1 - (1 - alpha)/(1 - alpha_start): [b, 1]."""
         alpha, first = self.task.schedule.alpha(self.time(i, k)), self.task.schedule.alpha(self.start[i].unsqueeze(1))
         return 1 - (1 - alpha) / (1 - first)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemaskAsk(Ask):
-    again: Tensor  # bool [B, L]: masked again since the last call, or with this one
+    again: Tensor  # bool [B, L]: remasked since the last call, or in this one
 
 
 @dataclass(frozen=True)
 class Remasking:
-    """ReMDM's cap, rescale and confidence. Each sequence goes through the N steps at its own pace.
+    """ReMDM's cap, rescale and confidence. Each sequence goes through the N steps on its own.
 
-    Whether a position is unmasked does not need the network: a step that unmasks nothing costs no call, and what it
-    hides again is told with the next Step.
+    Whether a position is unmasked does not depend on the network: a step that unmasks nothing costs no call, and what
+    it remasks is reported with the next Step.
     """
 
     sigma: Sigma
@@ -84,7 +84,7 @@ class Remasking:
         if task.steps is None:
             raise ValueError("remasking needs steps, the number of steps N")
         holes, length = (canvas == task.mask_id).sum(1).cpu(), canvas.shape[1]
-        # What a schedule with alpha_0 < 1 leaves masked takes one more call.
+        # Positions that a schedule with alpha_0 < 1 leaves masked take one more call.
         bound = torch.full_like(holes, task.steps + int(bool(task.schedule.alpha(0.0) < 1)))
         calls = torch.where(holes > 0, bound if self.eta else torch.minimum(holes, bound), 0)
         return RemaskState(
@@ -100,7 +100,7 @@ class Remasking:
         )
 
     def ask(self, state: RemaskState) -> RemaskAsk:
-        """Take each sequence to its next step that unmasks something, masking others again on the way."""
+        """Advance each sequence to its next step that unmasks something, remasking others on the way."""
         masked = (state.x == state.task.mask_id).cpu()
         due, again, time = torch.zeros_like(masked), torch.zeros_like(masked), torch.zeros(len(masked)).double()
         while bool((idle := (state.k > 0) & ~due.any(1)).any()):
@@ -113,7 +113,7 @@ class Remasking:
             time[i], state.k[i] = state.time(i, state.k[i]).squeeze(1), state.k[i] - 1
             again[i] |= hide
             state.psi[i] = torch.where(hide, torch.inf, state.psi[i])
-            # The network still sees what is hidden with its own step, and no longer what was hidden before that.
+            # The network still sees tokens that are remasked in its own step, but not those remasked earlier.
             masked[i] |= hide & ~due[i].any(1, keepdim=True)
         left = masked & ~due.any(1, keepdim=True)
         shown = torch.where(masked.to(state.x.device), state.task.mask_id, state.x)
@@ -131,7 +131,7 @@ class Remasking:
         return filled(due, ids, certain, ask.time, due.sum(1), hidden)
 
     def _probabilities(self, state: RemaskState, i: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the step from t to s, for the sequences i: unmasking a masked position and hiding a token, each [b, L]."""
+        """For the sequences i, from t to s: the probabilities of unmasking and of remasking, each [b, L]."""
         a_t, a_s = state.share(i, state.k[i]), state.share(i, state.k[i] - 1)
         largest = torch.where(a_t > 0, (1 - a_s) / a_t, 1.0).clamp(max=1.0)
         sigma = self.sigma(self.eta, largest, state.psi[i])
@@ -139,17 +139,17 @@ class Remasking:
 
 
 def remdm_cap(eta: float = 0.02) -> Remasking:
-    """ReMDM-cap: sigma = min(eta, its largest)."""
+    """ReMDM-cap: sigma = min(eta, its maximum)."""
     return Remasking(capped, _finite(eta))
 
 
 def remdm_rescale(eta: float = 0.05) -> Remasking:
-    """ReMDM-rescale: sigma = eta times its largest."""
+    """ReMDM-rescale: sigma = eta times its maximum."""
     return Remasking(rescaled, _finite(eta))
 
 
 def remdm_confidence(eta: float = 1.0) -> Remasking:
-    """ReMDM-conf: eta times its largest, shared out among the tokens by softmax(-psi)."""
+    """ReMDM-conf: eta times its maximum, distributed among the tokens by softmax(-psi)."""
     return Remasking(by_confidence, _finite(eta))
 
 

@@ -1,4 +1,4 @@
-"""The appendix's cost model: NFE t1 + NCS t2, and what first-hitting sampling gains over N-step ancestral sampling.
+"""The appendix's cost model: NFE t1 + NCS t2, and the speedup of first-hitting over N-step ancestral sampling.
 
 t1 is the time of one network call; t2 that of categorical sampling per position and class. NCS counts positions times
 classes: N L |V| for N-step ancestral sampling, which draws everywhere at every step, and L |V| for first-hitting
@@ -20,8 +20,8 @@ def sampling_time(nfe: float, ncs: float, t1: float, t2: float) -> float:
 def speedup(steps: int, length: int, vocabulary: int, *, t1: float, t2: float, nfe: float | None = None) -> float:
     """(NFE t1 + N L |V| t2) : (NFE t1 + L |V| t2): ancestral over first-hitting sampling, at the same NFE.
 
-    For one sequence at a time. NFE is the expected number of calls of `steps` ancestral steps with the cache, unless
-    `nfe` is given. Only the ratio of t1 and t2 matters.
+    For one sequence at a time. By default NFE is the expected number of calls of `steps` ancestral steps with the
+    cache. Only the ratio of t1 to t2 matters.
     """
     for name, count in (("length", length), ("vocabulary", vocabulary)):
         if count < 1:

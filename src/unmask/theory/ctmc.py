@@ -81,14 +81,14 @@ def _open_unit(alpha: float) -> float:
 
 
 def score_from_mean(mu: ArrayLike, alpha: float) -> Array:
-    """s(m, t) = alpha_t / (1 - alpha_t) mu(m, t), except at the mask itself, where s_m = 1."""
+    """s(m, t) = alpha_t / (1 - alpha_t) mu(m, t), except at the mask, where s_m = 1."""
     score = np.asarray(mu, dtype=np.float64) * (_open_unit(alpha) / (1 - alpha))
     score[..., -1] = 1.0
     return np.asarray(score)
 
 
 def mean_from_score(score: ArrayLike, alpha: float) -> Array:
-    """mu(m, t) = (1 - alpha_t) / alpha_t s(m, t), except at the mask itself, where mu_m = 0."""
+    """mu(m, t) = (1 - alpha_t) / alpha_t s(m, t), except at the mask, where mu_m = 0."""
     mu = np.asarray(score, dtype=np.float64) * ((1 - alpha) / _open_unit(alpha))
     mu[..., -1] = 0.0
     return np.asarray(mu)
@@ -101,7 +101,7 @@ def score_elsewhere(score_at_mask: ArrayLike, x: int) -> Array:
 
 
 def score_entropy(a: ArrayLike, b: ArrayLike) -> Array:
-    """I(a, b) = a - b log a + K(b) with K(b) = b log b - b: not negative, and 0 where a = b; I(a, 0) = a."""
+    """I(a, b) = a - b log a + K(b) with K(b) = b log b - b: non-negative, and 0 where a = b; I(a, 0) = a."""
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
     if np.any(a < 0) or np.any(b < 0):
         raise ValueError("a, b: scores and ratios must not be negative")
@@ -118,9 +118,9 @@ def denoising_score_entropy(score: ArrayLike, x_0: int, alpha: float) -> float:
 
 
 def euler(score: ArrayLike, x_t: int, rate: ArrayLike, step: float) -> Array:
-    """Euler step: p(y | x_t) = (t - s) Q_t(y, x_t) s(x_t, t)_y for y != x_t; staying takes what is left.
+    """Euler step: p(y | x_t) = (t - s) Q_t(y, x_t) s(x_t, t)_y for y != x_t; the rest is the probability of staying.
 
-    `rate` is Q_t = sigma(t) Q and `step` is t - s. What is left is negative where the step is too long.
+    `rate` is Q_t = sigma(t) Q and `step` is t - s. The rest is negative if the step is too long.
     """
     law = step * np.asarray(rate, dtype=np.float64)[:, x_t] * np.asarray(score, dtype=np.float64)
     law[x_t] = 0.0
@@ -144,7 +144,7 @@ def _stay(x_t: int, states: int) -> Array:
 
 
 def euler_absorbing(score: ArrayLike, x_t: int, *, sigma: float, sigma_bar: float, step: float) -> Array:
-    """Euler step of SEDD Absorb, simplified: (t - s) sigma(t) s(m, t)_y, and what is left at the mask."""
+    """Euler step of SEDD Absorb, simplified: (t - s) sigma(t) s(m, t)_y, and the rest at the mask."""
     s = np.asarray(score, dtype=np.float64)
     if x_t != s.size - 1:
         return _stay(x_t, s.size)

@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BetaMixture:
-    """Eq. 8: alpha_n ~ Beta(L - n + 1, n), the weights with which times are mixed for a sequence with n masks."""
+    """Eq. 8: alpha_n ~ Beta(L - n + 1, n), the mixture weights of times for a sequence with n masked tokens."""
 
     n: int
     L: int
@@ -28,7 +28,7 @@ class BetaMixture:
         a = np.asarray(alpha, dtype=np.float64)
         inside = (a >= 0) & (a <= 1)
         x = np.where(inside, a, 0.5)
-        log_normaliser = math.log(self.n * math.comb(self.L, self.n))  # of an exact integer
+        log_normaliser = math.log(self.n * math.comb(self.L, self.n))  # log of an exact integer
         with np.errstate(divide="ignore"):
             visible = (self.L - self.n) * np.log(x) if self.n < self.L else np.zeros_like(x)
             masked = (self.n - 1) * np.log1p(-x) if self.n > 1 else np.zeros_like(x)
@@ -64,7 +64,7 @@ class BetaMixture:
 
     @property
     def variance_bound(self) -> float:
-        """1 / (4 (L + 2)), which no n exceeds."""
+        """1 / (4 (L + 2)), an upper bound for every n."""
         return 1 / (4 * (self.L + 2))
 
     def expectation(self, f: Callable[[Array], ArrayLike], nodes: int = 32) -> Array:

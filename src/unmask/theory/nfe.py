@@ -14,9 +14,9 @@ def expected_nfe(
 ) -> float:
     """E-NFE = sum_i (1 - (1 - (alpha_{t_{i-1}} - alpha_{t_i}))^{BL}); for the linear schedule N (1 - (1 - 1/N)^{BL}).
 
-    A step calls the network when any of the batch's B L positions changes. `alpha` is the schedule's alpha(t), any
-    callable over an array of times (a Schedule's `alpha` method is one); without it, the linear 1 - t. `grid` holds the
-    steps + 1 times in increasing order; without it, k / steps. All positions are masked at the grid's last time, so a
+    A step calls the network if any of the batch's B L positions changes. `alpha` is the schedule's alpha(t), any
+    callable of an array of times, such as a Schedule's `alpha` method; by default the linear 1 - t. `grid` holds the
+    steps + 1 times in increasing order; by default k / steps. All positions are masked at the grid's last time, so a
     schedule that ends above 0 is divided by 1 - alpha(t_N), as in the appendix.
     """
     for name, value in (("steps", steps), ("length", length), ("batch", batch)):
@@ -31,7 +31,7 @@ def expected_nfe(
         raise ValueError(f"grid of shape {times.shape}: steps + 1 = {steps + 1} times are needed")
     if not (np.all(np.diff(times) > 0) and times[0] >= 0 and times[-1] <= 1):
         raise ValueError(f"grid={times}: times must increase and lie in [0, 1]")
-    # 1 - t is differenced as t: the times of a fine grid keep digits that 1 - t has lost.
+    # For 1 - t the differences are taken of t, which keeps digits of a fine grid that 1 - t loses.
     visible = -times if alpha is None else np.asarray(alpha(times), dtype=np.float64)
     if visible.shape != times.shape or not np.all(visible[:-1] >= visible[1:]):
         raise ValueError(f"alpha={alpha}: one value per time is needed, and none above the one before it")

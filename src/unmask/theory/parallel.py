@@ -1,20 +1,20 @@
-"""What it costs to decode several tokens per network call, in closed form, and the group sizes that cost least.
+"""The cost of decoding several tokens per network call, in closed form, and the group sizes that minimise it.
 
-h(n), n = 0 .. L - 1, is the mean entropy in nats of a hidden token given n visible ones, over all sets of n positions
-and all positions outside: the profile. Parallel decoding (Algorithm 2) goes through a uniform order in groups of sizes
-k_1 .. k_N. It draws the tokens of a group independently, given the n_g = k_1 + .. + k_{g-1} tokens before the group.
+h(n), n = 0 .. L - 1, is the profile: the mean entropy in nats of a masked token given n visible ones, over all sets of
+n positions and all positions outside. Parallel decoding (Algorithm 2) follows a uniform order in groups of sizes k_1 ..
+k_N. It draws the tokens of a group independently, given the n_g = k_1 + .. + k_{g-1} tokens before the group.
 The mean over orders of KL(truth || sampler) is
 
     sum_g k_g h(n_g) - sum_n h(n).
 
-Proof. Along an order sigma, -log q_sigma(x) is the sum over groups, and over the tokens l of a group, of
--log p(x^l | x^S), where S are the n_g positions before the group. Its mean under the truth is the sum of the marginal
-conditional entropies H(x^l | x^S). Under a uniform order S is a uniform set of n_g positions and l a uniform position
-outside it, so each of the k_g terms of the group has the mean h(n_g). With groups of one the sampler is the chain rule,
-q_sigma = p, and sum_n h(n) is the joint entropy H(x). The difference is the mean of KL(p || q_sigma).
+Proof. Along an order sigma, -log q_sigma(x) is the sum over groups, and over the tokens l of a group, of -log p(x^l |
+x^S), where S are the n_g positions before the group. Its mean under the true distribution is the sum of the conditional
+entropies H(x^l | x^S). Under a uniform order, S is a uniform set of n_g positions and l a uniform position outside it,
+so each of the k_g terms of the group has mean h(n_g). With groups of one the sampler is the chain rule, q_sigma = p,
+and sum_n h(n) is the joint entropy H(x). The difference is the mean of KL(p || q_sigma).
 
-The sampler does not tell its order: its law is the mixture of the q_sigma, and KL is convex, so the divergence of the
-mixture is at most this. By the same steps, a network mu that is not the truth loses sum_g k_g h(n_g) - sum_n h(n) nats
+The order is not part of the sample: the sampler's distribution is the mixture of the q_sigma, and since KL is convex,
+the divergence of the mixture is at most this. By the same steps, a network mu loses sum_g k_g h(n_g) - sum_n h(n) nats
 against itself with one token per call, where h(n) is its mean cross-entropy on data with n visible tokens (Eq. 7).
 
 Entropies are non-increasing in n (Han's inequality), so equal groups lose most where h falls fastest.
@@ -46,14 +46,14 @@ def equal_sizes(length: int, steps: int) -> tuple[int, ...]:
 
 
 def optimal_sizes(profile: ArrayLike, steps: int) -> tuple[int, ...]:
-    """The N group sizes with the smallest ``parallel_loss``, by dynamic programming in O(N L^2); any finite profile."""
+    """The N group sizes with the smallest ``parallel_loss`` for any finite profile: O(N L^2) dynamic programming."""
     (sizes,) = _optimal(_profile(profile), [steps])
     return sizes
 
 
 @dataclass(frozen=True)
 class ParallelCost:
-    """The nats lost in so many steps."""
+    """The loss in nats for one number of steps."""
 
     steps: int
     equal: float  # with the groups of plan.parallel
@@ -62,7 +62,7 @@ class ParallelCost:
 
 
 def parallel_costs(profile: ArrayLike, steps: Iterable[int]) -> list[ParallelCost]:
-    """The nats lost with equal and with optimal sizes, for several numbers of steps."""
+    """The loss in nats with equal and with optimal sizes, for several numbers of steps."""
     h, steps = _profile(profile), list(steps)
     return [
         ParallelCost(n, parallel_loss(h, equal_sizes(len(h), n)), parallel_loss(h, sizes), sizes)
@@ -73,8 +73,8 @@ def parallel_costs(profile: ArrayLike, steps: Iterable[int]) -> list[ParallelCos
 def smoothed(profile: ArrayLike, errors: ArrayLike) -> NDArray[np.float64]:
     """The smoothest curve z within the errors of a measured profile: the mean of ((h - z) / error)^2 is at most 1.
 
-    Optimal sizes of a noisy profile start their groups at its chance minima. Of the curves that minimise
-    sum ((h - z) / error)^2 + c sum (second differences of z)^2 this is the one with the largest such c.
+    Optimal sizes of a noisy profile start their groups at its chance minima. Among the curves that minimise sum ((h -
+    z) / error)^2 + c sum (second differences of z)^2, this is the one with the largest such c.
     """
     h, error = _profile(profile), np.asarray(errors, dtype=np.float64)
     if error.shape != h.shape or not (error >= 0).all():
@@ -93,7 +93,7 @@ def smoothed(profile: ArrayLike, errors: ArrayLike) -> NDArray[np.float64]:
 
 
 def _optimal(h: NDArray[np.float64], steps: list[int]) -> list[tuple[int, ...]]:
-    """The best sizes for each number of steps: one recursion up to the largest serves all.
+    """The best sizes for each number of steps, from one recursion up to the largest.
 
     least_g[j] = min_i least_{g-1}[i] + (j - i) h(i) is the smallest sum_g k_g h(n_g) of g groups that end at j.
     """
@@ -102,7 +102,7 @@ def _optimal(h: NDArray[np.float64], steps: list[int]) -> list[tuple[int, ...]]:
         _check_steps(n, length)
     start, end = np.arange(length)[:, None], np.arange(1, length + 1)
     group = np.where(end > start, (end - start) * h[:, None], np.inf)
-    least, before = group[0], [np.zeros(length, dtype=np.int64)]  # of one group, for the ends 1 .. L
+    least, before = group[0], [np.zeros(length, dtype=np.int64)]  # one group, for the ends 1 .. L
     for g in range(1, max(steps, default=0)):  # g groups end at g or later
         total = least[g - 1 : -1, None] + group[g:, g:]
         before.append(np.pad(np.argmin(total, axis=0) + g, (g, 0)))  # where the last group starts

@@ -1,7 +1,7 @@
-"""Categorical sampling with truncated Gumbels (Sec. 5): what a low precision does to a law, in closed form.
+"""Categorical sampling with truncated Gumbels (Sec. 5): how low precision changes a distribution, in closed form.
 
-Everything here depends on ratios of probabilities alone, so any non-negative weights with a positive sum will do and
-nothing is normalised first; what comes out sums to one.
+Everything here depends only on ratios of probabilities, so any non-negative weights with a positive sum will do, and
+inputs are not normalised; outputs sum to one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _weights(name: str, values: ArrayLike) -> Array:
 
 
 def _suffix_sums(terms: Array) -> Array:
-    """sum_{k >= i} terms_k by doubling: the error grows with log2 K, where that of a running sum grows with K."""
+    """sum_{k >= i} terms_k by doubling: the rounding error grows with log2 K, not with K as in a running sum."""
     sums = terms.copy()
     reach = 1
     while reach < sums.shape[-1]:
@@ -53,21 +53,21 @@ def _suffix_sums(terms: Array) -> Array:
 
 
 def shifted_probabilities(probabilities: ArrayLike, maximum: float) -> Array:
-    """Proposition 5.2: the law of argmax_i (log pi_i + g_i) with Gumbels g_i truncated at M = `maximum`.
+    """Proposition 5.2: the distribution of argmax_i (log pi_i + g_i) with Gumbels g_i truncated at M = `maximum`.
 
-    `probabilities` [..., K] may come in any order and need not be normalised: only ratios matter. Zeros stay zero and
-    equal entries stay equal. M = inf gives the normalised input back.
+    `probabilities` [..., K] may be in any order and need not be normalised: only ratios matter. Zeros stay zero and
+    equal entries stay equal. M = inf returns the normalised input.
 
     With the exponents E_i = (K + 1 - i - sum_{k>=i} pi_k / pi_i) e^-M <= 0, the second exponent of the paper's beta(i)
     is E_{i-1}, and
         x_i = E_i - E_{i-1} = e^-M sum_{k>=i} pi_k (pi_i - pi_{i-1}) / (pi_{i-1} pi_i) >= 0,
         E_i = -sum_{j>i} x_j,    beta(i) = e^{E_i} (1 - e^{-x_i}) / sum_{k>=i} pi_k,
-    where every sum is of terms of one sign: no digits cancel.
+    where all terms of every sum have the same sign: no digits cancel.
     """
     weights = _weights("probabilities", probabilities)
     if not maximum > -math.inf:
         raise ValueError(f"maximum={maximum}: a number above -inf is needed")
-    # Small weights are brought up towards 1 by a power of two, which is exact, so that no tail sum is denormal.
+    # Small weights are scaled up towards 1 by a power of two, which is exact, so that no tail sum is denormal.
     _, exponent = np.frexp(weights.max(axis=-1, keepdims=True))
     up, down = -np.minimum(exponent, 0), -np.maximum(exponent, 0)
 
@@ -84,10 +84,10 @@ def shifted_probabilities(probabilities: ArrayLike, maximum: float) -> Array:
     x[first] = np.inf  # the second exponential is 0 where pi_{i-1} is
 
     minus_exponent = np.concatenate([_suffix_sums(x)[..., 1:], np.zeros_like(x[..., :1])], axis=-1)
-    # Large weights are brought down only here, where a weight that underflows has a result that does.
+    # Large weights are scaled down only here, where a weight that underflows has a result that does too.
     beta = np.exp(-minus_exponent) * -np.expm1(-x) / np.ldexp(tail, down)
-    # The first beta is added last: where M is large it is all but the whole, and would swallow the others one by one.
-    # A running sum never decreases, so equal pi stay equal and larger pi are amplified, to the last bit.
+    # The first beta is added last: if M is large it is almost the whole sum, and would absorb the others one by one. A
+    # running sum never decreases, so equal pi stay equal and larger pi are amplified, to the last bit.
     gain = beta.sum(axis=-1, keepdims=True, where=first) + np.cumsum(np.where(first, 0.0, beta), axis=-1)
     shifted = np.empty(weights.shape)
     np.put_along_axis(shifted, order, np.ldexp(pi, down) * gain, axis=-1)
@@ -95,13 +95,13 @@ def shifted_probabilities(probabilities: ArrayLike, maximum: float) -> Array:
 
 
 def unmasking_probability(mu: ArrayLike, alpha_s: ArrayLike, alpha_t: ArrayLike, maximum: float) -> Array:
-    """Implication 2 of Proposition 5.2: the chance that a coupled step t -> s (Eq. 10) unmasks, under truncation.
+    """Implication 2 of Proposition 5.2: the probability that a coupled step t -> s (Eq. 10) unmasks, under truncation.
 
-    The step draws from [mu (alpha_s - alpha_t), 1 - alpha_s] / (1 - alpha_t), the mask being the last class. Exact
-    Gumbels (maximum = inf) give (alpha_s - alpha_t) / (1 - alpha_t) whatever mu is; truncated ones prefer some mu.
+    The step draws from [mu (alpha_s - alpha_t), 1 - alpha_s] / (1 - alpha_t); the mask is the last class. Exact Gumbels
+    (maximum = inf) give (alpha_s - alpha_t) / (1 - alpha_t) for any mu; with truncated ones it depends on mu.
 
-    `mu` [..., V] holds the tokens alone and is normalised here; `alpha_s` and `alpha_t` broadcast with its leading
-    axes, which are the result's.
+    `mu` [..., V] covers only the tokens and is normalised here; `alpha_s` and `alpha_t` broadcast with its leading
+    axes, which are those of the result.
     """
     tokens = _weights("mu", mu)
     a_s, a_t = np.asarray(alpha_s, dtype=np.float64), np.asarray(alpha_t, dtype=np.float64)
@@ -115,11 +115,11 @@ def unmasking_probability(mu: ArrayLike, alpha_s: ArrayLike, alpha_t: ArrayLike,
 
 
 def effective_temperature(probabilities: ArrayLike, shifted: ArrayLike) -> Array:
-    """Implication 1 of Proposition 5.2: the temperature T whose law pi^(1/T) is nearest to the shifted one.
+    """Implication 1 of Proposition 5.2: the temperature T for which pi^(1/T) is closest to the shifted distribution.
 
-    Nearest in KL(shifted || pi^(1/T)), so T is what maximum likelihood would fit to draws from `shifted`: the two laws
-    agree in the mean of log pi. T < 1 is colder than `probabilities`; 0 (to rounding) means that only the most probable
-    classes are left. A uniform law has no temperature: T = 1 is returned.
+    Closest in KL(shifted || pi^(1/T)), so T is the maximum-likelihood fit to draws from `shifted`: both have the same
+    mean of log pi. T < 1 is colder than `probabilities`; 0 (up to rounding) means that only the most probable classes
+    are left. For a uniform distribution T is not defined, and 1 is returned.
     """
     pi, target = _weights("probabilities", probabilities), _weights("shifted", shifted)
     if pi.shape != target.shape or np.any((pi == 0) & (target > 0)):
