@@ -1,8 +1,9 @@
-"""The workers of a Ray cluster, and pieces of work on them.
+"""Run pieces of work on the workers of a Ray cluster.
 
-A worker is an actor that has one GPU, or as many cores as this process uses threads: a network's last bits may depend
-on the threads. It is sent the function with its network once, and then one piece at a time. Who is killed, with its
-node or without, is replaced as soon as there is room, and its piece is given to another: that costs time, not results.
+A worker is an actor with one GPU, or with as many cores as this process uses threads, because a network's last bits may
+depend on the number of threads. It receives the function with its network once, and then one piece at a time. A worker
+that is killed, with or without its node, is replaced as soon as there is room, and its piece goes to another one: this
+costs time, not results.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ import unmask
 
 P = TypeVar("P")
 T = TypeVar("T")
-MOST_DEATHS = 3  # of workers over one piece: then the piece is what kills them
+MOST_DEATHS = 3  # of workers on one piece: more than that, and the piece itself is the cause
 
 
 @contextmanager
 def connected() -> Iterator[Cluster]:
-    """Join the cluster of RAY_ADDRESS, or one that runs on this machine, or start one here for so long."""
+    """Join the cluster of RAY_ADDRESS, or one running on this machine, or start one here for the duration."""
     ray = _ray()
     already = ray.is_initialized()
     if not already:
-        # The workers' prints are theirs: what this command says must be what one process says.
+        # The workers' output is not forwarded: this command must print what a single process prints.
         ray.init(log_to_driver=False, logging_level="ERROR")
     try:
         yield Cluster()
@@ -46,18 +47,18 @@ def _ray() -> Any:
 
 
 class Cluster:
-    """Workers of one kind. ``device`` is where they compute."""
+    """Workers of one kind. ``device`` is their device."""
 
     def __init__(self) -> None:
         self.device = "cpu"
 
     @property
     def threads(self) -> int:
-        """Of each worker: as many as this process would use."""
+        """The threads of each worker: as many as this process would use."""
         return torch.get_num_threads()
 
     def use(self, name: str) -> None:
-        """auto takes GPUs if the cluster has any."""
+        """Select the device; auto takes GPUs if the cluster has any."""
         gpus = _ray().cluster_resources().get("GPU", 0) >= 1
         if name == "auto":
             name = "cuda" if gpus else "cpu"
@@ -71,7 +72,7 @@ class Cluster:
 
     @property
     def needs(self) -> dict[str, float]:
-        """What one worker takes of its node."""
+        """The resources that one worker takes of its node."""
         return {"num_gpus": 1, "num_cpus": 1} if self.device == "cuda" else {"num_cpus": self.threads}
 
     def room(self) -> int:
@@ -92,7 +93,7 @@ class Cluster:
             raise ValueError(f"no node of the cluster has the {self.threads} cores of a worker: give fewer --threads")
         Actor = ray.remote(**self.needs)(Worker)
         sent = ray.put(_packed(compute))
-        running: dict[Any, tuple[int | None, Any]] = {}  # what is awaited: a piece, or a worker that is getting ready
+        running: dict[Any, tuple[int | None, Any]] = {}  # pieces being computed, or workers getting ready
 
         def hire() -> None:
             worker = Actor.remote(sent, self.device, self.threads, unmask.__version__)
@@ -132,7 +133,7 @@ class Cluster:
 
 
 class Worker:
-    """What runs on a node."""
+    """The actor that runs on a node."""
 
     def __init__(self, packed: bytes, device: str, threads: int, version: str) -> None:
         if version != unmask.__version__:
@@ -141,14 +142,14 @@ class Worker:
         self.compute = _unpacked(packed, device)
 
     def ready(self) -> None:
-        """Answered as soon as the worker is there."""
+        """Returns once the worker has started."""
 
     def run(self, piece: Any) -> Any:
         return self.compute(piece)
 
 
 def _packed(compute: Callable[..., Any]) -> bytes:
-    """A function with all that belongs to it."""
+    """A function, pickled with everything it refers to."""
     from ray import cloudpickle
 
     buffer = io.BytesIO()
@@ -157,6 +158,6 @@ def _packed(compute: Callable[..., Any]) -> bytes:
 
 
 def _unpacked(packed: bytes, device: str) -> Callable[..., Any]:
-    """The function, its tensors on a device. The bytes come from the command that started this worker."""
+    """The function, with its tensors on a device. The bytes come from the command that started this worker."""
     made: Callable[..., Any] = torch.load(io.BytesIO(packed), map_location=device, weights_only=False)
     return made

@@ -1,4 +1,4 @@
-"""The data of an evaluation, as a token file that the model can read."""
+"""The data of an evaluation, as a token file for the model."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def found(
     template: str | None = None,
     progress: Progress | None = None,
 ) -> Iterator[TokenFile]:
-    """The tokens of a .tokens file, of a split of prepared data or of a corpus, or of a text, for this model.
+    """The tokens for a model: of a .tokens file, a split of prepared data or of a corpus, or a text.
 
-    A text is laid out as the model's training data were, all of it, in a folder that is gone afterwards. The text that
-    the model's own run was trained on means the run's split of it, and so does no data at all. template: the model's
-    chat template, for data with prompts.
+    A text is laid out like the model's training data, in full, in a temporary folder. Without data, or with the text
+    that the model's run was trained on, the run's split of it is used. template: the model's chat template, for data
+    with prompts.
     """
     tokenizer = model.tokenizer
     if data is None or own_text(data, run):
@@ -49,10 +49,10 @@ def found(
     elif kind == "corpus":
         yield _of_corpus(data, model, tokenizer, split, progress)
     else:
-        # Somebody else's masked model takes rows of any length, and ours were trained on rows of one.
+        # Masked models of other libraries take rows of any length; ours were trained on rows of one length.
         free = tokenizer.frame is not None and model.layout == "rows"
         with TemporaryDirectory() as scratch:
-            # Both parts of what `prepare` makes are of the whole text; one of them is what is wanted.
+            # `prepare` writes two splits; here both are the whole text, and one is used.
             _, whole = prepare(
                 data,
                 Path(scratch) / "data",
@@ -73,7 +73,7 @@ def found(
 
 
 def train_and(split: str, data: str | None, *, progress: Progress | None = None) -> tuple[TokenFile, TokenFile]:
-    """The training part of prepared data or of a corpus, and ``split``: for what is fitted before it is evaluated."""
+    """The training split of prepared data or of a corpus, and ``split``, for models that are fitted first."""
     if data is None:
         raise ValueError("give DATA: an n-gram model is fitted to it, and the truth is its distribution")
     kind, path = resolve(data)
@@ -91,12 +91,12 @@ def own_text(data: str, run: RunData | None) -> bool:
 
 
 def _of_corpus(name: str, model: Model, tokenizer: AnyTokenizer, split: str, progress: Progress | None) -> TokenFile:
-    """Prepared with the model's tokenizer and length: found in the cache, or made there once."""
+    """A corpus prepared with the model's tokenizer and length: from the cache, or prepared once."""
     length = model.length or corpora.load(name).length
     for folder in sorted((cache_folder() / "prepared").glob(f"{name}-*-{length}")):
         try:
             return TokenFile.open(folder / f"{split}.tokens", tokenizer=tokenizer).verified()
-        except ValueError:  # another tokenizer's, or damaged
+        except ValueError:  # prepared with another tokenizer, or damaged
             continue
     folder = corpora.prepared(name, tokenizer=tokenizer, length=length, progress=progress)
     return TokenFile.open(folder / f"{split}.tokens", tokenizer=tokenizer)

@@ -1,4 +1,4 @@
-"""Pictures of evaluations: where they are drawn and how they are written."""
+"""Figures of evaluations: creating and writing them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sheet(width: float, height: float) -> Any:
 
 
 def write(figure: Any, path: Path) -> None:
-    """A PNG, whole or not at all."""
+    """Write a PNG atomically."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=120)
     write_whole(path, content.getvalue())

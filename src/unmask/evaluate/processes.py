@@ -1,9 +1,8 @@
-"""Work in pieces: on this process, on those of ``accelerate launch``, or on the workers of a Ray cluster, with the
-numbers of one process.
+"""Pieces of work on this process, on those of ``accelerate launch``, or on a Ray cluster, with identical numbers.
 
-What is random is a function of a sequence's index (``unmask.noise.generator(index, seed, ...)``), never of a batch or
-a process. A network's result may differ in its last bits with the shape of its batch: divide the work into whole
-batches rather than sequences, and the bits are the same, too.
+Randomness depends on a sequence's index (``unmask.noise.generator(index, seed, ...)``), never on a batch or a process.
+A network's result may differ in its last bits with the shape of its batch, so divide the work into whole batches rather
+than sequences to get the same bits.
 
     with processes.joined(ray=False):
         scores = list(processes.results(batches, score))    # in the order of the batches, on every process
@@ -32,7 +31,7 @@ _cluster: ContextVar[Cluster | None] = ContextVar("cluster", default=None)
 
 @contextmanager
 def joined(*, ray: bool = False) -> Iterator[None]:
-    """Join the other processes of ``accelerate launch``, or a Ray cluster, and leave in the end. Alone, do nothing."""
+    """Join the other processes of ``accelerate launch``, or a Ray cluster, and leave at the end. Alone, do nothing."""
     if ray:
         from unmask.evaluate.cluster import connected
 
@@ -60,22 +59,22 @@ def joined(*, ray: bool = False) -> Iterator[None]:
 
 
 def world() -> int:
-    """How many processes there are."""
+    """The number of processes."""
     return distributed.get_world_size() if _several() else 1
 
 
 def rank() -> int:
-    """Which of them this is: 0 .. world - 1."""
+    """The index of this process: 0 .. world - 1."""
     return distributed.get_rank() if _several() else 0
 
 
 def main() -> bool:
-    """Whether this is the one that prints and writes."""
+    """Whether this process prints and writes."""
     return rank() == 0
 
 
 def device(name: str = "auto") -> str:
-    """Where this process computes: auto is its own accelerator, if there is one that has float64, or else the CPU.
+    """The device of this process: auto is its accelerator, if it has one with float64, or else the CPU.
 
     On a Ray cluster the workers compute, and this process keeps the network on the CPU to send it to them.
     """
@@ -89,16 +88,16 @@ def device(name: str = "auto") -> str:
 
 
 def worker_device(name: str = "auto") -> str:
-    """Where the pieces are computed, if not in this process."""
+    """The device on which pieces are computed, if not in this process."""
     cluster = _cluster.get()
     return device(name) if cluster is None else cluster.device
 
 
 def results(pieces: Sequence[P], compute: Callable[[P], T]) -> Iterator[T]:
-    """compute(piece) for each piece, in their order; every process must ask for them, and gets them all.
+    """compute(piece) for each piece, in order; every process must iterate, and gets all results.
 
-    On a Ray cluster pieces, results and compute with all that belongs to it, networks too, must be such as can be
-    pickled. Whatever tensors compute has are then on the worker's device.
+    On a Ray cluster pieces, results and compute with everything it refers to, including networks, must be picklable.
+    The tensors of compute are then on the worker's device.
     """
     cluster = _cluster.get()
     if cluster is not None:
@@ -110,7 +109,7 @@ def results(pieces: Sequence[P], compute: Callable[[P], T]) -> Iterator[T]:
 
 
 def share(num: int) -> Tensor:
-    """Which of the pieces 0 .. num - 1 are this process's: int64, ascending."""
+    """The pieces of 0 .. num - 1 that belong to this process: int64, ascending."""
     return torch.arange(num)[rank() :: world()]
 
 
@@ -119,9 +118,9 @@ def gather(own: Tensor) -> Tensor: ...
 @overload
 def gather(own: list[T]) -> list[T]: ...
 def gather(own: Tensor | list[T]) -> Tensor | list[T]:
-    """What all processes have for their shares, in the order of the indices: a tensor's rows, or a list's entries.
+    """The results of all processes for their shares, in the order of the indices: rows of a tensor, or list entries.
 
-    Every process must call it, and gets the same. Entries of a list may be anything that can be pickled.
+    Every process must call it, and gets the same. List entries must be picklable.
     """
     if world() == 1:
         return own

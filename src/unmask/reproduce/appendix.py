@@ -1,4 +1,4 @@
-"""The equalities of the paper's appendices, checked numerically: what item "propositions" takes from here."""
+"""The equalities of the paper's appendices, checked numerically for the item "propositions"."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Outcome = tuple[str, float, float]
 
 
 def joint() -> Tensor:
-    """Two tokens at three positions, all of them dependent."""
+    """Two tokens at three positions, all dependent."""
     weights = torch.tensor([0.30, 0.02, 0.11, 0.07, 0.05, 0.21, 0.08, 0.16], dtype=torch.float64)
     return weights.view(2, 2, 2)
 
 
 def kolmogorov(values: Any, law: Any) -> float:
-    """sqrt(n) times the distance of an empirical law from a true one; beyond 2.6 once in a million."""
+    """sqrt(n) times the distance of an empirical distribution from a true one; above 2.6 once in a million."""
     ordered = np.sort(np.asarray(values))
     n = len(ordered)
     cdf, i = law(ordered), np.arange(1, n + 1)
@@ -149,7 +149,7 @@ def low_discrepancy(settings: Settings) -> Outcome:
 
 
 def preconditioning(settings: Settings) -> Outcome:
-    """mu = a F + b e_{x_t}: the loss and its gradient in F for b = 0 and others, as the objective has them."""
+    """mu = a F + b e_{x_t}: the loss and its gradient in F for b = 0 and other b, computed by the objective."""
 
     class Preconditioned:
         vocab_size, mask_id = 3, 2

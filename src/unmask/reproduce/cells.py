@@ -1,4 +1,4 @@
-"""A cell of a figure: a subject, a way to sample and a number of steps; samples, their perplexity and entropy."""
+"""A cell of a figure: samples of a subject by one sampler and number of steps, their perplexity and entropy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from unmask.samplers.rare import CoupledRare
 from unmask.sampling import Sample
 
 PUBLISHED = ("coupled", "sedd", "uncached")
-LAWS = ("law", "sedd law")  # Tweedie's step is the ancestral one: the same law, of a network trained otherwise
+LAWS = ("law", "sedd law")  # Tweedie's step is the ancestral one: the same distribution, another network
 NAMES = {"parallel": "first-hitting", "truth": "the truth"}
 
 
@@ -36,9 +36,9 @@ NAMES = {"parallel": "first-hitting", "truth": "the truth"}
 class How:
     """A way to sample.
 
-    kind: "coupled" or "sedd", as published, in ``precision``, numbers that cannot win left out, and "uncached",
-    with a network call in every step; "law" and "sedd law", the same by the law of such steps; "parallel" and
-    "ancestral", unmask's own; "left to right"; "truth", exact draws of an oracle.
+    kind: "coupled" or "sedd", as published, in ``precision``, without the numbers that cannot win, and "uncached", with
+    a network call in every step; "law" and "sedd law", which simulate the distribution of such steps; "parallel" and
+    "ancestral", those of unmask; "left to right"; "truth", exact draws of an oracle.
     """
 
     kind: str
@@ -60,22 +60,22 @@ class How:
 
 @dataclass(frozen=True)
 class Cell:
-    """Sequences and what the judge says of them, one entry for each."""
+    """Sequences and the judge's result for each."""
 
     subject: str
     how: How
     steps: int | None
     tokens: Tensor  # int64 [B, L]
-    nats: Tensor  # float64 [B], of all judged tokens together
-    judged: Tensor  # int64 [B]: how many those are
+    nats: Tensor  # float64 [B], summed over the judged tokens
+    judged: Tensor  # int64 [B]: the number of judged tokens
     entropies: Tensor  # float64 [B]: the paper's entropy of a sequence
     nfe: Tensor  # float64 [B]
-    rows: Tensor  # float64 [B]: positions for which a token was drawn, every step counted
+    rows: Tensor  # float64 [B]: rows drawn, counted over all steps
     seconds: float  # per sequence
 
     @property
     def per_token(self) -> Tensor:
-        """Nats per token of all sequences together, and each one's part in it: values whose mean it is, [B]."""
+        """Nats per token of all sequences together, as values [B] whose mean it is."""
         rate = self.nats.sum() / self.judged.sum()
         return rate + (self.nats - rate * self.judged) / self.judged.double().mean()
 
@@ -117,9 +117,9 @@ def table(cells: list[Cell]) -> Table:
 
 
 def pair(a: Cell, b: Cell) -> tuple[Any, ...]:
-    """How far a lies below b in nats per token and above it in entropy, sequence by sequence: they share their noise.
+    """How far a is below b in nats per token and above it in entropy, paired by sequence: they share their noise.
 
-    Where hardly a pair differs the spread says too little: the error is at least that of one pair that is unrelated.
+    If hardly any pair differs, the spread is unreliable: the error is at least that of one unrelated pair.
     """
     assert len(a.tokens) == len(b.tokens)
     found: list[float] = []
@@ -140,17 +140,17 @@ def known_law(table: Table, subject: str) -> bool:
 
 
 def below(a: Row, b: Row, what: str = "") -> Number:
-    """How many nats per token a lies below b, for independent cells."""
+    """By how many nats per token a is below b, for independent cells."""
     return _apart(b, a, "nats per token", "error", what or "nats per token below")
 
 
 def above(a: Row, b: Row, what: str = "") -> Number:
-    """How much a's entropy lies above b's, for independent cells."""
+    """By how much a's entropy is above b's, for independent cells."""
     return _apart(a, b, "entropy", "its error", what or "entropy above")
 
 
 def _apart(a: Row, b: Row, value: str, error: str, what: str) -> Number:
-    """Few sequences know their spread badly: the larger one of the two is taken for both."""
+    """Few sequences estimate their spread badly: the larger of the two is used for both."""
     rows = (a, b)
     spread = max((row[error] ** 2 * row["sequences"] for row in rows if row[error] is not None), default=math.nan)
     n = min(row["sequences"] for row in rows)
@@ -158,9 +158,9 @@ def _apart(a: Row, b: Row, value: str, error: str, what: str) -> Number:
 
 
 def part(a: Row, b: Row, base: Row, what: str) -> Number:
-    """What part of b's fall below a base a has too: r = (base - a) / (base - b), for independent cells.
+    """The fraction of b's fall below a base that a has too: r = (base - a) / (base - b), for independent cells.
 
-    The base is in both falls, and its error enters by 1 - r alone.
+    The base is in both falls, so its error enters with the factor 1 - r.
     """
     fall = base["nats per token"] - b["nats per token"]
     if not fall or any(row["error"] is None for row in (a, b, base)):
@@ -171,7 +171,7 @@ def part(a: Row, b: Row, base: Row, what: str) -> Number:
 
 
 def curve(table: Table, subject: str, sampler: How | str) -> list[Row]:
-    """The rows of a subject and a sampler by their N."""
+    """The rows of a subject and a sampler, ordered by N."""
     label = sampler if isinstance(sampler, str) else sampler.label
     found = [row for row in table.records() if (row["subject"], row["sampler"]) == (subject, label)]
     return sorted(found, key=lambda row: row["N"] or 0)
@@ -189,11 +189,11 @@ def on(row: Row) -> str:
 def measure(
     subject: Subject, how: How, steps: int | None, num: int, length: int, settings: Settings, *, paired: bool = False
 ) -> Cell:
-    """Sample and judge; a cell that two items ask for is measured once.
+    """Sample and judge; a cell that two items need is measured once.
 
-    Every cell has seeds of its own, and is independent of every other. ``paired`` cells of one N share theirs, and with
-    them their noise. Batches are sampled side by side, one thread each: networks this small do not gain from a second
-    one. What is finished is kept in ``settings.cells``.
+    Every cell has its own seeds and is independent of every other. ``paired`` cells of one N share seeds and therefore
+    noise. Batches are sampled in parallel, one thread each: networks this small do not gain from a second one. Finished
+    cells are stored in ``settings.cells``.
     """
     num = min(num, subject.most or num)
     size = subject.at_once
@@ -217,7 +217,7 @@ def measure(
 def _part(
     subject: Subject, how: How, steps: int | None, which: range, length: int, settings: Settings, paired: bool
 ) -> dict[str, Tensor]:
-    """One batch of a cell, sampled and judged, or as it was kept."""
+    """One batch of a cell, sampled and judged, or as stored."""
     told = (unmask.__version__, subject.about, how, steps, which, length, settings.seed, paired, settings.judge)
     name = hashlib.sha256(repr(told).encode()).hexdigest()[:24]
 
@@ -265,10 +265,10 @@ def sampled(subject: Subject, how: How, steps: int | None, seeds: list[int], len
 
 
 def sampler(how: How) -> Any:
-    """A published sampler, or its law."""
+    """A published sampler, or a simulation of its distribution."""
     if how.kind in LAWS:
         return CoupledByLaw("grid" if how.precision == "float32" else "truncated")
-    # Neither the oracle nor the box's networks read the time, so the cache changes no token of SEDD's either.
+    # Neither the oracle nor the bundled networks read the time, so the cache changes no token of SEDD's either.
     law = published.tweedie_law if how.kind == "sedd" else published.ancestral_law
     if how.kind == "uncached":
         return published.Coupled(how.precision, cache=False)
@@ -276,21 +276,21 @@ def sampler(how: How) -> Any:
 
 
 def network(subject: Subject, how: How) -> Any:
-    """SEDD's samplers run the network that was trained as SEDD's, where there is one."""
+    """SEDD's samplers run the network that was trained with SEDD's objective, if there is one."""
     return subject.sedd if how.kind.startswith("sedd") and subject.sedd is not None else subject.model
 
 
 def left_to_right(
     subject: Subject, num: int, length: int, settings: Settings, *, paired: bool = False, **options: Any
 ) -> Cell | None:
-    """The counterpart that the paper calls AR, where there is one."""
+    """The left-to-right counterpart, AR in the paper, if there is one."""
     if subject.left_to_right is None:
         return None
     return measure(subject, How("left to right", **options), None, num, length, settings, paired=paired)
 
 
 def reference(subject: Subject, length: int, settings: Settings) -> Cell:
-    """What the model's own law looks like: exact draws of an oracle, or first-hitting sampling token by token."""
+    """The model's distribution: exact draws of an oracle, or first-hitting sampling token by token."""
     if subject.exact is None:
         return measure(subject, How("parallel"), length, settings.pick(full=96, fast=8, tiny=8), length, settings)
     num = settings.pick(full=2000, fast=1000, tiny=200)

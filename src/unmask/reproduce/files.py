@@ -1,4 +1,4 @@
-"""An item as files: NAME.md to read, NAME.json with every number, PNGs, and CLAIMS.md, the sum of what is there."""
+"""An item as files: NAME.md, NAME.json with every number, PNGs, and CLAIMS.md, the summary of a folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08214", "#762a83", "#6b6b6b", "#1
 def rendered(
     name: str, title: str, paper: str, settings: Settings, result: ItemResult, seconds: float
 ) -> dict[str, bytes]:
-    """The files of an item by name, all in memory: an error here leaves nothing behind."""
+    """The files of an item by name, all in memory, so that an error leaves nothing behind."""
     files = {f"{name}{'-' + key if key else ''}.png": png(draw) for key, draw in result.pictures.items()}
     files = {path: content for path, content in files.items() if content}
     about = {
@@ -71,7 +71,7 @@ def rendered(
 
 
 def judged(about: Mapping[str, Any]) -> dict[str, bytes]:
-    """NAME.json and NAME.md of stored numbers, with the claims that follow from them."""
+    """NAME.json and NAME.md from stored numbers, with the claims that follow from them."""
     claims = claims_of(about)
     told = [{**asdict(claim), "outcome": claim.outcome, "power": claim.power} for claim in claims]
     name = about["item"]
@@ -79,7 +79,7 @@ def judged(about: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def claims_of(about: Mapping[str, Any]) -> list[Claim]:
-    """What follows from an item's stored tables, by the rule of today."""
+    """The claims that follow from an item's stored tables, by the current rule."""
     claims: list[Claim] = module(about["item"]).claims(tables_of(about))
     return claims
 
@@ -92,7 +92,7 @@ def tables_of(about: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:
-    """The items whose JSON is in a folder, in the order of the list."""
+    """The items whose JSON is in a folder, in the order of the items."""
     return [
         json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         for name in ITEMS
@@ -101,14 +101,14 @@ def stored(folder: Path) -> list[dict[str, Any]]:
 
 
 def judge_again(folder: Path) -> None:
-    """Every NAME.json, NAME.md and CLAIMS.md of a folder, from the numbers that are stored there."""
+    """Rewrite every NAME.json, NAME.md and CLAIMS.md of a folder from the stored numbers."""
     for about in stored(folder):
         write(folder, judged(about))
     write(folder, {"CLAIMS.md": summary(folder).encode()})
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Every file whole or not at all."""
+    """Write every file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         write_whole(folder / path, content)
@@ -156,7 +156,7 @@ def claims_table(claims: list[Claim]) -> str:
 
 
 def _some(one: Claim) -> list[Number]:
-    """All numbers of a claim, or of many the three that are nearest to an end of their range."""
+    """All numbers of a claim, or if there are many, the three closest to an end of their range."""
 
     def room(number: Number) -> float:
         ends = [abs(end - (number.value or 0)) for end in (number.low, number.high) if math.isfinite(end)]
@@ -166,7 +166,7 @@ def _some(one: Claim) -> list[Number]:
 
 
 def _rounded(n: int) -> str:
-    """To two digits: it is an estimate."""
+    """Rounded to two digits: it is an estimate."""
     step = 10 ** max(0, len(str(n)) - 2)
     return f"{math.ceil(n / step) * step:,}"
 
@@ -216,7 +216,7 @@ def cell(value: Any) -> str:
 
 
 def as_json(about: Mapping[str, Any]) -> str:
-    """One line for each row of a table, so that a long table stays readable and a change shows where it is."""
+    """One line per table row, so that a long table stays readable and its diffs are small."""
     tables = {key: table["rows"] for key, table in about["tables"].items()}
     holes = {key: {**table, "rows": f"rows of {key}"} for key, table in about["tables"].items()}
     text = json.dumps(plain({**about, "tables": holes}), indent=1)
@@ -227,7 +227,7 @@ def as_json(about: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: numbers of numpy become Python's, and what is not finite None."""
+    """A value that JSON can hold: numpy numbers become Python's, and non-finite ones None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -238,7 +238,7 @@ def plain(value: Any) -> Any:
 
 
 def png(draw: Drawing) -> bytes:
-    """A picture's bytes; none where matplotlib, an extra, is not installed."""
+    """The bytes of a figure; empty if matplotlib, an extra, is not installed."""
     try:
         matplotlib = importlib.import_module("matplotlib")
         figure = importlib.import_module("matplotlib.figure")
@@ -249,7 +249,7 @@ def png(draw: Drawing) -> bytes:
         sheet = figure.Figure(figsize=(8, 3.4), layout="constrained")
         draw(sheet)
         buffer = io.BytesIO()
-        # No date and no version inside: the same numbers are the same bytes.
+        # No date and no version inside: the same numbers give the same bytes.
         sheet.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
     return buffer.getvalue()
 

@@ -1,4 +1,4 @@
-"""What an item of the reproduction is asked, and what it gives back."""
+"""The settings and the result of an item of the reproduction."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """How large everything is, and on what it runs."""
+    """The size of the runs, and what they run on."""
 
     size: Size = "full"  # "fast": minutes for all items together; "tiny": for the tests
     seed: int = 0
-    checkpoint: str | None = None  # the user's own model: a name, a folder or a hub id
-    judge: str = "smollm2"  # who judges texts of models that are no oracle
-    workers: int = os.cpu_count() or 1  # sequences that are sampled at the same time, where it is safe
-    cells: str | None = None  # a folder in which measured sequences are kept, so that a run can be broken off
-    box: tuple[str, ...] = ("kjv",)  # the models of the box that are subjects
+    checkpoint: str | None = None  # the user's model: a name, a folder or a hub id
+    judge: str = "smollm2"  # judges the texts of models that are not oracles
+    workers: int = os.cpu_count() or 1  # sequences sampled in parallel, where it is safe
+    cells: str | None = None  # a folder that stores measured sequences, so that a run can be interrupted
+    box: tuple[str, ...] = ("kjv",)  # the bundled models to use as subjects
 
     def __post_init__(self) -> None:
         if self.size not in get_args(Size):
@@ -40,7 +40,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers with names: what a claim is judged by and a picture is drawn from."""
+    """Numbers with names, from which claims are judged and figures are drawn."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -68,28 +68,28 @@ Drawing = Callable[[Any], None]
 
 @dataclass(frozen=True)
 class ItemResult:
-    """What an item measured: everything is here before a file is written. Its claims follow from the tables."""
+    """The measurements of an item, complete before a file is written. Its claims follow from the tables."""
 
     tables: dict[str, Table]
     pictures: Mapping[str, Drawing] = field(default_factory=dict)  # "" is the main one; others are NAME-suffix.png
     notes: tuple[str, ...] = ()
-    data: dict[str, Table] = field(default_factory=dict)  # tables too long to read: for the JSON alone
+    data: dict[str, Table] = field(default_factory=dict)  # tables too long to read: only in the JSON
     texts: Mapping[str, str] = field(default_factory=dict)  # generated texts, by heading
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A masked model with everything that an item asks of it."""
+    """A masked model with everything that items need."""
 
     name: str
-    about: str  # one sentence: what it is and who judges it
+    about: str  # one sentence: what it is and what judges it
     model: Any = field(repr=False)
-    length: int  # of a sequence that is cheap to sample in many coupled steps
+    length: int  # of a sequence for many coupled steps
     long: int  # of a sequence for samplers whose cost does not grow with N
     judge: Any = field(repr=False)  # an unmask.evaluate Judge: .nats(Samples) -> nats of each token of each sequence
     decode: Callable[[list[int]], str] = field(repr=False)
     left_to_right: Callable[..., Sample] | None = field(repr=False)  # (num, length, seed, draw, temperature) -> Sample
     exact: Callable[[int, int, int], Tensor] | None = field(default=None, repr=False)  # the truth itself
-    most: int | None = None  # sequences of a cell at most, where judging is what costs
+    most: int | None = None  # sequences per cell at most, where judging is expensive
     sedd: Any = field(default=None, repr=False)  # a network trained with the score entropy; by default `model` itself
     at_once: int = 8  # sequences of a batch

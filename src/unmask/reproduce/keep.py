@@ -1,4 +1,4 @@
-"""What was computed once and is read from a file afterwards."""
+"""Results that are computed once and then read from a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.models.files import write_whole
 
 
 def kept(path: Path | None, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of a file; made and written if there is none, only made without a path."""
+    """The tensors of a file, computed and written if it does not exist; only computed without a path."""
     if path is not None and path.exists():
         found: dict[str, Tensor] = torch.load(path, weights_only=True)
         return found

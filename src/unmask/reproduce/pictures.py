@@ -1,4 +1,4 @@
-"""What the pictures of several items have in common: perplexity and entropy against N, with intervals of 95%."""
+"""Common parts of the figures: perplexity and entropy against N, with 95% intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEASURES = ("perplexity", "entropy")
 
 
 def interval(cell: Cell, what: str) -> tuple[float, float, float]:
-    """The value, and 1.96 errors to either side."""
+    """The value, with 1.96 standard errors on either side."""
     row = cell.row()
     value, error = (row[5], row[6]) if what == "perplexity" else (row[7], row[8])
     error = 0.0 if math.isnan(error) else error
@@ -29,7 +29,7 @@ def against_steps(
     styles: Mapping[str, dict[str, Any]] | None = None,
     powers: bool = False,
 ) -> Drawing:
-    """Two panels. levels: what does not depend on N; powers: the axis of N has the N that were measured."""
+    """Two panels. levels: values that do not depend on N; powers: label the axis with the N that were measured."""
 
     def draw(sheet: Any) -> None:
         for axes, what in zip(sheet.subplots(1, 2), MEASURES, strict=True):
@@ -55,7 +55,7 @@ def bars(axes: Any, x: Any, cells: list[Cell], what: str, label: str, style: str
 
 
 def level(axes: Any, cell: Cell, what: str, label: str, color: str = "0.35") -> None:
-    """A horizontal line for what does not depend on N."""
+    """A horizontal line for a value that does not depend on N."""
     value, low, high = interval(cell, what)
     axes.axhline(value, color=color, ls=":", lw=1.3, label=label)
     axes.axhspan(low, high, color=color, alpha=0.12, lw=0)

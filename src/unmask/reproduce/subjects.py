@@ -1,7 +1,7 @@
-"""What the items sample from, and who judges it: a Subject is a model, its judge and its left-to-right counterpart.
+"""The models that items sample from: a Subject is a model, its judge and its left-to-right counterpart.
 
 The oracle is a hidden Markov model of real text with GPT-2's tokenizer at V = 50,257. Its optimal masked network is
-exact, so a sample is judged by the truth itself, and nothing but the draw can be to blame.
+exact, so samples are judged by the true distribution, and only the draw can cause an error.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from unmask.reproduce.keep import kept
 from unmask.reproduce.trained import trained
 from unmask.sampling import Sample
 
-SMOOTHING = 1e-3  # on every expected count: no token is impossible
+SMOOTHING = 1e-3  # added to every expected count: no token is impossible
 
 
 def subjects(settings: Settings, known: Callable[[str, int], Subject] | None = None) -> tuple[list[Subject], list[str]]:
-    """The subjects that can be had here, and why others cannot; known: another oracle than the usual one."""
+    """The available subjects, and why others are not; known: another oracle than the default."""
     names = [] if settings.size == "tiny" else list(settings.box)
     names += [settings.checkpoint] if settings.checkpoint is not None else []
     makers: list[Callable[[], Subject]] = [partial(known or oracle, settings.size, settings.seed)]
@@ -45,7 +45,7 @@ def subjects(settings: Settings, known: Callable[[str, int], Subject] | None = N
 
 @lru_cache(maxsize=2)
 def oracle(size: str, seed: int) -> Subject:
-    """The oracle's subject; the size decides how much text it is fitted to and how many states it has."""
+    """The oracle as a subject; the size sets the amount of text it is fitted to and its number of states."""
     if size == "tiny":
         return judged_by_itself(
             "oracle", "a random hidden Markov model, 8 states, V = 300", _small(seed), _numbers, 8, 12
@@ -72,7 +72,7 @@ def oracle(size: str, seed: int) -> Subject:
 
 @lru_cache(maxsize=2)
 def characters(size: str, seed: int) -> Subject:
-    """A second oracle, of single characters: where V does not matter it gives hundreds of times the sequences."""
+    """A second oracle, over characters: where V does not matter it gives hundreds of times as many sequences."""
     length = {"full": 128, "fast": 64, "tiny": 16}[size]
     if size == "tiny":
         return judged_by_itself("characters", "a random hidden Markov model", _small(seed), _numbers, length, length)
@@ -103,7 +103,7 @@ def judged_by_itself(
     long: int,
     at_once: int = 8,
 ) -> Subject:
-    """The subject of a model of which everything is known."""
+    """The subject of a model whose distribution is known."""
 
     def left_to_right(num: int, length: int, seed: int | Sequence[int], **options: Any) -> Sample:
         return unmask.sample(model, num=num, length=length, plan=from_left_to_right, seed=seed, **options)
@@ -118,7 +118,7 @@ def judged_by_itself(
 def fitted(
     name: str, text: Callable[[], Tensor], vocabulary: int, states: int, iterations: int
 ) -> unmask.HiddenMarkovOracle:
-    """A hidden Markov model by Baum-Welch, which takes minutes: the fit is kept in the cache."""
+    """A hidden Markov model by Baum-Welch, which takes minutes: the fit is cached."""
     from unmask.text.fetch import cache_folder
 
     def fit() -> dict[str, Tensor]:
@@ -130,7 +130,7 @@ def fitted(
 
 
 def _small(seed: int) -> unmask.HiddenMarkovOracle:
-    """Small enough for a test, and as skewed as text."""
+    """An oracle that is small enough for a test, and as skewed as text."""
     random = generator(0, seed, "small oracle")
 
     def table(*shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Trained models as subjects: those of the box, with their left-to-right twins, and the user's own."""
+"""Trained models as subjects: bundled ones with their left-to-right twins, and the user's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from unmask.reproduce.item import Settings, Subject
 from unmask.sampling import Sample
 from unmask.text.find import load
 
-TWIN, SEDD = "-ar", "-sedd"  # the box's names of a left-to-right twin, and of one trained with the score entropy
+TWIN, SEDD = "-ar", "-sedd"  # suffixes of the bundled left-to-right twin, and of the one trained with score entropy
 
 
 @lru_cache(maxsize=4)
 def trained(name: str, settings: Settings) -> Subject:
-    """A model by its name or folder. Its twin is NAME-ar, its SEDD baseline NAME-sedd, where they exist."""
+    """A model by name or folder. Its twin is NAME-ar, its SEDD baseline NAME-sedd, if they exist."""
     model = load(name)
     if model.left_to_right:
         raise ValueError(f"{name} is a left-to-right model: it has no masked positions to sample")

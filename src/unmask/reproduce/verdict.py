@@ -1,17 +1,17 @@
 """Whether a claim holds, fails, or is not decided: one rule for all, from the numbers alone.
 
-A claim says in which range a number lies. The number was measured with a standard error from n samples, and its
-interval reaches as many errors to either side as Student's t needs for a chance of 0.00135 beyond either end: three,
-for many samples. The claim *holds* if the whole interval lies in the range, *fails* if none of it does, and is *not
-decided* otherwise. So either verdict is wrong once in 740 times at most, however few samples there are. A claim about
-k numbers holds if it holds for all of them and fails if it fails for one, each at 0.00135 / k. A number that is
-computed and not sampled has the error 0.
+A claim says in which range a number lies. The number was measured with a standard error from n samples. Its interval
+extends as many standard errors to either side as Student's t needs for a probability of 0.00135 beyond either end:
+three, for many samples. The claim *holds* if the whole interval is in the range, *fails* if none of it is, and is *not
+decided* otherwise. So either verdict is wrong at most once in 740 times, for any number of samples. A claim about k
+numbers holds if it holds for all of them and fails if it fails for one, each at 0.00135 / k. A number that is computed
+and not sampled has error 0.
 
-The power of a verdict is how far from the end of its range a true value must lie to be told from it with probability
-0.9: the interval's half width and 1.28 errors more.
+The power of a verdict is the distance from the end of its range at which a true value is detected with probability 0.9:
+the interval's half-width plus 1.28 standard errors.
 
-What is not decided says how many samples would decide it if the values are as measured. Where that is more than
-``REACH`` times as many as there are, the claim cannot be decided here: its numbers stand without a verdict.
+An undecided claim says how many samples would decide it if the values are as measured. If that is more than ``REACH``
+times the current number, the claim cannot be decided here: its numbers are given without a verdict.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ REACH = 10
 
 @dataclass(frozen=True)
 class Number:
-    """What was measured, and the range that a claim gives it. n = 0: computed, without an error."""
+    """A measurement, and the range that a claim states for it. n = 0: computed, without an error."""
 
     what: str
-    value: float | None  # None: could not be had
+    value: float | None  # None: not available
     error: float | None = 0.0
     n: int = 0
     low: float = -math.inf
@@ -55,7 +55,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, its own value, and the numbers it is held to."""
+    """A sentence of the paper, the paper's value, and the numbers it is tested with."""
 
     says: str
     paper: str
@@ -75,9 +75,9 @@ class Claim:
 
     @property
     def needed(self) -> int | None:
-        """How many samples would decide it, if all values are as measured; None where nothing is open or known.
+        """How many samples would decide it, if all values are as measured; None if nothing is undecided.
 
-        One number outside its range is enough to fail; all must be inside it to hold.
+        One number outside its range is enough to fail; all must be inside to hold.
         """
         ranged = [number for number in self.numbers if (number.low, number.high) != (-math.inf, math.inf)]
         found = {_outcome(number, len(ranged)) for number in ranged}
@@ -89,7 +89,7 @@ class Claim:
 
     @property
     def power(self) -> float | None:
-        """How far from its range a value must be to be told with probability 0.9; None where nothing is sampled."""
+        """The distance from its range at which a value is detected with probability 0.9; None if nothing is sampled."""
         seen = [half_width(number, len(self.numbers)) for number in self.numbers if number.known and number.error]
         extra = NormalDist().inv_cdf(POWER)
         errors = [number.error or 0.0 for number in self.numbers if number.known and number.error]
@@ -101,7 +101,7 @@ def claim(says: str, paper: str, on: str, *numbers: Number, note: str = "") -> C
 
 
 def _outcome(number: Number, together: int) -> Outcome:
-    # Samples that do not differ at all say nothing of their spread.
+    # Samples that do not differ at all carry no information about their spread.
     if not number.known or number.value is None or (number.n and not number.error):
         return "not decided"
     half = half_width(number, together)
@@ -112,22 +112,22 @@ def _outcome(number: Number, together: int) -> Outcome:
 
 
 def _enough(number: Number, together: int) -> int:
-    """Samples with which the interval ends at the nearest end of the range."""
+    """The number of samples with which the interval ends at the nearest end of the range."""
     value, error = number.value or 0.0, number.error or 0.0
     room = min(abs(value - end) for end in (number.low, number.high) if math.isfinite(end))
     n, spread = max(number.n, 4), error * math.sqrt(number.n)
-    for _ in range(20):  # Student's quantile depends on n in its turn, ever less
+    for _ in range(20):  # Student's quantile depends on n too, ever less
         n = max(4, math.ceil((quantile(n, LEVEL / together) * spread / max(room, 1e-6)) ** 2))
     return n
 
 
 def half_width(number: Number, together: int = 1) -> float:
-    """Of the interval of one of so many numbers."""
+    """The half-width of the interval of one of several numbers."""
     return quantile(number.n, LEVEL / together) * number.error if number.error else 0.0
 
 
 def quantile(n: int, level: float) -> float:
-    """Beyond which Student's t with n - 1 degrees of freedom lies with this probability, by its series in 1/(n - 1)."""
+    """The value that Student's t with n - 1 degrees of freedom exceeds with this probability; a series in 1/(n - 1)."""
     z, free = -NormalDist().inv_cdf(level), max(n - 1, 1)
     terms = (
         z,
@@ -140,7 +140,7 @@ def quantile(n: int, level: float) -> float:
 
 
 def mean(what: str, values: Iterable[float]) -> Number:
-    """The mean of independent values with its error."""
+    """The mean of independent values with its standard error."""
     found = list(values)
     n = len(found)
     value = sum(found) / n

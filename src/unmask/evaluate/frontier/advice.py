@@ -14,7 +14,7 @@ Unit = Literal["calls", "seconds"]
 
 TOLERANCE = 0.05  # nats of entropy
 SAME_COST = 1.05  # costs within 5% of each other count as equal
-LEAST = 32  # samples of a point that is recommended: fewer do not show how their entropy is spread
+LEAST = 32  # samples per recommended point: fewer do not show the spread of their entropy
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Floor:
     tolerance: float
 
     def perplexity(self, point: Point) -> float:
-        """What is compared. The aim is data's own: a perplexity below it counts as one above by the same factor."""
+        """The quantity compared: the perplexity, or if it is below that of data, as far above it by the same factor."""
         value = point.perplexity.value
         if self.reference.sampler != DATA:
             return value
         return max(value, self.reference.perplexity.value**2 / value)
 
     def holds(self, point: Point) -> bool | None:
-        """Whether a point's entropy is enough; None while the errors of both entropies leave it open."""
+        """Whether a point's entropy is high enough; None while the errors of both entropies leave it undecided."""
         same = point.key == self.reference.key
         error = 0.0 if same else math.hypot(*(_half_width(p.entropy) for p in (point, self.reference)))
         gap = point.entropy.value - self.entropy
@@ -49,7 +49,7 @@ class Floor:
 def floor_of(points: Sequence[Point], tolerance: float = TOLERANCE) -> Floor | None:
     """The entropy of data, or else of the exact sampler with the lowest perplexity, minus the tolerance.
 
-    None where there is neither: then nothing says how much entropy is right.
+    None if there is neither: then no entropy is known to be right.
     """
     if not (tolerance >= 0 and math.isfinite(tolerance)):
         raise ValueError(f"tolerance must be a finite number of nats of at least 0, got {tolerance}")
@@ -59,15 +59,15 @@ def floor_of(points: Sequence[Point], tolerance: float = TOLERANCE) -> Floor | N
 
 
 def staircase(points: Sequence[Point], floor: Floor, unit: Unit) -> list[Point]:
-    """The points to use as the budget grows: each from its own cost on.
+    """The points to use as the budget grows: each from its cost on.
 
-    Of the points that are shown to have enough entropy, the published samplers left out, the cheapest comes first. A
-    dearer one follows if its perplexity is lower by more than chance: by more than both intervals' half-widths, added
-    in quadrature. At the same cost, the lower perplexity is taken, or of equal ones the higher entropy.
+    Of the points with sufficient entropy, excluding the published samplers, the cheapest comes first. A more expensive
+    one follows if its perplexity is significantly lower: by more than both intervals' half-widths, added in quadrature.
+    At the same cost, the lower perplexity wins, or among equal ones the higher entropy.
     """
     able = [point for point in points if recommendable(point, floor)]
     stairs: list[Point] = []
-    start = 0.0  # the cost at which the last stair was entered: what costs as much takes its place
+    start = 0.0  # the cost at which the last point was added: one of equal cost replaces it
     for point in sorted(able, key=lambda point: cost(point, unit)):
         if stairs and cost(point, unit) <= SAME_COST * start:
             stairs[-1] = min(stairs[-1], point, key=lambda p: (floor.perplexity(p), -p.entropy.value))
@@ -78,7 +78,7 @@ def staircase(points: Sequence[Point], floor: Floor, unit: Unit) -> list[Point]:
 
 
 def recommend(points: Sequence[Point], floor: Floor, unit: Unit, budget: float) -> Point | None:
-    """The point to use for a budget per sequence; None if none is so cheap and shown to have enough entropy."""
+    """The point to use for a budget per sequence; None if no point is cheap enough and has sufficient entropy."""
     within = [point for point in points if cost(point, unit) <= budget]
     stairs = staircase(within, floor, unit)
     return stairs[-1] if stairs else None
@@ -93,12 +93,12 @@ def recommendable(point: Point, floor: Floor) -> bool:
 
 
 def cost(point: Point, unit: Unit) -> float:
-    """Of one sequence."""
+    """The cost of one sequence."""
     return point.calls if unit == "calls" else point.seconds
 
 
 def clearly_better(point: Point, other: Point, floor: Floor) -> bool:
-    """Whether the perplexity is lower by more than the two intervals explain; never without intervals."""
+    """Whether the perplexity is lower by more than the two intervals explain; False without intervals."""
     widths = [_half_width(p.perplexity) for p in (point, other)]
     return floor.perplexity(other) - floor.perplexity(point) > math.hypot(*widths)
 
@@ -110,7 +110,7 @@ def _half_width(interval: Interval) -> float:
 def advice(
     points: Sequence[Point], *, tolerance: float = TOLERANCE, calls: float | None = None, seconds: float | None = None
 ) -> str:
-    """The recommendation as text: for each model, and for all together; for a budget, or for every one."""
+    """The recommendation as text, for each model and for all together: for one budget, or for every one."""
     models = list(dict.fromkeys(point.model for point in points if point.sampler != DATA))
     parts = [_for(points, [model], tolerance, calls, seconds) for model in models]
     if len(models) > 1:

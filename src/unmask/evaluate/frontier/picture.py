@@ -1,4 +1,4 @@
-"""The frontier as a picture: perplexity against entropy, against network calls and against seconds."""
+"""The frontier as a figure: perplexity against entropy, network calls and seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LETTERS_OF_A_LINE = 150
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
-    """Write a PNG. A colour is a sampler, a marker a model and a temperature; the published samplers are hollow."""
+    """Write a PNG. Colours are samplers, markers are models and temperatures; published samplers are hollow."""
     figure = picture.sheet(15, 6.2)
     axes = figure.subplots(1, 3, sharey=True)
     made, data = [p for p in points if p.sampler != DATA], [p for p in points if p.sampler == DATA]
@@ -45,7 +45,7 @@ def draw(points: Sequence[Point], path: Path) -> None:
 
 
 def _plain_ticks(axis: Any) -> None:
-    """A few plain numbers on a logarithmic axis: 1, 2, 5 of each decade, or evenly spaced where there is less."""
+    """A few plain numbers on a logarithmic axis: 1, 2, 5 of each decade, or evenly spaced over a short range."""
     from matplotlib.ticker import AutoLocator, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
@@ -69,7 +69,7 @@ def _curve(point: Point) -> tuple[str, str, float, str]:
 
 
 def _styles(points: Sequence[Point]) -> dict[tuple[str, str, float, str], dict[str, Any]]:
-    """How each curve looks: one curve is one model, sampler, temperature and draw, over its steps."""
+    """The style of each curve: one model, sampler, temperature and draw, over its steps."""
     curves = list(dict.fromkeys(map(_curve, points)))
     colour = dict(zip(dict.fromkeys(c[1] for c in curves), itertools.cycle(COLOURS), strict=False))
     marker = dict(zip(dict.fromkeys((c[0], c[2]) for c in curves), itertools.cycle(MARKERS), strict=False))
@@ -106,7 +106,7 @@ def _plot(panel: Any, points: Sequence[Point], x: Callable[[Point], Any], style:
 
 
 def _bars(intervals: Sequence[Interval]) -> list[list[float]]:
-    """How far the intervals reach below and above their values."""
+    """How far the intervals extend below and above their values."""
     return [[max(i.value - i.low, 0.0) for i in intervals], [max(i.high - i.value, 0.0) for i in intervals]]
 
 

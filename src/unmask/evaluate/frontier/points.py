@@ -1,4 +1,4 @@
-"""A point of the frontier: what was measured, what was found, and the file that keeps it."""
+"""A point of the frontier: its setting, its result, and the file that stores it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXACT = ("first-hitting", AHEAD, LEFT_TO_RIGHT)  # one token after another; they
 
 @dataclass(frozen=True)
 class Point:
-    """What was found for one model and one Setting. The first fields say what was measured, the others the result."""
+    """The result for one model and one Setting. The first fields are the setting, the others the result."""
 
     model: str
     kind: str
@@ -36,10 +36,10 @@ class Point:
     batch: int  # sequences per network call
     judge: str
     conventions: str
-    own_tokens: bool  # entropy of the samples' own tokens, or else of the judge's
+    own_tokens: bool  # entropy of the samples' tokens, or else of the judge's
     level: float  # of the intervals
     perplexity: Interval  # of the corpus
-    mean_perplexity: Interval  # mean of the sequences' own
+    mean_perplexity: Interval  # mean of the sequences' perplexities
     entropy: Interval
     calls: float  # network calls per sequence
     seconds: float  # per sequence
@@ -47,7 +47,7 @@ class Point:
 
     @property
     def key(self) -> str:
-        """What was measured: two Points with one key differ in nothing but the machine's speed."""
+        """The setting: two Points with the same key differ only in the machine's speed."""
         names = [field.name for field in fields(self)]
         return json.dumps([getattr(self, name) for name in names[: names.index("perplexity")]])
 
@@ -57,7 +57,7 @@ class Point:
 
     @property
     def exact(self) -> bool:
-        """Whether the samples have the model's own law."""
+        """Whether the samples have the model's distribution."""
         return self.sampler in EXACT and self.temperature == 1 and self.dtype == "float64"
 
     @property
@@ -75,7 +75,7 @@ class Point:
 
 
 def read(path: Path) -> list[Point]:
-    """The Points of a file. A last line that a killed process left half-written is not one."""
+    """The Points of a file. A half-written last line, left by a killed process, is ignored."""
     if not path.exists():
         return []
     *lines, _ = path.read_bytes().split(b"\n")
@@ -89,7 +89,7 @@ def read(path: Path) -> list[Point]:
 
 
 def append(path: Path, point: Point) -> None:
-    """Add a line and bring it to the disk, in place of a half-written one."""
+    """Append a line and flush it to disk, in place of a half-written one."""
     content = path.read_bytes() if path.exists() else b""
     if not content.endswith(b"\n") and content:
         write_whole(path, content[: content.rfind(b"\n") + 1])
@@ -100,9 +100,9 @@ def append(path: Path, point: Point) -> None:
 
 
 class Kept:
-    """Points that have been measured, and the file that keeps them, one JSON line each; without a path, none.
+    """Measured Points, and the file that stores them, one JSON line each; no file without a path.
 
-    On several processes the main one reads and writes, and all have the same Points.
+    With several processes the main one reads and writes, and all have the same Points.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -119,7 +119,7 @@ class Kept:
         self.points = {point.key: point for point in found}
 
     def once(self, asked: Point, measure: Callable[[], Point]) -> Point:
-        """The Point with this key: if it is not there, it is measured and kept."""
+        """The Point with this key: measured and stored if it is missing."""
         if asked.key not in self.points:
             point = measure()
             assert point.key == asked.key, f"{point.key} was measured for {asked.key}"

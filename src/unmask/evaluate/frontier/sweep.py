@@ -1,8 +1,8 @@
-"""The fair comparison of Sec. 6: models and samplers by perplexity, entropy, network calls and time, with intervals.
+"""A fair comparison (Sec. 6): models and samplers by perplexity, entropy, network calls and time, with intervals.
 
-A Setting says how sequences are made, and ``measure`` makes and judges them: one Point. ``sweep`` measures many, and
-keeps every Point in a file as it comes, so that it can be stopped and continued. Every Point has random numbers of its
-own, the same on any number of processes: Points are independent, as the comparison of their intervals takes them to be.
+A Setting says how sequences are sampled, and ``measure`` samples and judges them: one Point. ``sweep`` measures many,
+and stores every Point at once, so that it can be stopped and resumed. Every Point has its own random numbers, the same
+for any number of processes, so Points are independent, as the comparison of their intervals assumes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PUBLISHED_DRAW = "published race"  # over tokens and mask together, in float32
 
 @dataclass(frozen=True)
 class Setting:
-    """How sequences are made. The published samplers are run as published, at temperature 1 with their own draw."""
+    """How sequences are sampled. The published samplers run as published, at temperature 1 with their own draw."""
 
     sampler: str
     steps: int | None = None
@@ -79,17 +79,17 @@ class Setting:
         return SamplerOptions(steps=self.steps, **SAMPLERS[self.sampler], **shape).arguments()
 
     def seed(self, seed: int, model: str, i: int) -> int:
-        """Of sequence i: another for every Setting and model."""
+        """The seed of sequence i, which depends on the Setting and the model."""
         return word(seed, "frontier", model, repr(self), i)
 
 
 @dataclass(frozen=True)
 class SampledModel:
-    """A model to be sampled: a Model, whose samples are texts too, or any denoiser."""
+    """A model to be sampled: a Model, whose samples also have texts, or any denoiser."""
 
     name: str
     model: Any
-    kind: str = "masked"  # for the reader: masked, score (SEDD's objective) or left-to-right
+    kind: str = "masked"  # for display: masked, score (SEDD's objective) or left-to-right
 
     @property
     def network(self) -> Any:
@@ -112,14 +112,14 @@ class SampledModel:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What all Points of a comparison have in common. length: by default each model's own."""
+    """The settings common to all Points of a comparison. length: by default each model's own."""
 
     num: int = 64
     length: int | None = None
     seed: int = 0
     batch: int = 16
     level: float = 0.95
-    own_tokens: bool = True  # entropy of the samples' own tokens; without, of the judge's, for several tokenizers
+    own_tokens: bool = True  # entropy of the samples' tokens; otherwise of the judge's, for several tokenizers
 
     def __post_init__(self) -> None:
         if self.num < 2 or self.batch < 1:
@@ -141,9 +141,9 @@ def settings(
     length: int | None = None,
     draw: str = "exponential-race",
 ) -> list[Setting]:
-    """The Settings of a sweep for one model: a left-to-right model has its one sampler, every other those asked for.
+    """The Settings of a sweep for one model: one sampler for a left-to-right model, all requested ones otherwise.
 
-    Parallel decoding in more steps than tokens is that in as many, and is left out.
+    Parallel decoding with more steps than tokens equals that with as many, and is left out.
     """
     if subject.left_to_right:
         return [Setting(LEFT_TO_RIGHT, None, temperature, draw) for temperature in temperatures]
@@ -160,7 +160,7 @@ def settings(
 
 
 def measure(subject: SampledModel, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
-    """Make sequences and have them judged. On several processes each makes some of the batches; all get the Point."""
+    """Sample sequences and judge them. With several processes each samples some of the batches; all get the Point."""
     parts = [range(i, min(i + conditions.batch, conditions.num)) for i in range(0, conditions.num, conditions.batch)]
     made = list(processes.results(parts, lambda part: _batch(subject, setting, part, conditions)))
     tokens, texts = torch.cat([batch.tokens for batch in made]), [text for batch in made for text in batch.texts]
@@ -175,14 +175,14 @@ def measure(subject: SampledModel, setting: Setting, judged_by: Judge, condition
 
 
 def asked_for(subject: SampledModel, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
-    """The Point without its result: its key says whether it has been measured already."""
+    """The Point without its result; its key says whether it has been measured."""
     about = (subject.name, subject.kind, subject.fingerprint, setting.sampler, setting.steps, setting.temperature)
     size = (conditions.num, conditions.length_of(subject))
     return _without_result(*about, setting.draw, setting.dtype, *size, judged_by=judged_by, conditions=conditions)
 
 
 def _without_result(*asked: Any, judged_by: Judge, conditions: Conditions) -> Point:
-    """The Point of a model, a sampler, the number of sequences and their length, the first ten of its fields."""
+    """The Point of a model, a sampler, the number of sequences and their length: the first ten fields."""
     judging = (judged_by.name, judged_by.conventions, conditions.own_tokens, conditions.level)
     nothing = Interval(0.0, 0.0, 0.0, conditions.level)
     known: list[Any] = [*asked, conditions.seed, conditions.batch, *judging]
@@ -193,7 +193,7 @@ def _without_result(*asked: Any, judged_by: Judge, conditions: Conditions) -> Po
 def reference(
     name: str, identity: str, tokens: Tensor, texts: list[str], judged_by: Judge, conditions: Conditions, kept: Kept
 ) -> Point:
-    """Real sequences as a Point: their perplexity and entropy under the same judge. identity: of the data."""
+    """Real sequences as a Point: their perplexity and entropy under the same judge. identity: that of the data."""
     about = (name, DATA, identity, DATA, None, 1.0, "none, real data", "none")
     asked = _without_result(*about, *tokens.shape, judged_by=judged_by, conditions=conditions)
     return kept.once(asked, lambda: _judged(asked, tokens, texts, judged_by, conditions))
@@ -207,9 +207,9 @@ def sweep(
     kept: Kept | None = None,
     progress: Callable[[Point, bool], object] | None = None,
 ) -> list[Point]:
-    """Measure all of the plan. kept: the Points that are there already, to which the new ones are added.
+    """Measure every Setting. kept: existing Points, to which the new ones are added.
 
-    progress hears every Point, and whether it is new.
+    progress is called with every Point, and whether it is new.
     """
     kept = kept or Kept()
     points = []
@@ -228,7 +228,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class _Batch:
-    """Some sequences, and what they cost together."""
+    """Some sequences, and their total cost."""
 
     tokens: Tensor
     texts: list[str]
@@ -253,7 +253,7 @@ def _judged(asked: Point, tokens: Tensor, texts: list[str], judged_by: Judge, co
 
 
 def _warm_up(subject: SampledModel, conditions: Conditions) -> None:
-    """One call of the network, so that no Point pays for what happens once."""
+    """One network call, so that no Point includes one-time costs."""
     network, length = subject.network, conditions.length_of(subject)
     canvas = torch.full((conditions.batch, length), network.mask_id, device=device_of(network))
     first = canvas.new_zeros(len(canvas), 1)

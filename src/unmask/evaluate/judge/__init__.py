@@ -1,1 +1,1 @@
-"""The judges: any causal language model, and the oracles that know the truth."""
+"""The judges: any causal language model, and oracles that know the true distribution."""

@@ -1,4 +1,4 @@
-"""A causal language model as a judge of texts: what each token costs, given those before it."""
+"""A causal language model as a judge of texts: -log p of each token, given those before it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ROWS_AT_ONCE = 128  # of float64 logits
 class CausalJudge:
     """A judge from a network's logits and its tokenizer.
 
-    logits: ids [B, S] -> [B, S, V], of what follows each id. states: ids [B, S] -> [B, S, width], for features.
+    logits: ids [B, S] -> [B, S, V], predictions of the next id. states: ids [B, S] -> [B, S, width], for features.
     before: ids put before each text and not judged; after: ids put after it and judged. With nothing before it, a
-    text's first token is given and not judged. batch: texts per network call; more than one pay on a GPU, and differ
-    from one in rounding alone.
+    text's first token is given and not judged. batch: texts per network call; larger batches help on a GPU, and differ
+    only in rounding.
     """
 
     name: str
@@ -54,7 +54,7 @@ class CausalJudge:
         return causal_nats(self.logits, sequences, self.window, max(len(self.before), 1), self.batch, self.device)
 
     def ids(self, samples: Samples) -> list[Tensor]:
-        """The judge's own tokens of each text."""
+        """The tokens of each text under the judge's tokenizer."""
         if not samples.texts and len(samples):
             raise ValueError(f"{self.name} judges texts, but these samples have only tokens")
         return [torch.tensor(self.encode(text), dtype=torch.int64) for text in samples.texts]
@@ -76,7 +76,7 @@ class CausalJudge:
 def causal_nats(
     logits: Callable[[Tensor], Tensor], sequences: list[Tensor], window: int, given: int, batch: int, device: str
 ) -> list[Tensor]:
-    """-log p(x_j | x_<j) for j >= given of each sequence, read in windows: float64 [max(0, len - given)] each."""
+    """-log p(x_j | x_<j) for j >= given of each sequence, in windows: float64 [max(0, len - given)] each."""
     pieces = [
         (i, start, fresh, stop) for i, x in enumerate(sequences) for start, fresh, stop in windows(len(x) - 1, window)
     ]
@@ -85,7 +85,7 @@ def causal_nats(
         for at in range(0, len(pieces), batch):
             group = pieces[at : at + batch]
             inputs = pad_sequence([sequences[i][start:stop] for i, start, _, stop in group], batch_first=True)
-            # No attention mask is needed: what a causal network says at a position does not depend on padding after it.
+            # No attention mask is needed: a causal network's output at a position does not depend on padding after it.
             answers = logits(inputs.to(device))
             for row, (i, start, fresh, stop) in zip(answers, group, strict=True):
                 targets = sequences[i][fresh + 1 : stop + 1].to(device)
@@ -94,9 +94,9 @@ def causal_nats(
 
 
 def windows(inputs: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """(start, fresh, stop): read inputs start..stop-1, of which those from fresh on have not been judged yet.
+    """(start, fresh, stop): read inputs start..stop-1, of which those from fresh on are new.
 
-    Every window but the first sees at least half a window of what was judged before.
+    Every window but the first sees at least half a window of earlier tokens.
     """
     fresh = 0
     while fresh < inputs:
@@ -107,6 +107,6 @@ def windows(inputs: int, size: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """In float64, after upcasting, some rows at a time."""
+    """In float64, a few rows at a time."""
     parts = zip(torch.split(logits, _ROWS_AT_ONCE), torch.split(targets, _ROWS_AT_ONCE), strict=True)
     return torch.cat([functional.cross_entropy(row.double(), x, reduction="none").cpu() for row, x in parts])

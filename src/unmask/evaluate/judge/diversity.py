@@ -1,6 +1,6 @@
-"""How varied sequences are: the paper's entropy, distinct n-grams, repetition, unigrams against the data's, MAUVE.
+"""The diversity of sequences: the paper's entropy, distinct n-grams, repetition, unigram KL, MAUVE.
 
-tokens are int64 [B, L]; a negative id is padding and counts as nothing.
+tokens are int64 [B, L]; negative ids are padding and are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def distinct(tokens: Tensor | Sequence[Tensor], n: int) -> float:
 
 
 def self_repetition(tokens: Tensor | Sequence[Tensor], n: int = 4) -> Tensor:
-    """The part of a sequence's n-grams that the same sequence had before: float64 [B], 0 if it is shorter than n."""
+    """The fraction of a sequence's n-grams that occurred in it before: float64 [B], 0 if it is shorter than n."""
     parts = []
     for row in _rows(tokens):
         grams = _grams(row, n)
@@ -44,7 +44,7 @@ def self_repetition(tokens: Tensor | Sequence[Tensor], n: int = 4) -> Tensor:
 def unigram_kl(tokens: Tensor | Sequence[Tensor], counts: Tensor, *, smoothing: float = 1.0) -> float:
     """KL(samples' unigrams | training data's) in nats; counts [V] are the training data's, smoothing added to each.
 
-    The samples' frequencies are their own, so that with N tokens of K kinds an exact sampler has about (K - 1) / 2N.
+    The samples' frequencies are not smoothed: with N tokens of K kinds an exact sampler has a KL of about (K - 1) / 2N.
     """
     if counts.ndim != 1 or bool((counts < 0).any()) or not (math.isfinite(smoothing) and smoothing >= 0):
         raise ValueError(
@@ -61,10 +61,11 @@ def unigram_kl(tokens: Tensor | Sequence[Tensor], counts: Tensor, *, smoothing: 
 
 
 def mauve(features: Tensor, references: Tensor, *, seed: int = 0, **options: Any) -> float:
-    """MAUVE of samples' features [N, D] against reference texts' [M, D], by its own package: 1 is best.
+    """MAUVE of samples' features [N, D] against reference texts' [M, D], by the mauve-text package: 1 is best.
 
-    Features from any model do, the same for both: ``CausalJudge.features`` gives the final state at each text's last
-    token. options are those of mauve.compute_mauve, for example num_buckets. MAUVE depends on the model and on N and M.
+    Features may come from any model, the same for both: ``CausalJudge.features`` gives the final state at each text's
+    last token. options are those of mauve.compute_mauve, such as num_buckets. MAUVE depends on the model and on N and
+    M.
     """
     try:
         package: Any = importlib.import_module("mauve")

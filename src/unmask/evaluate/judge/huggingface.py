@@ -1,4 +1,4 @@
-"""Causal language models of the transformers library as judges, and SmolLM2 out of a registry package."""
+"""Causal language models of transformers as judges, and SmolLM2 from a package registry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load(
 ) -> CausalJudge:
     """A model by its folder, its .gguf file, or its name on the hub; gpt2-large is the paper's judge.
 
-    first: "given" leaves the first token of a text unjudged, as the paper's code does; "judged" puts the model's bos
+    first: "given" does not judge the first token of a text, as in the paper's code; "judged" puts the model's bos
     before it. Weights are read from safetensors or GGUF, never from a pickle, in float32.
     """
     path = Path(name).expanduser()
@@ -71,14 +71,14 @@ def load(
 
 
 def smollm2(cache: str | os.PathLike[str] | None = None, **options: Any) -> CausalJudge:
-    """SmolLM2-135M-Instruct (Q4_1), dequantised once into a folder of the cache and read from there."""
+    """SmolLM2-135M-Instruct (Q4_1), dequantised once into a cached folder and read from there."""
     folder = cache_folder(cache) / "judges" / SMOLLM2.folder
     if not folder.is_dir():
         packed = package_file(SMOLLM2, "SmolLM2-135M-Instruct.Q4_1.gguf", cache)
         try:
             with new_folder(folder) as target:
                 dequantise(packed, target)
-        except FileExistsError:  # another process made it while this one waited
+        except FileExistsError:  # another process made it meanwhile
             pass
     return load(folder, called="smollm2", **options)
 
@@ -89,7 +89,7 @@ def dequantise(packed: Path, target: Path) -> None:
         where = {"pretrained_model_name_or_path": str(packed.parent), "gguf_file": packed.name}
         tokenizer = _read(transformers.AutoTokenizer, **where)
         model = _read(transformers.AutoModelForCausalLM, **where, dtype=torch.float32)
-        # transformers does not save what it calls quantised, though the tensors are plain by now: a twin is saved.
+        # transformers does not save models it considers quantised, even if the tensors are not: save a copy instead.
         config = json.loads(model.config.to_json_string(use_diff=False))
         for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
             config.pop(name, None)
@@ -102,14 +102,14 @@ def dequantise(packed: Path, target: Path) -> None:
 
 def _read(cls: Any, **options: Any) -> Any:
     try:
-        # GGUF has a bar that cannot be switched off.
+        # The progress bar of GGUF cannot be switched off.
         with redirect_stderr(io.StringIO()) if "gguf_file" in options else nullcontext():
             return cls.from_pretrained(**options)
     except ImportError as error:
         raise ModuleNotFoundError(
             f"this judge needs more than is installed ({' '.join(str(error).split())}): pip install 'unmask[judge]'"
         ) from error
-    except Exception as error:  # of transformers, of the hub or of safetensors, which have no common kind
+    except Exception as error:  # exceptions of transformers, the hub or safetensors have no common base class
         name = options["pretrained_model_name_or_path"]
         raise ValueError(
             f"{name} could not be read as a causal language model of transformers, from a folder or the Hugging Face "
@@ -119,7 +119,7 @@ def _read(cls: Any, **options: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[Any]:
-    """transformers without its warnings and its progress bars; a download's is the hub's, and stays."""
+    """transformers without warnings and progress bars; the hub's download bar stays."""
     try:
         transformers: Any = importlib.import_module("transformers")
     except ImportError as error:

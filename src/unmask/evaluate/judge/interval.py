@@ -18,7 +18,7 @@ _NUMBERS_AT_ONCE = 2**21
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate, and the interval that holds the truth at the stated rate; nan where one sequence cannot tell."""
+    """An estimate with its confidence interval at the stated level; nan for a single sequence."""
 
     value: float
     low: float
@@ -26,7 +26,7 @@ class Interval:
     level: float
 
     def __str__(self) -> str:
-        """With as many decimals as leave two digits of the width: ``41.3 [39.8, 42.9]``."""
+        """With two significant digits of the width: ``41.3 [39.8, 42.9]``."""
         width = self.high - self.low
         if math.isnan(width) and math.isnan(self.low):
             return f"{self.value:.4g} [no interval from one sequence]"
@@ -36,7 +36,7 @@ class Interval:
         return f"{self.value:,.{decimals}f} [{self.low:,.{decimals}f}, {self.high:,.{decimals}f}]"
 
     def exp(self) -> Interval:
-        """Of exp(what this is of)."""
+        """The interval of the exponential of this quantity."""
         with np.errstate(over="ignore"):
             value, low, high = (float(np.exp(x)) for x in (self.value, self.low, self.high))
         return Interval(value, low, high, self.level)
@@ -45,12 +45,12 @@ class Interval:
 def mean_interval(
     values: Any, weights: Any = None, *, log: bool = False, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Interval:
-    """The mean of numbers, one for each sequence, or sum(values) / sum(weights), with its interval.
+    """The mean of one number per sequence, or sum(values) / sum(weights), with its interval.
 
-    The bootstrap-t: each resampling's mean in units of its own standard error, whose quantiles take the place of
-    Student's t. ``log`` does it for the logarithm of the mean, as suits positive numbers with a long tail. On each side
-    the wider of the two is taken, the bootstrap's and Student's, since the bootstrap knows little of few sequences. How
-    often such intervals hold the truth is measured in docs/evaluation.md; Efron's BCa holds a skewed mean less often.
+    The bootstrap-t: the mean of each resample in units of its own standard error, whose quantiles replace Student's t.
+    ``log`` applies it to the logarithm of the mean, which suits positive numbers with a long tail. On each side the
+    wider of the bootstrap's and Student's is taken, since the bootstrap underestimates the spread of few sequences.
+    docs/evaluation.md has the measured coverage of these intervals; Efron's BCa covers a skewed mean less often.
     """
     x, w = np.asarray(values, dtype=np.float64), np.asarray(1.0 if weights is None else weights, dtype=np.float64)
     if x.ndim != 1 or not len(x) or w.shape not in ((), x.shape):
@@ -59,13 +59,13 @@ def mean_interval(
         raise ValueError(f"level must be in (0, 1) and resamples at least 2, got {level} and {resamples}")
     x, w = x[None], np.broadcast_to(w, x.shape)[None]
     value = float(x.sum() / w.sum())
-    if not math.isfinite(value):  # as soon as one sequence that can occur has it, so has the mean
+    if not math.isfinite(value):  # if one possible sequence has an infinite value, so has the mean
         return Interval(value, value, value, level)
     if x.size == 1:
         return Interval(value, math.nan, math.nan, level)
     center, error = (float(found[0]) for found in _mean_and_error(x, w, log))
     found = []
-    with np.errstate(invalid="ignore", divide="ignore"):  # a resampling of equal sequences has no error
+    with np.errstate(invalid="ignore", divide="ignore"):  # a resample of equal sequences has no error
         for pick in _picks(x.size, resamples, seed):
             means, errors = _mean_and_error(x[0, pick], w[0, pick], log)
             found.append((means - center) / errors)
@@ -79,7 +79,7 @@ def mean_interval(
 
 
 def _mean_and_error(x: Floats, w: Floats, log: bool) -> tuple[Floats, Floats]:
-    """Of each row [R, n]: sum x / sum w and its standard error, that of its residuals; or of the logarithm of it."""
+    """Of each row [R, n]: sum x / sum w and its standard error, from the residuals; or of its logarithm."""
     n, total = x.shape[1], w.sum(1)
     mean = x.sum(1) / total
     error = np.sqrt(n / (n - 1) * np.square(x - w * mean[:, None]).sum(1)) / total
@@ -93,6 +93,6 @@ def _picks(n: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
 
 
 def _student(z: float, degrees: int) -> float:
-    """Student's t at the level where the normal law has z: its expansion in 1/degrees (Abramowitz, Stegun 26.7.5)."""
+    """Student's t where the normal distribution has z: expansion in 1/degrees (Abramowitz, Stegun 26.7.5)."""
     terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return z + sum(term / float(degrees) ** k for k, term in enumerate(terms, 1))

@@ -1,8 +1,8 @@
-"""Generative perplexity under a judge, and never without what it takes to read it.
+"""Generative perplexity under a judge, always with what is needed to interpret it.
 
-The two definitions in use are both computed and named: the corpus perplexity exp(all nats / all judged tokens) and the
-mean of the sequences' own perplexities. With them come the samples' entropy, since a low perplexity is cheap at a low
-entropy (Sec. 5), how the samples were drawn and in which precision, how many there are, and intervals.
+Both definitions in use are computed and named: the corpus perplexity exp(all nats / all judged tokens) and the mean of
+the sequences' perplexities. They come with the samples' entropy, since a low perplexity is easy to reach at a low
+entropy (Sec. 5), with how the samples were drawn and in which precision, with their number, and with intervals.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ METHOD = "studentized bootstrap over sequences, at least Student's t"
 
 
 class Judge(Protocol):
-    """Who can say what each token of a sequence costs, given those before it."""
+    """Anything that assigns each token of a sequence a probability given those before it."""
 
     @property
     def name(self) -> str: ...
@@ -56,18 +56,18 @@ class Judge(Protocol):
         ...
 
     def ids(self, samples: Samples) -> list[Tensor]:
-        """The judge's own tokens of each sequence: what entropy is measured on if the samples have none."""
+        """The tokens of each sequence under the judge's tokenizer, for the entropy of samples without tokens."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What a judge says of samples. ``str`` and ``to_dict`` give all of it; there is no perplexity alone."""
+    """A judge's result for samples. ``str`` and ``to_dict`` give all of it; there is no perplexity alone."""
 
     judge: str
     conventions: str
     num: int
-    unique: int  # different texts, or sequences of tokens where there are no texts
+    unique: int  # distinct texts, or distinct token sequences if there are no texts
     perplexity: Interval
     mean_perplexity: Interval
     entropy: Interval
@@ -75,22 +75,22 @@ class Judgement:
     draw: str
     diversity: dict[str, float]
     about: dict[str, Any]
-    nats: Tensor = field(repr=False)  # float64 [num], of a sequence's judged tokens together
-    tokens: Tensor = field(repr=False)  # int64 [num], how many were judged
+    nats: Tensor = field(repr=False)  # float64 [num], summed over a sequence's judged tokens
+    tokens: Tensor = field(repr=False)  # int64 [num], the number of judged tokens
     entropies: Tensor = field(repr=False)  # float64 [num]
 
     @property
     def unjudged(self) -> int:
-        """Sequences without a judged token: in the entropy and the number of samples, in neither perplexity."""
+        """The number of sequences without a judged token: they count for the entropy, but for neither perplexity."""
         return int((self.tokens == 0).sum())
 
     @property
     def perplexities(self) -> Tensor:
-        """Of each sequence, float64 [num]; nan without a judged token."""
+        """The perplexity of each sequence, float64 [num]; nan without a judged token."""
         return (self.nats / self.tokens).exp()
 
     def to_dict(self, *, sequences: bool = True) -> dict[str, Any]:
-        """For JSON; what is infinite or unknown is None."""
+        """For JSON; infinite or unknown values become None."""
         made = {
             "judge": self.judge,
             "conventions": self.conventions,
@@ -151,10 +151,10 @@ def judge(
 ) -> Judgement:
     """The generative perplexity of samples by both definitions, with their entropy and bootstrap intervals.
 
-    No sample is left out. One without a token to judge (an empty text) counts among the samples and in the entropy, and
-    in neither perplexity, and its number is told. counts [V]: the training data's, for the KL of unigrams. progress is
-    told how many of how many sequences are done. On several processes each judges its share, and all get the numbers
-    that one would.
+    No sample is left out. One without a token to judge (an empty text) counts among the samples and in the entropy but
+    in neither perplexity, and the number of these is reported. counts [V]: those of the training data, for the unigram
+    KL. progress(done, total) is called with numbers of sequences. With several processes each judges its share, and all
+    get the numbers of a single process.
     """
     if not len(samples):
         raise ValueError("samples must hold at least one sequence")
@@ -187,7 +187,7 @@ def judge(
 
 
 def _totals(judge: Judge, samples: Samples) -> list[tuple[float, int]]:
-    """The nats of each sequence, and its judged tokens."""
+    """The nats of each sequence, and its number of judged tokens."""
     return [(float(found.sum()), len(found)) for found in judge.nats(samples)]
 
 
@@ -201,11 +201,11 @@ def load_judge(
 ) -> CausalJudge | OracleJudge:
     """A judge by name or path.
 
-    ``truth``, the law of the corpus stories, for samples with its tokens; ``smollm2`` and ``stories15m``; a
-    left-to-right model of this package by its name or folder; a causal model of
-    transformers by its folder, its .gguf file or its name on the hub (gpt2-large is the paper's); a llama2.c .bin file.
-    window: tokens read at a time. first: whether a model of transformers judges a text's first token, after its bos, or
-    is only given it, which is the default and the paper's way; all others judge it, after their start token.
+    ``truth``, the distribution of the corpus stories, for samples with its tokens; ``smollm2`` and ``stories15m``; a
+    left-to-right model of this package by its name or folder; a causal model of transformers by its folder, its .gguf
+    file or its name on the hub (gpt2-large is the paper's); a llama2.c .bin file. window: tokens read at a time. first:
+    whether a model of transformers judges a text's first token after its bos, or only conditions on it, which is the
+    default and the paper's convention; all others judge it, after their start token.
     """
     from unmask.evaluate.judge import huggingface, llama2c, own
     from unmask.text import find
@@ -237,7 +237,7 @@ def load_judge(
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is a model or a run of this package; that of transformers has another config.json."""
+    """Whether a folder is a model or a run of this package; those of transformers have a different config.json."""
     config = folder / "config.json"
     try:
         return not config.is_file() or "architecture" in json.loads(config.read_bytes())
@@ -246,7 +246,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _perplexities(nats: Any, tokens: Any, *, level: float, seed: int) -> tuple[Interval, Interval]:
-    """Of the corpus, and the mean of the sequences' own."""
+    """The corpus perplexity, and the mean of the sequences' perplexities."""
     if not len(nats):
         unknown = Interval(math.nan, math.nan, math.nan, level)
         return unknown, unknown

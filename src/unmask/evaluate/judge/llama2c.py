@@ -1,4 +1,4 @@
-"""Llama models in llama2.c's file layout as judges of texts."""
+"""Llama models in llama2.c's file format as judges of texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unmask.text.llama2c import BOS, Pieces
 
 
 def stories15m(cache: str | os.PathLike[str] | None = None, **options: Any) -> CausalJudge:
-    """The model of 15 million parameters that was trained on TinyStories."""
+    """The model with 15 million parameters trained on TinyStories."""
     return as_judge("stories15m", *llama2c.stories15m(cache), **options)
 
 
@@ -24,7 +24,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> CausalJudge:
 def as_judge(
     name: str, network: Llama, pieces: Pieces, *, device: str = "cpu", batch: int = 1, window: int | None = None
 ) -> CausalJudge:
-    """Every text begins after the start token, as in training, so its first token is judged."""
+    """Every text follows the start token, as in training, so its first token is judged."""
     if window is not None and window > network.length:
         raise ValueError(f"window={window}: {name} reads at most {network.length} tokens")
     network = network.to(device)

@@ -1,7 +1,7 @@
-"""Molecules as the MOSES benchmark judges them: valid, unique, novel, and how far their properties are from real ones.
+"""Molecules under the metrics of the MOSES benchmark: validity, uniqueness, novelty, and property distances.
 
-Polykovskiy et al. (2020), Molecular Sets. Validity is of all samples, uniqueness of the valid ones, novelty of the
-valid and unique ones; nothing is dropped before it is counted.
+Polykovskiy et al. (2020), Molecular Sets. Validity is over all samples, uniqueness over the valid ones, novelty over
+the valid and unique ones; nothing is dropped before it is counted.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PROPERTIES = ("logP", "QED", "weight")
 
 @dataclass(frozen=True)
 class Molecules:
-    """What came out of ``num`` samples. The distances are Wasserstein-1, in each property's own unit."""
+    """The metrics of ``num`` samples. The distances are Wasserstein-1, in the unit of each property."""
 
     num: int
     valid: int
     unique: int
-    novel: int | None  # None where no training molecules were given
-    distance: dict[str, float]  # to the held-out molecules; empty where none were given
+    novel: int | None  # None without training molecules
+    distance: dict[str, float]  # to the held-out molecules; empty if there are none
 
     @property
     def validity(self) -> float:
@@ -54,7 +54,7 @@ def judged(
 
 
 def canonical(smiles: str) -> str | None:
-    """RDKit's canonical SMILES, or None for what is not a molecule; the empty string is none."""
+    """RDKit's canonical SMILES, or None for invalid ones; the empty string is invalid."""
     chem = _rdkit("Chem")
     molecule = chem.MolFromSmiles(smiles) if smiles else None
     return None if molecule is None else str(chem.MolToSmiles(molecule))
@@ -82,7 +82,7 @@ def properties(smiles: str) -> dict[str, float]:
 def _rdkit(module: str) -> Any:
     try:
         rdkit = importlib.import_module(f"rdkit.{module}")
-        importlib.import_module("rdkit.RDLogger").DisableLog("rdApp.*")  # it writes a line for each invalid molecule
+        importlib.import_module("rdkit.RDLogger").DisableLog("rdApp.*")  # RDKit prints a line for each invalid molecule
         return rdkit
     except ImportError as error:
         raise ModuleNotFoundError("molecules need rdkit: pip install 'unmask[molecules]'", name="rdkit") from error

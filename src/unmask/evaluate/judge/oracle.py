@@ -1,4 +1,4 @@
-"""Oracles as judges: what generative perplexity is when the truth itself does the judging."""
+"""Oracles as judges: generative perplexity under the true distribution."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
 
 @dataclass(frozen=True)
 class OracleJudge:
-    """An oracle's own -log p of token sequences: any with ``log_likelihood``, ``vocab_size`` and ``mask_id``.
+    """An oracle's -log p of token sequences: any with ``log_likelihood``, ``vocab_size`` and ``mask_id``.
 
-    Or the law that the corpus stories is drawn from.
+    Also takes the distribution of the corpus stories.
     """
 
     oracle: Any
@@ -45,7 +45,7 @@ class OracleJudge:
         if bool((tokens >= self.oracle.vocab_size).any()):
             raise ValueError(f"tokens must be below the oracle's V={self.oracle.vocab_size}, got {int(tokens.max())}")
         if isinstance(self.oracle, Teacher):
-            return list(self.oracle.nats(tokens)[:, 1:])  # the first token of a row is given by the law
+            return list(self.oracle.nats(tokens)[:, 1:])  # the first token of a row is fixed
         if isinstance(self.oracle, HiddenMarkovOracle):
             return list(-_forward(self.oracle, tokens).log())
         return list(_chain_rule(self.oracle, tokens))
@@ -62,7 +62,7 @@ def _forward(oracle: HiddenMarkovOracle, tokens: Tensor) -> Tensor:
 
 
 def _chain_rule(oracle: Any, tokens: Tensor) -> Tensor:
-    """log p(x_<j) - log p(x_<=j) [B, L], the later tokens hidden."""
+    """log p(x_<j) - log p(x_<=j) [B, L], with later tokens masked."""
     length = tokens.shape[1]
     prefixes = [
         oracle.log_likelihood(tokens.masked_fill(torch.arange(length) >= j, oracle.mask_id)) for j in range(length + 1)

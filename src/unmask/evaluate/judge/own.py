@@ -1,4 +1,4 @@
-"""This package's own left-to-right models as judges."""
+"""Left-to-right models of this package as judges."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from unmask.evaluate.judge.causal import CausalJudge
 def load(
     name: str | os.PathLike[str], *, device: str = "cpu", batch: int = 1, window: int | None = None
 ) -> CausalJudge:
-    """A model that ``unmask train`` made left to right, by its name or its folder."""
+    """A left-to-right model from ``unmask train``, by name or folder."""
     from unmask.text.find import load as load_model
 
     return from_model(load_model(name, device=device), device=device, batch=batch, window=window)
 
 
 def from_model(model: Any, *, device: str = "cpu", batch: int = 1, window: int | None = None) -> CausalJudge:
-    """A judge from an ``unmask.load``ed model.
+    """A judge from a model that ``unmask.load`` returned.
 
-    As in training, wrapped text begins after an eos, which is given, and a row ends with one, which is judged.
+    As in training, wrapped text follows an eos, which is given, and a row ends with one, which is judged.
     """
     if not model.left_to_right:
         raise ValueError(

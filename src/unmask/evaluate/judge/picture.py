@@ -1,4 +1,4 @@
-"""A judgement as a picture: each sequence's perplexity over its entropy, since one says little without the other."""
+"""A judgement as a figure: each sequence's perplexity against its entropy, since neither means much alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples to be judged: their texts, their tokens, and what is known of how they were made."""
+"""Samples to be judged: their texts, their tokens, and how they were made."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PER_SEQUENCE = ("text", "tokens", "trace", "index", "nfe", "ncs", "seed")
 
 @dataclass(frozen=True)
 class Samples:
-    """Sequences as texts, as tokens, or as both, and what is known about them.
+    """Sequences as texts, as tokens, or as both, with what is known about them.
 
-    tokens: int64 [B, L], padded with -1 where lengths differ. about: model, sampler, steps, draw, dtype, temperature
-    and so on, as far as known; "rejection" is the rule by which samples were dropped before, if any were.
+    tokens: int64 [B, L], padded with -1 if lengths differ. about: model, sampler, steps, draw, dtype, temperature and
+    so on, as far as known; "rejection" is the rule by which samples were discarded before, if any were.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Samples:
 
     @property
     def draw(self) -> str:
-        """How tokens were drawn and in which precision, or that it is not known."""
+        """How tokens were drawn and in which precision, or that this is unknown."""
         if self.about.get("draw") is None:
             return "draw not recorded"
         name = str(self.about["draw"])
@@ -72,13 +72,13 @@ class Samples:
 
     @staticmethod
     def parse(content: str, *, name: str = "samples", separation: Separation = "auto") -> Samples:
-        """``read`` of what a file holds.
+        """``read`` for the contents of a file.
 
-        Plain text has one sample per line, or, where there are empty lines, one per paragraph; a sample that has an
-        empty line in it can only be kept whole as JSON lines. separation says which, where the guess would be wrong.
+        Plain text has one sample per line, or, if there are empty lines, one per paragraph; only JSON lines preserve
+        samples that contain empty lines. separation says which, if the guess would be wrong.
         """
         content = content.replace("\r\n", "\n")
-        lines = content.split("\n")  # str.splitlines would also break at characters that a text may have
+        lines = content.split("\n")  # str.splitlines would also split at characters that occur in texts
         if any(line.strip() for line in lines) and all(line.startswith("{") for line in lines if line.strip()):
             return _from_records([_record(line, name, i) for i, line in enumerate(lines, 1) if line.strip()])
         body = content.removesuffix("\n")
@@ -114,6 +114,6 @@ def _from_records(records: list[dict[str, Any]]) -> Samples:
 
 
 def _common(values: list[Any]) -> Any:
-    """The one value of all records, or all of them where samples of several kinds are mixed."""
+    """The common value of all records, or all values if samples of several kinds are mixed."""
     different = list({json.dumps(value, sort_keys=True): value for value in values}.values())
     return different[0] if len(different) == 1 else "mixed: " + ", ".join(str(value) for value in different)

@@ -1,12 +1,12 @@
-"""Bounds from the likelihood along orders: the mean, and tighter ones that weigh several orders against each other.
+"""Bounds from likelihoods along orders: their mean, and tighter ones that average likelihoods over several orders.
 
-A masked model that fills one token after another in a random order sigma is the mixture p(x) = E_sigma p_sigma(x) of
-its chain rules. ``along_orders`` gives -log p_sigma(x) exactly; for a network with attention="order" each costs one
-pass (``DDiT.two_streams``), for any other one call per token. Their mean over orders is the bound of Eq. 7, and
+A masked model that fills one token at a time in a random order sigma is the mixture p(x) = E_sigma p_sigma(x) of its
+chain rules. ``along_orders`` gives -log p_sigma(x) exactly; for a network with attention="order" each costs one pass
+(``DDiT.two_streams``), for any other one call per token. Their mean over orders is the bound of Eq. 7, and
 
     -log 1/K sum_k p_{sigma_k}(x)
 
-is a tighter one in expectation, the more so the larger K is, down to -log p(x) itself.
+is tighter in expectation, the more so the larger K is, and tends to -log p(x).
 
     orders = random_orders(len(tokens), 8, tokens.shape[1], generator=generator)
     nats = along_orders(model, tokens, orders)        # [B, 8]
@@ -35,7 +35,7 @@ def random_orders(num: int, orders: int, length: int, *, generator: torch.Genera
 def importance_weighted(nats: Tensor, size: int | None = None) -> Tensor:
     """-log of the mean likelihood over ``size`` orders at a time, from nats [B, K] along K orders: [B, K // size].
 
-    size must divide K; it is K by default. The groups are independent, so their spread is the estimate's error.
+    size must divide K; it is K by default. The groups are independent, so their spread gives the estimate's error.
     """
     if nats.ndim != 2:
         raise ValueError(f"nats must be [sequences, orders], got {tuple(nats.shape)}")

@@ -1,8 +1,8 @@
-"""The likelihood of a continuation given its prompt: the bound of Eq. 7 with nothing but the continuation masked.
+"""The likelihood of a continuation given its prompt: the bound of Eq. 7 with only the continuation masked.
 
-A canvas holds the prompt and the continuation; what may follow is masked and stays so. The orders that the bound
-averages over reveal the continuation first, so it bounds -log p(continuation | prompt), whatever comes after, which is
-what a left-to-right model's sum over the continuation is.
+A canvas holds the prompt and the continuation; positions after it are masked and stay so. The orders that the bound
+averages over reveal the continuation first, so it bounds -log p(continuation | prompt), marginalised over what follows,
+like a left-to-right model's sum over the continuation.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def conditional_nelbo(
 ) -> Bound:
     """Equation 7 over the ``asked`` positions of each canvas, given all other visible ones.
 
-    canvas: int64 [B, L], with mask_id where nothing is known. asked: bool [B, L], the continuation. A continuation of m
-    tokens with 2^m - 1 <= passes has all its subsets taken, so that the bound has no error, if the network's answer
-    depends on nothing but the canvas. One that reads the time, or (for m > 2) follows the order in which tokens became
-    visible, is averaged over these, too: ``passes`` subsets are drawn with Eq. 8's times, as for a longer continuation.
-    Their sizes are spread evenly, and they come from the canvas's own generator; the stated error is that of
-    independent ones, which is somewhat larger. batch: canvases per network call.
+    canvas: int64 [B, L], with mask_id where nothing is known. asked: bool [B, L], the continuation. For a continuation
+    of m tokens with 2^m - 1 <= passes all subsets are evaluated, so the bound has no error, if the network's output
+    depends only on the canvas. For a network that reads the time, or (for m > 2) the order in which tokens became
+    visible, the bound also averages over these: ``passes`` subsets are drawn with the times of Eq. 8, as for a longer
+    continuation. Their sizes are spread evenly, and each canvas has its own generator. The reported error assumes
+    independent subsets and is therefore somewhat too large. batch: canvases per network call.
     """
     _check(model, canvas, asked, passes, batch)
     if len(generators) != len(canvas):
@@ -70,10 +70,10 @@ def conditional_nelbo(
 
 
 def subsets(m: int, passes: int, generator: torch.Generator, *, every: bool) -> tuple[Tensor, Tensor]:
-    """Equation 7's masked subsets of m tokens, bool [P, m], and the part of the average that each has, float64 [P].
+    """Equation 7's masked subsets of m tokens, bool [P, m], and the weight of each in the average, float64 [P].
 
-    Each n has 1/m, and each subset of size n shares it evenly: all of them, or ``passes`` drawn ones with n = ceil(m t)
-    and t stratified.
+    Each n has weight 1/m, divided evenly among subsets of size n: all of them, or ``passes`` drawn ones with n = ceil(m
+    t) and t stratified.
     """
     if every:
         hidden = torch.arange(1, 2**m).unsqueeze(1) >> torch.arange(m) & 1 == 1
@@ -85,7 +85,7 @@ def subsets(m: int, passes: int, generator: torch.Generator, *, every: bool) -> 
 
 
 def left_to_right_nats(model: Any, canvas: Tensor, asked: Tensor, *, batch: int = 64) -> tuple[Tensor, Tensor]:
-    """-log p(continuation | prompt) of a left-to-right model, exact, [B]; and whether each token is its likeliest."""
+    """-log p(continuation | prompt) of a left-to-right model, exact, [B]; and whether each token is the most likely."""
     _check(model, canvas, asked, 1, batch)
     device = device_of(model)
     canvas, asked = canvas.to(device), asked.to(device)
@@ -101,9 +101,9 @@ def left_to_right_nats(model: Any, canvas: Tensor, asked: Tensor, *, batch: int 
 def is_greedy(
     model: Denoiser, canvas: Tensor, asked: Tensor, *, schedule: Schedule | None = None, batch: int = 64
 ) -> Tensor:
-    """Whether filling the asked positions from left to right, each with its likeliest token, gives the canvas.
+    """Whether greedy decoding from left to right of the asked positions gives the canvas.
 
-    bool [B], for a masked model. One call per position, and none after the first that differs, each at the time
+    bool [B], for a masked model. One call per position, and none after the first difference, each at the time
     alpha^-1(1 - masked/L).
     """
     _check(model, canvas, asked, 1, batch)
@@ -130,7 +130,7 @@ def _passes(
     generators: Sequence[torch.Generator],
     schedule: Schedule | None,
 ) -> Iterator[tuple[int, Masking]]:
-    """Each canvas's passes, one after the other, whose estimates are to be added: (canvas, masking of one sequence)."""
+    """The passes of each canvas, whose estimates are to be added: (canvas, masking of one sequence)."""
     for b, (where, generator) in enumerate(zip(asked, generators, strict=True)):
         chosen, part = subsets(int(where.sum()), passes, generator, every=bool(every[b]))
         masked = torch.zeros(len(part), len(where), dtype=torch.bool)
@@ -143,7 +143,7 @@ def _passes(
 
 
 def _reads_time(model: Denoiser, canvas: Tensor, asked: Tensor) -> bool:
-    """Whether the answers to a canvas are others at another time."""
+    """Whether the network's output for a canvas depends on the time."""
     if not takes(model, "time") or not bool(asked.any()):
         return False
     row = asked.any(1).nonzero()[0]

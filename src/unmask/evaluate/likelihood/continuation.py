@@ -1,4 +1,4 @@
-"""A context and its continuation as ids on a canvas, framed as the training sequences were."""
+"""A context and its continuation as ids on a canvas, framed like the training sequences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Page:
 
     @property
     def before(self) -> list[int]:
-        """Wrapped sequences begin with eos; a row begins with its text; another's tokenizer says itself."""
+        """Wrapped sequences begin with eos; a row begins with its text; other tokenizers have their own frame."""
         if isinstance(self.model.tokenizer, ExternalTokenizer):
             return list(self.model.tokenizer.frame[0])
         eos = self.model.tokenizer.eos_id
@@ -34,14 +34,14 @@ class Page:
 
     @property
     def after(self) -> list[int]:
-        """Wrapped sequences end with eos, too. A left-to-right model does not look there."""
+        """Wrapped sequences end with eos, too. A left-to-right model does not see it."""
         if isinstance(self.model.tokenizer, ExternalTokenizer):
             return list(self.model.tokenizer.frame[1])
         return [] if self.model.left_to_right else self.before
 
     @property
     def room(self) -> int:
-        """The tokens of text that a canvas has."""
+        """The number of text tokens that fit on a canvas."""
         return self.length - len(self.before) - len(self.after)
 
     def canvases(self, parts: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
@@ -57,10 +57,10 @@ class Page:
 
 
 def encode_pair(model: Model, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """The ids of both, cut where the context's own ids end.
+    """The ids of both, divided where the context's ids end.
 
-    A BPE's words bring their own space, so spaces at the context's end open the continuation. Where the ids of the
-    joined text do not begin with the context's, each is encoded by itself.
+    A BPE's words include their leading space, so spaces at the end of the context move to the continuation. If the ids
+    of the joined text do not begin with the context's, each is encoded separately.
     """
     bare, spaces = without_last_spaces(model, context)
     alone = model.tokenizer.encode(bare)
@@ -71,16 +71,16 @@ def encode_pair(model: Model, context: str, continuation: str) -> tuple[list[int
 
 
 def without_last_spaces(model: Model, context: str) -> tuple[str, str]:
-    """The context, and the spaces at its end that a BPE's next token has to bring; none for other tokenizers."""
+    """The context, and the spaces at its end that belong to a BPE's next token; none for other tokenizers."""
     bare = context.rstrip(" ") if model.tokenizer.kind in BPE else context
     return bare, context[len(bare) :]
 
 
 def windows(context: list[int], continuation: list[int], room: int) -> list[tuple[list[int], list[int]]]:
-    """(what is given, what is scored) within ``room`` tokens: every token of the continuation is scored once.
+    """(context, scored part) within ``room`` tokens, such that every token of the continuation is scored once.
 
-    A continuation that fits is scored whole, and the context cut at its beginning. One that does not is scored in
-    parts of half the room, each given what is before it.
+    A continuation that fits is scored whole, and the context cut at its beginning. One that does not fit is scored in
+    parts of half the room, each given the tokens before it.
     """
     whole, size = context + continuation, len(continuation) if len(continuation) <= room else max(room // 2, 1)
     parts = []

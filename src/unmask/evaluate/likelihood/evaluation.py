@@ -1,4 +1,4 @@
-"""What an evaluation has found: the bound, where in the sequence or in the process its nats are, and the truth."""
+"""The result of an evaluation: the bound, its profile over positions or the process, and the true likelihood."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from torch import Tensor
 
 from unmask.bound import Bound
 
-BINS = 32  # of the profile, at most, of
+BINS = 32  # of the profile, at most
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where in the sequence or in the process the nats are: the mean over equal parts of 0..1 is the nats per token."""
+    """The nats over positions or over the process: the mean over equal parts of 0..1 is the nats per token."""
 
-    over: str  # what 0..1 stands for
+    over: str  # the meaning of 0..1
     nats: list[float]  # per token
     errors: list[float]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found for a model and a token file, and how."""
+    """The result for a model and a token file, and how it was computed."""
 
     bound: Bound
     how: str  # "bound by count (Eq. 7)", ..., "exact, left to right"
-    passes: int  # over each sequence, in all
-    indices: Tensor  # int64 [B], which sequences of the file
+    passes: int  # per sequence, in total
+    indices: Tensor  # int64 [B], the sequences of the file
     profile: Profile | None
     about: dict[str, Any]  # model, data, seed, ...
     truth: Tensor | None = None  # float64 [B]: -log p under the distribution of the data, where it is known
 
     @property
     def entropy(self) -> tuple[float, float] | None:
-        """Nats per token of the truth on these sequences, and its error over them: the entropy of the data."""
+        """Nats per token under the true distribution, and the error over sequences: the entropy of the data."""
         return None if self.truth is None else _mean_and_error(self.truth / self.bound.tokens)
 
     @property
     def distance(self) -> tuple[float, float] | None:
-        """The Kullback-Leibler distance from the truth in nats per token, or a bound on it; the error is paired."""
+        """The KL divergence from the true distribution in nats per token, or a bound on it; the error is paired."""
         return None if self.truth is None else _mean_and_error((self.bound.nats - self.truth) / self.bound.tokens)
 
     def to_dict(self, *, sequences: bool = True) -> dict[str, Any]:
-        """For JSON; what is infinite or unknown is None."""
+        """For JSON; infinite or unknown values become None."""
         names = ("value", "error_of_estimate", "error_over_sequences")
         units = {
             unit.replace(" ", "_"): dict(zip(names, map(_finite, values), strict=True))

@@ -3,8 +3,8 @@
     python -m unmask.evaluate.likelihood.harness --model unmask --model_args model=kjv --tasks TASK
 
 ``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``conditional.conditional_nelbo``),
-so for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A number depends on the seed
-and the request's own text: not on the batch, the other requests or the number of processes.
+so for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A result depends on the seed
+and the request's text, not on the batch, the other requests or the number of processes.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from unmask.text.model import Model
 try:
     LM: Any = importlib.import_module("lm_eval.api.model").LM
     registry: Any = importlib.import_module("lm_eval.api.registry")
-    importlib.import_module("lm_eval.models")  # the harness's own models, which it does not look for in a used registry
+    importlib.import_module("lm_eval.models")  # its own models: it does not search for them once the registry is in use
 except ImportError as error:
     raise ModuleNotFoundError("the harness needs lm-eval: pip install 'unmask[harness]'", name="lm_eval") from error
 
-ROWS = 64  # canvases per network call where the harness says "auto"
-MAX_GEN_TOKS = 256  # the harness's own default
+ROWS = 64  # canvases per network call if the harness says "auto"
+MAX_GEN_TOKS = 256  # the harness's default
 LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What a request of ``generate_until`` asks for."""
+    """The options of a ``generate_until`` request."""
 
     until: tuple[str, ...]
     tokens: int
@@ -55,7 +55,7 @@ class Generation:
 
     @classmethod
     def of(cls, asked: dict[str, Any]) -> Generation:
-        """As the harness means it: the likeliest token unless do_sample or a temperature is given."""
+        """With the harness's meaning: greedy unless do_sample or a temperature is given."""
         for name in set(asked) - {"until", "do_sample", "temperature", "top_k", "top_p", *LIMITS}:
             logging.getLogger(__name__).warning("generation_kwargs: %s=%r is not used", name, asked[name])
         until = asked.get("until") or []
@@ -72,9 +72,10 @@ class Generation:
 class UnmaskLM(LM):  # type: ignore[misc]
     """A model of unmask as the harness's LM.
 
-    model: what ``unmask.load`` takes, or a Model. passes: subsets of a continuation that its bound is estimated with;
-    a continuation of m tokens with 2^m - 1 <= passes has no error. length: tokens of a canvas, the training sequences'
-    by default. sampler, steps, predictor: as in ``unmask sample``, for generate_until. batch_size: canvases per call.
+    model: anything that ``unmask.load`` takes, or a Model. passes: the number of subsets of a continuation that its
+    bound is estimated with; a continuation of m tokens with 2^m - 1 <= passes has no error. length: tokens of a canvas,
+    by default that of the training sequences. sampler, steps, predictor: as in ``unmask sample``, for generate_until.
+    batch_size: canvases per call.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
         device: str | None = None,
     ) -> None:
         super().__init__()
-        # cuda:0 is what the harness's command line says where nothing was said, with or without a GPU.
+        # The harness's command line passes cuda:0 if no device was given, with or without a GPU.
         device = processes.device("auto" if device in (None, "cuda", "cuda:0") else str(device))
         self.model = load(model, device=device) if isinstance(model, str) else model
         self._rank, self._world_size = processes.rank(), processes.world()
@@ -105,32 +106,32 @@ class UnmaskLM(LM):  # type: ignore[misc]
         if length is None:
             raise ValueError(f"{self.model.name} does not say how long its sequences are: give length")
         self.page = Page(self.model, int(length))
-        self.errors: list[Tensor] = []  # of the estimates of all bounds so far, in nats
+        self.errors: list[Tensor] = []  # standard errors of all bounds so far, in nats
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Minus the bound of each continuation given its context, and whether greedy decoding would give it.
 
-        Greedy is from left to right, one token per call, each the likeliest one. A context that does not fit is cut at
-        its beginning; a continuation that does not fit is scored in parts, each given as much as fits of what is
-        before it. The choices of one context that have as many tokens are masked alike.
+        Greedy decoding is from left to right, one token per call. A context that does not fit is cut at its beginning;
+        a continuation that does not fit is scored in parts, each given as many of the preceding tokens as fit. Choices
+        of one context with the same number of tokens get the same masks.
         """
         return self._answered("loglikelihood", requests, self._scores, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Minus the bound of each text, in parts where it does not fit, as in ``loglikelihood`` with no context."""
+        """Minus the bound of each text, in parts if it does not fit, as in ``loglikelihood`` with no context."""
         return self._answered("loglikelihood_rolling", requests, self._rolling, disable_tqdm)
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Continue each context by the sampler, up to the first eos or ``until`` string, or max_gen_toks tokens.
+        """Continue each context, up to the first eos or ``until`` string, or max_gen_toks tokens.
 
-        A masked model fills the canvas to its end, and what lies behind is dropped. The context is cut at its
-        beginning to make room, but to no less than half of the canvas: fewer tokens are generated then.
+        A masked model fills the canvas to its end, and text after the end is dropped. The context is cut at its
+        beginning to make room, but to no less than half of the canvas; fewer tokens are generated then.
         """
         seen: Counter[str] = Counter()
         by_options: dict[Generation, list[tuple[int, str, int]]] = defaultdict(list)
         for i, request in enumerate(requests):
             context, asked = request.args
-            # A request that is made several times is answered differently each time.
+            # Repeated requests get different answers.
             seed = word(self.seed, "generate_until", context, seen[repr(request.args)])
             by_options[Generation.of(asked)].append((i, context, seed))
             seen[repr(request.args)] += 1
@@ -149,7 +150,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
     def _answered(
         self, kind: str, requests: Sequence[Any], answer: Callable[[list[Any]], list[Any]], disable_tqdm: bool
     ) -> list[Any]:
-        """The answers to all requests, a batch at a time; the harness's cache gets each batch."""
+        """The answers to all requests, batch by batch; the harness's cache gets each batch."""
         answers: list[Any] = []
         with _bar(len(requests), kind, disable_tqdm) as bar:
             for start in range(0, len(requests), self.rows):
@@ -204,7 +205,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
 
     def _filled(self, begun: Sequence[list[int]], new: int, seeds: Sequence[int], asked: Generation) -> Tensor:
         canvas, _ = self.page.canvases([(ids, []) for ids in begun])
-        if self.model.left_to_right:  # one call per token: none behind the longest text
+        if self.model.left_to_right:  # one call per token, up to the longest text
             canvas = canvas[:, : len(self.page.before) + max(map(len, begun)) + new]
         made = sample(
             self.model.denoiser,
@@ -219,14 +220,14 @@ class UnmaskLM(LM):  # type: ignore[misc]
         return made.tokens.cpu()
 
     def _text(self, ids: list[int], context: str, until: Sequence[str]) -> str:
-        """The text up to the first eos and the first ``until``; the context's own last spaces are not repeated."""
+        """The text up to the first eos and the first ``until``; the spaces at the context's end are not repeated."""
         eos, tokenizer = self.model.tokenizer.eos_id, self.model.tokenizer
         text = tokenizer.decode(ids[: ids.index(eos)] if eos in ids else ids)
         text = text.removeprefix(without_last_spaces(self.model, context)[1])
         return text[: min((at for at in map(text.find, until) if at >= 0), default=len(text))]
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """One number of each process. The harness has every process answer its own share of the documents."""
+        """One number of each process. In the harness every process answers its own share of the documents."""
         return torch.tensor(processes.gather([tensor.item()]))
 
     def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
@@ -242,12 +243,12 @@ class UnmaskLM(LM):  # type: ignore[misc]
 
     @property
     def loglikelihood_error(self) -> float:
-        """The standard error of a log-likelihood's estimate, root mean square over all so far: nats."""
+        """The standard error of a log-likelihood estimate, root mean square over all so far: nats."""
         every = torch.cat(self.errors) if self.errors else torch.zeros(1)
         return float(every.double().square().mean().sqrt())
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness writes beside its results."""
+        """The information that the harness writes with its results."""
         kind = "exact" if self.model.left_to_right else f"minus the bound by count, at most {self.passes} passes"
         return {
             "model": self.model.name,
@@ -260,7 +261,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
 
 
 def _sampler_options(sampler: str | None, steps: int | None, predictor: str) -> dict[str, Any]:
-    """What ``unmask.sample`` takes, from the names that ``unmask sample`` knows."""
+    """Options of ``unmask.sample`` from the names that ``unmask sample`` uses."""
     sampler = sampler or ("parallel" if steps else "first-hitting")
     if sampler not in PLANS:
         raise ValueError(f"sampler must be one of {', '.join(PLANS)}, got {sampler!r}")
@@ -272,7 +273,7 @@ def _bar(total: int, what: str, disable: bool) -> Any:
 
 
 def main() -> None:
-    """The harness's own command line, with ``unmask`` among its models."""
+    """The harness's command line, with ``unmask`` among its models."""
     with processes.joined():
         importlib.import_module("lm_eval.__main__").cli_evaluate()
 

@@ -1,7 +1,7 @@
-"""The file of an evaluation in progress: who it belongs to, and one line for each finished batch.
+"""The file of an evaluation in progress: its identity, and one line for each finished batch.
 
-A killed process leaves at most one half-written line, which the next one cuts off. What is there belongs to one model,
-one token file and one setting, and is refused to any other.
+A killed process leaves at most one half-written line, which the next run removes. A file belongs to one model, one
+token file and one setting, and is refused for any other.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Done = dict[Key, Result]
 
 
 class Partial:
-    """Finished batches, and the file that keeps them."""
+    """Finished batches, and the file that stores them."""
 
     def __init__(self, file: BinaryIO | None, done: Done) -> None:
         self.done: Done = {}
-        self.rows, self.nats = 0, 0.0  # together
+        self.rows, self.nats = 0, 0.0  # in total
         self._file = None
         for key, result in done.items():
             self.add(key, result)
@@ -47,7 +47,7 @@ class Partial:
 
 @contextmanager
 def opened(path: Path | None, identity: dict[str, Any]) -> Iterator[Partial]:
-    """The batches that are done already, to be added to. Without a path nothing is kept."""
+    """The finished batches, to be added to. Without a path nothing is stored."""
     if path is None:
         yield Partial(None, {})
         return
@@ -66,7 +66,7 @@ def opened(path: Path | None, identity: dict[str, Any]) -> Iterator[Partial]:
 
 
 def _read(path: Path, file: BinaryIO, identity: dict[str, Any]) -> tuple[Done, int]:
-    """The sound batches, and where they end."""
+    """The valid batches, and the offset at which they end."""
     done: Done = {}
     first = file.readline()
     if not first.endswith(b"\n"):
@@ -90,7 +90,7 @@ def _read(path: Path, file: BinaryIO, identity: dict[str, Any]) -> tuple[Done, i
             result = json.loads(line) if line.endswith(b"\n") else None
         except ValueError:
             result = None
-        if result is None:  # the line that was being written when the process was killed
+        if result is None:  # a line that was being written when the process was killed
             break
         done[result.pop("round"), result.pop("batch")] = result
         sound += len(line)
@@ -98,7 +98,7 @@ def _read(path: Path, file: BinaryIO, identity: dict[str, Any]) -> tuple[Done, i
 
 
 def fingerprint(network: Any) -> str:
-    """sha256 of a network's weights, or of the tables of one that has no weights."""
+    """sha256 of a network's weights, or of the tables of an oracle."""
     named = network.state_dict() if isinstance(network, torch.nn.Module) else vars(network)
     digest = hashlib.sha256(type(network).__name__.encode())
     for name, value in sorted(named.items()):

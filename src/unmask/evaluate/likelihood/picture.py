@@ -1,4 +1,4 @@
-"""An evaluation as a picture: where the nats are, and how they are spread over the sequences."""
+"""An evaluation as a figure: the profile, and the distribution over sequences."""
 
 from __future__ import annotations
 

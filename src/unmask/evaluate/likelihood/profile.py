@@ -1,7 +1,7 @@
-"""The entropy profile of a network: the mean cross-entropy of a hidden token given n visible ones, for every n.
+"""The entropy profile of a network: the mean cross-entropy of a masked token given n visible ones, for every n.
 
 h(n) is the term of Eq. 7 with L - n masked tokens, per masked token. L times the mean of the profile is the NELBO, and
-``unmask.theory.parallel_loss`` reads from it what decoding several tokens per call costs.
+``unmask.theory.parallel_loss`` computes from it the cost of decoding several tokens per call.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from unmask.schedule import Linear, Schedule
 
 @dataclass(frozen=True)
 class EntropyProfile:
-    """h(0) .. h(L - 1) in nats per hidden token, with standard errors over the sequences."""
+    """h(0) .. h(L - 1) in nats per masked token, with standard errors over the sequences."""
 
     nats: tuple[float, ...]
-    errors: tuple[float, ...]  # of one count; those of two counts are not independent
+    errors: tuple[float, ...]  # per count; errors of different counts are not independent
     sequences: int
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class EntropyProfile:
 
     @classmethod
     def of(cls, values: Tensor) -> EntropyProfile:
-        """From h(n) of each sequence, [B, L], with nan where it was not measured."""
+        """From h(n) of each sequence, [B, L], with nan where not measured."""
         number = (~values.isnan()).sum(0)
         if bool((number < 2).any()):
             raise ValueError(
@@ -84,14 +84,14 @@ def by_count(
     batch: int | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """The mean cross-entropy of sequence b's hidden tokens given n random visible ones: float64 [B, L], nan if unknown.
+    """The mean cross-entropy of sequence b's masked tokens given n random visible ones: float64 [B, L], or nan.
 
-    passes: for each sequence; L by default, every count once. Fewer are shared out so that all sequences together see
-        all counts equally often; 2 L are every count in two orders.
+    passes: per sequence; L by default, every count once. Fewer are distributed so that all sequences together see all
+    counts equally often; 2 L are every count in two orders.
 
-    The visible tokens of all counts are the beginnings of one random order per sequence (and L passes). A row is then a
-    paired comparison of the counts: what makes a sequence hard cancels in ``parallel_loss(row, sizes)``, and the spread
-    of these losses over the sequences gives the loss's own error.
+    The visible tokens of all counts are prefixes of one random order per sequence (and L passes). A row is therefore a
+    paired comparison of counts: the difficulty of a sequence cancels in ``parallel_loss(row, sizes)``, and the spread
+    of these losses over the sequences gives the standard error of the loss.
     """
     length = tokens.shape[1] if tokens.ndim == 2 else 0
     passes = length if passes is None else passes
@@ -104,7 +104,7 @@ def by_count(
     total = torch.zeros(len(tokens), length, dtype=torch.float64)
     number = torch.zeros_like(total)
     with inference(model):
-        for rows in torch.split(visible.argsort(stable=True), batch):  # neighbours have as many tokens to predict
+        for rows in torch.split(visible.argsort(stable=True), batch):  # neighbours have about as many tokens to predict
             n, i = visible[rows], sequence[rows]
             rank, hits = _uniforms(seed, i, order[rows], length).unbind(1)
             masked, when = rank.argsort(1).argsort(1) >= n.unsqueeze(1), rank if follows_order(model) else None

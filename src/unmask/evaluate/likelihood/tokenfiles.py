@@ -1,4 +1,4 @@
-"""The likelihood of whole token files: batch by batch, on any number of processes, to be continued after a stop."""
+"""The likelihood of whole token files: in batches, on any number of processes, resumable."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def evaluate(
     """The bound of a masked model, or the exact likelihood of a left-to-right one, on the sequences of a token file.
 
     by, passes: as in ``unmask.nelbo``; a left-to-right model needs none.
-    until: go on, with so many passes more at a time, until the error of the estimate is below this (nats per token).
-    sequences: so many, evenly spaced over the file; all by default. batch: rows of one network call.
-    partial: a file that keeps every finished batch, from which the same call continues after a stop.
+    until: continue, ``passes`` more at a time, until the error of the estimate is below this value (nats per token).
+    sequences: how many, evenly spaced over the file; all by default. batch: rows per network call.
+    partial: a file that stores every finished batch, from which the same call resumes.
     """
     work = _Work(model, tokens, Passes(by, passes, seed), sequences, batch)
     if until is not None and not (until > 0 and passes > 1):
@@ -63,14 +63,14 @@ def evaluate(
             work.round(done, store, progress, rounds)
             done += 1
             made = work.evaluation(store.done, done)
-            # Every process has the same numbers, and so comes to the same end. An infinite bound has the error nan.
+            # All processes have the same numbers, so they stop together. An infinite bound has error nan.
             if until is None or work.exact or not made.bound.error_of_estimate >= until:
                 return made
             rounds = max(done + 1, math.ceil(done * (made.bound.error_of_estimate / until) ** 2))
 
 
 def evaluate_ngram(order: int, train: TokenFile, tokens: TokenFile, *, sequences: int | None = None) -> Evaluation:
-    """The exact likelihood of a Kneser-Ney n-gram model that was fitted on a whole token file."""
+    """The exact likelihood of a Kneser-Ney n-gram model fitted to a whole token file."""
     if tokens.tokenizer.hash != train.tokenizer.hash:
         raise ValueError(f"{tokens.path} was made with another tokenizer than {train.path}: prepare them together")
     indices = _evenly_spaced(tokens, sequences)
@@ -83,7 +83,7 @@ def evaluate_ngram(order: int, train: TokenFile, tokens: TokenFile, *, sequences
 
 
 def evaluate_truth(tokens: TokenFile, *, sequences: int | None = None) -> Evaluation:
-    """The likelihood of data by the law that they were drawn from: their entropy."""
+    """The likelihood of data under the distribution they were drawn from: their entropy."""
     indices = _evenly_spaced(tokens, sequences)
     truth = tokens.truth(indices)
     if truth is None:
@@ -92,13 +92,13 @@ def evaluate_truth(tokens: TokenFile, *, sequences: int | None = None) -> Evalua
     return Evaluation(tokens.bound(truth), how, 1, indices, None, _about("truth", tokens), truth)
 
 
-# A batch: x0 [b, L], the sequences' indices [b], which passes [b], and the positions that are asked for, if not all.
+# A batch: x0 [b, L], the sequences' indices [b], their passes [b], and the positions to score, if not all.
 _Piece = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
 class _Pieces(Sequence[_Piece]):
-    """The batches of a round that are missing, each read when it is asked for."""
+    """The remaining batches of a round, each read when needed."""
 
     work: _Work
     number: int
@@ -113,7 +113,7 @@ class _Pieces(Sequence[_Piece]):
 
 @dataclass(frozen=True)
 class _Estimate:
-    """What is computed of a batch: without the file, so that it can be done where the file is not."""
+    """What is computed for a batch, without the file, so that it can run where the file is not."""
 
     network: Any
     how: Passes
@@ -121,7 +121,7 @@ class _Estimate:
     exact: bool
 
     def __call__(self, piece: _Piece) -> Result:
-        """The nats of its rows, and where in 0..1 they were looked at; or the nats in each part of 0..1."""
+        """The nats of its rows, and their places in 0..1; or the nats in each part of 0..1."""
         x0, index, k, where = piece
         with inference(self.network):
             if self.exact:
@@ -145,14 +145,14 @@ class _Work:
         self.passes = 1 if self.exact else how.num
         self.batch = batch or default_batch(self.network, tokens.length)
         self.indices = _evenly_spaced(tokens, sequences)
-        self.asked = tokens.asked(self.indices)  # prompts, and padding that is no data, are given
+        self.asked = tokens.asked(self.indices)  # prompts, and padding that is not data, are given
         self.counts = torch.full((len(self.indices),), tokens.length) if self.asked is None else self.asked.sum(1)
         if self.asked is not None:
             self._check_asked(model.denoiser)
         self.bins = min(tokens.length, BINS)
 
     def _check_asked(self, network: Any) -> None:
-        """Refuse what has no bound of this kind where some of the tokens are given."""
+        """Refuse models without a bound of this kind if some of the tokens are given."""
         assert self.asked is not None
         if int(self.counts.min()) == 0:
             at = int(self.indices[self.counts.argmin()])
@@ -167,7 +167,7 @@ class _Work:
         return len(self.indices) * self.passes
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for an evaluation to be continued."""
+        """What must agree for an evaluation to be resumed."""
         from unmask import __version__
 
         return {
@@ -183,7 +183,7 @@ class _Work:
         }
 
     def round(self, number: int, store: Partial, progress: Progress | None, rounds: int) -> None:
-        """What is not done yet of one round of passes, of probably so many; each process a batch at a time."""
+        """Compute what is missing of one round of passes; each process takes a batch at a time."""
         missing = [b for b in range(-(-self.rows // self.batch)) if (number, b) not in store.done]
         estimate = _Estimate(self.network, self.how, self.model.schedule, self.exact)
         found = processes.results(_Pieces(self, number, missing), estimate)
@@ -235,7 +235,7 @@ class _Work:
 
 @contextmanager
 def _agreed(path: Path | None, identity: dict[str, Any]) -> Iterator[Partial]:
-    """The main process's file: all others begin with what it holds, or fail as it fails."""
+    """The main process's file: all others start with its contents, or fail as it fails."""
     with ExitStack() as stack:
         failure: ValueError | OSError | None = None
         store = Partial(None, {})

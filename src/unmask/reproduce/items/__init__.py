@@ -1,7 +1,7 @@
-"""The items, in the order of the paper's story.
+"""The items, in the order of the paper.
 
-Each module has TITLE, PAPER (where it is there), run(settings), which measures, and claims(tables), which says what
-follows: a pure function, so that stored numbers are judged again by the rule of today.
+Each module has TITLE, PAPER (its place in the paper), run(settings), which measures, and claims(tables), a pure
+function that draws conclusions, so that stored numbers can be judged again by the current rule.
 """
 
 from __future__ import annotations

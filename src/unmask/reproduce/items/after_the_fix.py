@@ -1,4 +1,4 @@
-"""Figures 9a and 9b: the samplers in 64 bits, with first-hitting and its high-order variants, and what they cost."""
+"""Figures 9a and 9b: the samplers in 64 bits, with first-hitting and its high-order variants, and their cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(settings: Settings) -> ItemResult:
         L = subject.length
         many = settings.pick(full=(100, 50_000), fast=(100, 10_000), tiny=(4, 32))
         few = sorted({max(1, L // k) for k in settings.pick(full=(8, 4, 1), fast=(4, 1), tiny=(2, 1))})
-        num = settings.pick(full=32 if subject.exact else 8, fast=32, tiny=8)  # for the picture
+        num = settings.pick(full=32 if subject.exact else 8, fast=32, tiny=8)  # for the figure
         real = settings.pick(full=96 if subject.exact else 48, fast=24, tiny=8)
         sweeps = {how.label: [cells.measure(subject, how, N, real, L, settings) for N in many] for how in (MDLM, SEDD)}
         slow = settings.pick(full=4, fast=4, tiny=4)
@@ -62,7 +62,7 @@ def run(settings: Settings) -> ItemResult:
 
 
 def cached(subject: Subject, settings: Settings) -> tuple[object, ...]:
-    """The published float64 sampler as it is, with its cache and without: the same seeds, token by token."""
+    """The published float64 sampler with its cache and without: the same seeds, compared token by token."""
     L, num = subject.length, settings.pick(full=2, fast=1, tiny=4)
     N = settings.pick(full=128, fast=48, tiny=16)
     made = [

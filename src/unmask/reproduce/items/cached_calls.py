@@ -33,7 +33,7 @@ def run(settings: Settings) -> ItemResult:
         for N in steps:
             shared, own = simulated(length, B, N, runs, settings.seed)
             expected = expected_nfe(N, length, B)
-            error = max(float(shared.std(ddof=1) / np.sqrt(runs)), 1 / runs)  # a rare event may not have been seen
+            error = max(float(shared.std(ddof=1) / np.sqrt(runs)), 1 / runs)  # a rare event may not have occurred
             rows.append((B, N, expected, float(shared.mean()), error, float(own.mean())))
     columns = ("B", "N", "formula", "simulated", "standard error", "calls of unmask.sample")
     sizes = settings.pick(full=(24, 8, 200), fast=(24, 8, 200), tiny=(8, 4, 12))
@@ -111,7 +111,7 @@ def drawing(rows: list[tuple[Any, ...]], length: int) -> Drawing:
 
 
 def simulated(length: int, batch: int, steps: int, runs: int, seed: int) -> tuple[Any, Any]:
-    """Calls of `runs` batches: steps of the grid in which any row changes, and the longest row's own steps."""
+    """Calls of `runs` batches: steps of the grid in which any row changes, and the steps of the longest row."""
     canvas = torch.zeros(batch, length, dtype=torch.int64)
     shared, own = [], []
     for r in range(runs):

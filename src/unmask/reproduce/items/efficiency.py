@@ -1,4 +1,4 @@
-"""The efficiency analysis: the cost model's two worked cases, and the same from t1 and t2 measured here."""
+"""The efficiency analysis: the cost model's two worked examples, and the same with t1 and t2 measured here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def claims(tables: Tables) -> list[Claim]:
 
 
 def seconds_of(action: Callable[[], Any], repeats: int) -> float:
-    """The median time of an action, after one to warm up."""
+    """The median time of an action, after one warm-up."""
     action()
     times = []
     for _ in range(repeats):
@@ -81,7 +81,7 @@ def seconds_of(action: Callable[[], Any], repeats: int) -> float:
 
 
 def network_time(size: str, length: int, vocabulary: int, settings: Settings) -> float:
-    """t1: one call of a network for all positions of one sequence, as the published samplers call it."""
+    """t1: one network call for all positions of one sequence, as the published samplers make it."""
     torch.manual_seed(settings.seed)
     network = DDiT(preset(size, vocabulary, length)).eval()
     tokens = torch.full((1, length), network.mask_id)

@@ -1,4 +1,4 @@
-"""Figure 14 and Remark 5.1: what a float32 draw does to token-by-token decoding, masked and left to right."""
+"""Figure 14 and Remark 5.1: the effect of a float32 draw on token-by-token decoding, masked and left to right."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(settings: Settings) -> ItemResult:
         curves: dict[str, list[cells.Cell]] = {}
         for second in (False, True):
             for N in (L // k for k in parts):
-                # The entropy's small difference, where the paper sees one, takes more pairs than the rest.
+                # The small difference in entropy, where the paper sees one, takes more pairs than the rest.
                 num = settings.pick(full=160, fast=16, tiny=8) if second and N >= L / 2 and subject.exact else pairs_of
                 both = [
                     cells.measure(subject, way(second, bits, N, L), N, num, L, settings, paired=True) for bits in BITS

@@ -17,7 +17,7 @@ FIRST, EXTRAPOLATE, CORRECT, THIRD = (
 
 
 def steps(length: int, settings: Settings) -> list[int]:
-    """The paper's 32 to 1024 of 1024, as the same parts of this length."""
+    """The paper's 32 to 1024 of 1024, as the same fractions of this length."""
     return [max(1, length // k) for k in settings.pick(full=(32, 16, 8, 4, 2), fast=(16, 8, 4, 2), tiny=(4, 2))]
 
 
@@ -64,7 +64,7 @@ def claims(tables: Tables) -> list[Claim]:
         on = f"{name}: {own[0]['sequences']} pairs of sequences of L = {L} tokens"
 
         def nats(a: How, b: How, most: float, least: float = 0, own: list[cells.Row] = own) -> list[Number]:
-            """Nats per token that a lies below b at the N in this range."""
+            """By how many nats per token a is below b, at the N in this range."""
             found = [row for row in own if (row["sampler"], row["against"]) == (a.label, b.label)]
             found = [row for row in found if least <= row["N"] <= most]
             return [

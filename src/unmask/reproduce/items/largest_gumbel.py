@@ -1,4 +1,4 @@
-"""Table 1: the largest Gumbel of each precision, from theory and from the machine's own floats."""
+"""Table 1: the largest Gumbel of each precision, from theory and from the machine's floats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(settings: Settings) -> ItemResult:
     for name in ("bfloat16", "float16", "float32", "float64"):
         dtype = getattr(torch, name)
         below = torch.nextafter(torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype))
-        # log in a half precision is rounded itself; what the uniform allows is the question here.
+        # log in half precision is itself rounded; only what the uniform allows matters here.
         gumbel = -torch.log(-torch.log(below.double()))
         rows.append(
             (
@@ -54,7 +54,7 @@ def claims(tables: Tables) -> list[Claim]:
     miss = (1 - 2**-24) ** drawn["numbers of torch.rand"]
     below: float | None = drawn["steps of 2^-24 below 1"]
     if below is not None and below > 1 and miss > LEVEL:
-        below = None  # too few were drawn to say that it is out of reach
+        below = None  # too few draws to say that it is out of reach
     steps = Number("steps of 2^-24 that the largest is below 1", below).within(1, 1)
     return [
         claim("the largest Gumbel is 16.6355 in float32 and 36.7368 in float64", "16.6355, 36.7368",
@@ -65,7 +65,7 @@ def claims(tables: Tables) -> list[Claim]:
 
 
 def largest_drawn(numbers: int, seed: int) -> float:
-    """The largest of so many float32 uniforms of torch."""
+    """The largest of this many float32 uniforms of torch."""
     generator, block, most = torch.Generator().manual_seed(seed), 10_000_000, 0.0
     for start in range(0, numbers, block):
         most = max(most, float(torch.rand(min(block, numbers - start), generator=generator).max()))

@@ -1,4 +1,4 @@
-"""Table 2: the same sampler with its categorical in 32 bits, in 64, and in 64 truncated as 32 bits are."""
+"""Table 2: the same sampler with its categorical in 32 bits, in 64, and in 64 truncated like 32 bits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(settings: Settings) -> ItemResult:
         num = settings.pick(full=64 if subject.exact else 32, fast=24, tiny=8)
         most = settings.pick(
             full=160 if subject.exact else 96, fast=24, tiny=8
-        )  # that float64 is right takes more than that float32 is not
+        )  # to show that float64 is right takes more than to show that float32 is not
         by = {
             bits: cells.measure(
                 subject, How("coupled", bits), N, most if bits == "float64" else num, subject.length, settings

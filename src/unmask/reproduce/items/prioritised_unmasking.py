@@ -1,4 +1,4 @@
-"""Figure 15 and Sec. 5.3 (2): in a coupled float32 step sure positions are unmasked first."""
+"""Figure 15 and Sec. 5.3 (2): in a coupled float32 step confident positions are unmasked first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(settings: Settings) -> ItemResult:
     entropy = -torch.xlogy(mu, mu).sum(-1)
     mu, entropy = mu[entropy.argsort()], entropy.sort().values
     grids = settings.pick(full=(1000, 10_000), fast=(1000, 10_000), tiny=(50, 500))
-    events = settings.pick(full=300, fast=60, tiny=40)  # of an exact draw, for each position
+    events = settings.pick(full=300, fast=60, tiny=40)  # of an exact draw, per position
     ways = [(kind, N) for kind in KINDS for N in grids]
 
     def hits_of(way: tuple[str, int]) -> Any:
@@ -74,7 +74,7 @@ def claims(tables: Tables) -> list[Claim]:
     few, many = sorted({row["N"] for row in rows})
 
     def rate(kind: str, N: int, third: int) -> Number:
-        """Events are rare, so their number is Poisson's."""
+        """Events are rare, so their number is Poisson-distributed."""
         row = next(r for r in rows if (r["draw"], r["N"], r["third"]) == (kind, N, third))
         hits = row["unmasked"]
         return Number(f"{kind}, {('sure', 'middle', 'unsure')[third]}, N = {N:,}", row["part of the exact rate"],
@@ -111,7 +111,7 @@ def claims(tables: Tables) -> list[Claim]:
 
 
 def predictions(subject: Subject, positions: int, settings: Settings) -> Tensor:
-    """mu [K, V] at masked positions of exact samples that are half masked, spread over the entropies that occur."""
+    """mu [K, V] at masked positions of half-masked exact samples, spread over the range of entropies."""
     assert subject.exact is not None
     x = subject.exact(positions * 4, subject.length, settings.seed)
     hidden = torch.rand(x.shape, generator=generator(1, settings.seed, "half masked")) < 0.5
@@ -124,7 +124,7 @@ def predictions(subject: Subject, positions: int, settings: Settings) -> Tensor:
 
 
 def counted_of(mu: Tensor, kind: str, N: int, events: int, settings: Settings) -> Any:
-    """``unmasked``, or what was kept of it."""
+    """``unmasked``, or its stored result."""
     name = hashlib.sha256(
         repr((unmask.__version__, mu.shape, settings.size, settings.seed, kind, N, events)).encode()
     ).hexdigest()[:24]
@@ -134,7 +134,7 @@ def counted_of(mu: Tensor, kind: str, N: int, events: int, settings: Settings) -
 
 
 def unmasked(mu: Tensor, N: int, kind: str, draws: int, seed: int) -> Tensor:
-    """How often each position leaves the mask in so many draws of the published step at t = 1: exactly, with 1/N."""
+    """How often each position leaves the mask in this many draws of the published step at t = 1; exactly, 1/N."""
     hits, at_once = torch.zeros(len(mu), dtype=torch.int64), max(1, 2**19 // len(mu))
     for i, start in enumerate(range(0, draws, at_once)):
         leave = torch.full((min(at_once, draws - start),), 1 / N, dtype=torch.float64)
@@ -144,7 +144,7 @@ def unmasked(mu: Tensor, N: int, kind: str, draws: int, seed: int) -> Tensor:
 
 
 def closed(mu: Any, N: int) -> Any:
-    """Prop. 5.2: the part of the exact rate, from Gumbels conditioned on g <= M."""
+    """Prop. 5.2: the fraction of the exact rate, for Gumbels conditioned on g <= M."""
     return unmasking_probability(mu, np.full(len(mu), 1 / N), np.zeros(len(mu)), M) * N
 
 
@@ -157,7 +157,7 @@ def grid(mu: Any, N: int) -> Any:
 
 
 def sweep(mu: Any, entropy: Any, settings: Settings) -> Table:
-    """By N: the part of the exact rate at the surest and the least sure position, and the tokens' temperature there."""
+    """By N: the fraction of the exact rate at the most and least certain positions, and the tokens' temperature."""
     rows = []
     for N in settings.pick(full=(100, 1000, 5000, 10_000, 50_000), fast=(100, 1000, 10_000, 50_000), tiny=(100, 1000)):
         ends = mu[[0, -1]]

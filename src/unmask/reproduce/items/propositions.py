@@ -120,7 +120,7 @@ def order_agnostic(settings: Settings) -> Outcome:
 
 
 def optimum(settings: Settings) -> Outcome:
-    """The optimal network is the posterior mean, and any weights w_n > 0 have it as their minimum."""
+    """The optimal network is the posterior mean, and minimises the loss for any weights w_n > 0."""
     model, p = unmask.EnumeratedOracle(joint()), joint()
     x = torch.tensor([[1, V, V]])
     brute = p[1].sum(1) / p[1].sum()
@@ -155,7 +155,7 @@ def uniforms_below_maximum(settings: Settings) -> Outcome:
 
 
 def truncated_law(settings: Settings) -> Outcome:
-    """The proof's integral over g <= M by quadrature against the closed form."""
+    """The integral over g <= M in the proof, by quadrature, against the closed form."""
     pi, M = np.array([0.02, 0.07, 0.07, 0.24, 0.6]), 1.5
     theta = np.log(pi)
 

@@ -17,7 +17,7 @@ STYLES = {MDLM.label: {"style": "s"}, MDLM_LAW.label: {"style": "o-"}, SEDD_LAW.
 
 
 def law_steps(settings: Settings) -> tuple[int, ...]:
-    """N of the runs by their law, which cost the same at any N."""
+    """N of the simulated runs, which cost the same at any N."""
     return settings.pick(full=(100, 2048, 10_000, 50_000), fast=(100, 10_000, 50_000), tiny=(32, 1000, 100_000_000))
 
 
@@ -34,7 +34,7 @@ def run(settings: Settings) -> ItemResult:
         L, num = subject.length, settings.pick(full=32, fast=24, tiny=8)
         of_law = settings.pick(full=300 if subject.exact else 32, fast=64, tiny=32)
         law, drawn = law_steps(settings), drawn_steps(settings)
-        if not subject.exact:  # a network costs more: the ends
+        if not subject.exact:  # a network is slower: only the two ends
             law, drawn = (law[0], law[-1]), (drawn[0], drawn[-1])
         curves = {
             MDLM_LAW: [cells.measure(subject, MDLM_LAW, N, of_law, L, settings) for N in law],
@@ -45,7 +45,7 @@ def run(settings: Settings) -> ItemResult:
         base = cells.reference(subject, L, settings)
         ar = cells.left_to_right(subject, settings.pick(full=64, fast=16, tiny=8), L, settings)
         measured += [*(cell for curve in curves.values() for cell in curve), *([ar] if ar else []), base]
-        # Over an oracle left to right has the truth's law.
+        # For an oracle, left-to-right sampling has the true distribution.
         levels = {base.how.label: base, "left to right": ar if subject.exact is None else None}
         pictures[subject.name if pictures else ""] = against_steps(
             {how.label: curve for how, curve in curves.items()}, levels, f"{subject.name}, L = {L}", styles=STYLES
@@ -103,7 +103,7 @@ def _claims(name: str, tables: Tables) -> list[Claim]:
 
 
 def missing(drawn: list[Row], law: list[Row], base: Row) -> Number:
-    """What part of the law's fault real draws lack: of all N, weighted by how well each would show it."""
+    """What fraction of the simulated error real draws lack, over all N, weighted by precision."""
     parts = []
     for one in drawn:
         for other in (row for row in law if row["N"] == one["N"]):

@@ -1,4 +1,4 @@
-"""Figure 3a: the time of a sequence against N under the cache, and where it goes."""
+"""Figure 3a: the time of a sequence against N with the cache, and what takes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAPER = "Figure 3a"
 
 
 class Timed:
-    """A network that counts its calls and the seconds in them."""
+    """A network that counts its calls and their time."""
 
     def __init__(self, network: Any) -> None:
         self.network, self.seconds = network, 0.0

@@ -1,4 +1,4 @@
-"""Figure 10: perplexity against entropy, by temperature with an exact draw and by N with a float32 one."""
+"""Figure 10: perplexity against entropy, by temperature with an exact draw and by N with a float32 draw."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(settings: Settings) -> ItemResult:
         ways = [How("parallel", predictor="correct", temperature=T) for T in heats]
         curves = {OURS: [cells.measure(subject, how, L, num, L, settings) for how in ways]}
         few = settings.pick(full=64, fast=64, tiny=8)
-        # Left to right an oracle is no other model.
+        # For an oracle, the left-to-right model is the same model.
         ar = [] if known else [cells.left_to_right(subject, few, L, settings, temperature=T) for T in heats]
         if any(ar):
             curves[LEFT] = [cell for cell in ar if cell is not None]
@@ -102,10 +102,10 @@ def _by_heat(rows: list[Row]) -> list[Row]:
 
 
 def at_the_same(curve: list[Row], row: Row, x: str, y: str, what: str) -> Number | None:
-    """How far the curve's y lies above a row's, where their x is the same: on the line between two of its points.
+    """How far the curve's y is above a row's at the same x, by interpolation between two of its points.
 
-    The errors of x count by the slope, and are taken to be independent of those of y; they pull the same way, so the
-    true error is smaller.
+    The errors of x enter by the slope, and are treated as independent of those of y; they are positively correlated, so
+    the true error is smaller.
     """
     errors = {"nats per token": "error", "entropy": "its error"}
     for a, b in pairwise(sorted(curve, key=lambda r: r[x])):

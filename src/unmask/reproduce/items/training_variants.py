@@ -1,4 +1,4 @@
-"""Figure 11: training over time or counts, told the time or not, importance-sampled, self-conditioned; its twin."""
+"""Figure 11: training over time or counts, with or without time input, importance sampling or self-conditioning."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def source(settings: Settings, length: int) -> Iterator[dict[str, Any]]:
 
 
 def trained(seed: int, chosen: dict[str, int], settings: Settings) -> dict[str, Tensor]:
-    """All variants of one seed, and what is measured with the networks that came out."""
+    """All variants of one seed, and the measurements with the resulting networks."""
     found: dict[str, Tensor] = {}
     options = {name: value for name, value in chosen.items() if name != "length"}
     with source(settings, chosen["length"]) as data, tempfile.TemporaryDirectory() as folder:
@@ -137,13 +137,13 @@ def trained(seed: int, chosen: dict[str, int], settings: Settings) -> dict[str, 
 
 
 def spread(losses: list[float]) -> float:
-    """The noise of a curve without its trend: the median size of the differences of neighbours in its last half."""
+    """The noise of a curve without its trend: the median difference of neighbours in its second half."""
     gaps = [abs(b - a) for a, b in pairwise(losses[len(losses) // 2 :])]
     return statistics.median(gaps) if gaps else math.nan
 
 
 def sampled(models: dict[str, Path], length: int, seed: int, settings: Settings) -> dict[str, Tensor]:
-    """Samples of the networks that were told the time or not, judged by the twin. All share their noise."""
+    """Samples of the networks with and without time input, judged by the twin. All share their noise."""
     told, plain, twin = (load(models[name]) for name in (TOLD, TIME, TWIN))
     many, few = settings.pick(full=(128, 16), fast=(32, 4), tiny=(8, 2))
 
@@ -162,14 +162,14 @@ def sampled(models: dict[str, Path], length: int, seed: int, settings: Settings)
         name: unmask.sample(model.denoiser, num=many, length=length, plan=plan.first_hitting, seed=seed).tokens
         for name, model in zip(SAMPLED[:2], (told, plain), strict=True)
     }
-    # With the cache one by one: in a batch the others' changes would refresh it.
+    # With the cache one by one: in a batch, changes of other sequences would refresh it.
     cached = torch.cat([published(True, 1, i) for i in range(few)])
     by = {**token_by_token, SAMPLED[2]: cached, SAMPLED[3]: published(False, few, 0)}
     return {name: nats(tokens) for name, tokens in by.items()}
 
 
 def frozen(network: Any, texts: Any, chosen: dict[str, int], seed: int, settings: Settings) -> dict[str, Tensor]:
-    """The noise of a batch's loss over time at frozen weights, by a scale that heavy tails do not spoil."""
+    """The noise of a batch's loss over time at frozen weights, by a scale estimate that is robust to heavy tails."""
     batches, batch, found = settings.pick(full=250, fast=60, tiny=10), chosen["batch"], {}
     for name, times in zip(FROZEN, (timing.independent, timing.stratified), strict=True):
         losses = []

@@ -1,4 +1,4 @@
-"""Figure 12: what low-discrepancy and importance sampling do to the variance of the loss, and the weights."""
+"""Figure 12: the effect of low-discrepancy and importance sampling on the variance of the loss, and the weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unmask.reproduce.verdict import Claim, claim, mean
 TITLE = "Variance of the loss: independent, low-discrepancy and importance-sampled counts"
 PAPER = "Figure 12, the appendix on variance reduction and on low-discrepancy samplers"
 INDEPENDENT, VDM, STRATIFIED, WEIGHTED = "independent", "VDM's comb", "stratified (MDLM)", "importance sampling"
-MEMORY = 10  # of each n, the paper's
+MEMORY = 10  # values per n, as in the paper
 Counts = Callable[[torch.Generator], tuple[Tensor, Tensor]]
 
 
@@ -109,7 +109,7 @@ def uniform(times: timing.Times, batch: int, length: int, random: torch.Generato
 def batch_loss(
     model: Any, data: Tensor, counts: Counts, batch: int, random: torch.Generator, adaptive: timing.AdaptiveCount | None
 ) -> float:
-    """One step's training loss in nats per token (Eq. 7), with fresh data and fresh counts; p is updated by it."""
+    """One step's training loss in nats per token (Eq. 7), with fresh data and counts; p is updated."""
     x0 = data[torch.randint(len(data), (batch,), generator=random)]
     n, weight = counts(random)
     losses = objective.nelbo_by_count(model, x0, n, generator=random) / data.shape[1]
