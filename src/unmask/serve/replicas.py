@@ -1,10 +1,10 @@
-"""The server as a Ray Serve application: replicas that come and go with the load, each with an engine of its own.
+"""The server as a Ray Serve application: replicas that scale with the load, each with its own engine.
 
     serve run unmask.serve.replicas:application models=kjv,digits max_replicas=4
 
-What a request gives depends on its seed and the model alone, so any replica may answer it. Streams go through Ray
-Serve's proxy as they come. Ray Serve counts the requests under way at each replica and adds one where they are more, on
-average, than the sequences that its engine works on at a time.
+The result of a request depends only on its seed and the model, so any replica may answer it. Streams pass through Ray
+Serve's proxy. Ray Serve counts the active requests per replica and adds a replica if their average exceeds the number
+of sequences that an engine processes at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unmask.serve.http.app import create_app
 
 
 class Replicas(BaseModel):
-    """What ``serve run`` takes after the application's name, as name=value."""
+    """The arguments of ``serve run`` after the application's name, as name=value."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,7 +41,7 @@ class Replica:
 
 
 def application(arguments: Mapping[str, str]) -> Any:
-    """The application of Ray Serve; UNMASK_TOKEN, where it is started, is the token that clients must send."""
+    """The Ray Serve application; clients must send the token in UNMASK_TOKEN, if it is set."""
     from ray import serve
 
     asked = Replicas.model_validate(dict(arguments))
@@ -49,7 +49,7 @@ def application(arguments: Mapping[str, str]) -> Any:
     token = os.environ.get("UNMASK_TOKEN") or None
 
     def build() -> FastAPI:
-        """Called in each replica: there the models are read, and the engine starts with the application."""
+        """Called in each replica: loads the models there and starts the engine with the application."""
         import torch
 
         torch.set_num_threads(max(1, round(asked.cpus)))

@@ -1,9 +1,9 @@
-"""Live sequences that share network calls, each at its own step.
+"""Active sequences that share network calls, each at its own step.
 
-There is a batch for each model and bucket of widths: sequences that ask for very different numbers of rows do not share
-a call, since the fewer would be padded to the more. Whether lengths may differ is the network's to say. One that keeps
-a cache reads every token once, so that lengths do not matter; one that sees its whole canvas is padded, to less than
-twice the length; and a network that takes no lengths is called for equal ones.
+There is one batch per model and range of widths: sequences that request very different numbers of rows do not share a
+call, since the smaller would be padded to the larger. Whether lengths may differ depends on the network. With a cache
+every token is read once, so lengths do not matter; a network that sees the whole canvas is padded, to less than twice
+the length; and a network that takes no lengths is called for equal ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Answer = tuple[int, Tensor | Exception]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A sequence after a call: what was filled, if somebody watches; its tokens, if it is done; or what went wrong."""
+    """A sequence after a call: what was filled, if it is watched; its tokens, if it is done; or the error."""
 
     sequence: SequenceRun
     call: int  # the first row of the network call that it was part of
@@ -46,13 +46,13 @@ class Outcome:
 
 @dataclass(eq=False)
 class SharedState:
-    """Sequences with one state: those of one request, or of all plans that are predicted and picked alike."""
+    """Sequences with a common state: those of one request, or of all plans with the same predictor and draw."""
 
     sampler: Any
     state: Any
     members: list[SequenceRun]
-    ask: Any  # what the next call is for
-    filling: Iterator[Step | None] | None = None  # of a step that is made by parts, and not all of it yet
+    ask: Any  # the rows of the next call
+    filling: Iterator[Step | None] | None = None  # a step made in parts that is not finished
 
     @classmethod
     def of(cls, sampler: Any, state: Any, members: list[SequenceRun]) -> SharedState:
@@ -60,7 +60,7 @@ class SharedState:
 
     @property
     def joins(self) -> bool:
-        """Whether it may be joined with others and divided: a plan's sequences know nothing of each other."""
+        """Whether it may be joined with others and divided: the sequences of a plan are independent."""
         return isinstance(self.state, PlanState)
 
     @property
@@ -70,7 +70,7 @@ class SharedState:
         return going
 
     def fill(self, log_mu: Sequence[Tensor | Exception]) -> Step | None:
-        """One Step, from log mu of each sequence's rows; None if a part of it was made, and another is to follow."""
+        """One Step, from log mu of each sequence's rows; None after a part of it that is not the last."""
         for found in log_mu:
             if isinstance(found, Exception):
                 raise found
@@ -87,7 +87,7 @@ class SharedState:
         return step
 
     def part(self, index: Sequence[int]) -> SharedState:
-        """Some of its sequences, without what only longer ones needed."""
+        """Some of its sequences, without padding that only longer ones needed."""
         at, members = torch.tensor(index, dtype=torch.int64), [self.members[i] for i in index]
         state = self.state.take(at)
         if self.joins:
@@ -96,7 +96,7 @@ class SharedState:
 
 
 class Batch:
-    """Sequences that join and leave between any two passes. Row i of a pass has seat i of a network's cache."""
+    """Sequences that join and leave between passes. Row i of a pass has seat i of a network's cache."""
 
     def __init__(self, served: Served, limits: Limits) -> None:
         self.network, self.limits = for_sampling(served.network), limits
@@ -104,13 +104,13 @@ class Batch:
         self.seats: list[SequenceRun] = []
         self.states: list[SharedState] = []
         self.arriving: list[SharedState] = []  # they get their seats before the next pass
-        self.turn = 0  # of its last call
-        self.seconds = 0.0  # of its calls since the last that filled something
-        # Of a pass that is under way:
-        self._todo: list[range] = []  # parts that have yet to be called for
+        self.turn = 0  # the turn of its last call
+        self.seconds = 0.0  # total time of its calls since the last that filled something
+        # The state of the current pass:
+        self._todo: list[range] = []  # parts not yet called
         self._shown: tuple[Tensor, Ask]
         self._answered: dict[SequenceRun, Answer] = {}
-        self._unfinished: list[tuple[SharedState, list[Answer]]] = []  # steps of which parts have yet to be made
+        self._unfinished: list[tuple[SharedState, list[Answer]]] = []  # steps with parts still to be made
         self._done: set[SequenceRun] = set()
 
     @property
@@ -123,9 +123,9 @@ class Batch:
         return [*self.seats, *(one for shared in self.arriving for one in shared.members)]
 
     def call(self) -> list[Outcome]:
-        """The next network call, and what came of it. A pass has one for every sequence; between passes they change.
+        """Make the next network call and return its outcomes. A pass calls every sequence once; batches change between.
 
-        A step that is made by parts has a call of this for each.
+        A step that is made in parts takes one such call per part.
         """
         outcomes = [] if self._todo or self._unfinished else self._begin()
         if self._unfinished:
@@ -137,16 +137,16 @@ class Batch:
             outcomes += self._made(self._todo.pop(0)) if self._todo else []
         self._done |= {one.sequence for one in outcomes if one.tokens is not None or one.error is not None}
         if not self._todo and not self._unfinished:
-            # Only now: who leaves gives the seat to another.
+            # Only now, because a sequence that leaves gives its seat to another.
             for shared in list(self.states):
                 self._leave(shared, [one for one in shared.members if one in self._done])
             self._done, self._answered = set(), {}
         return outcomes
 
     def drop_unwanted(self) -> None:
-        """Take out sequences that nobody waits for, but not within a pass, which calls for no such part of it.
+        """Remove cancelled sequences, but not during a pass; their parts of it are skipped.
 
-        From a state that cannot be divided all of them are taken or none.
+        From a state that cannot be divided, all sequences are removed or none.
         """
         self.arriving = [one for one in self.arriving if any(member.wanted for member in one.members)]
         if self._todo or self._unfinished:
@@ -157,7 +157,7 @@ class Batch:
                 self._leave(shared, gone)
 
     def _begin(self) -> list[Outcome]:
-        """Give seats to those who have come, and see who shares a call; who found no memory has failed."""
+        """Seat new sequences and form groups that share a call; sequences without memory for a seat fail."""
         failed = []
         for newcomers in self.arriving:
             try:
@@ -179,7 +179,7 @@ class Batch:
         return failed
 
     def _made(self, part: range) -> list[Outcome]:
-        """The call of a part, and the steps of those states whose sequences all have their answers."""
+        """Call one part, and make the steps of states whose sequences are all answered."""
         x, ask = self._shown
         count = (ask.rows[part.start : part.stop] >= 0).sum(1).tolist()
         for rows, log_mu in self._answers(part, x, ask):
@@ -193,7 +193,7 @@ class Batch:
         return outcomes
 
     def _leave(self, shared: SharedState, gone: Sequence[SequenceRun]) -> None:
-        """In the cache too the last sequence takes the seat of one that goes."""
+        """In the cache, too, the last sequence takes the seat of one that leaves."""
         if not gone:
             return
         for one in gone:
@@ -207,10 +207,10 @@ class Batch:
         self.states[at : at + 1] = [shared.part(stay)] if stay else []
 
     def _parts(self) -> Iterator[range]:
-        """Neighbours that share a call: with prompts of like lengths to read, and answers that there is room for."""
+        """Neighbours that share a call: with prompts of similar lengths to read, and room for their outputs."""
         widest = max((one.job.widest for one in self.seats), default=1)
         logits = max(self.limits.max_logits // max(widest * self.network.vocab_size, 1), 1)
-        # Looking ahead, a network without a cache is shown a canvas for each guess, and one more.
+        # With look-ahead, a network without a cache gets one canvas for each guess, and one more.
         known = {
             one: guesses
             for shared in self.states
@@ -228,7 +228,7 @@ class Batch:
             yield from (range(i, min(i + most, end)) for i in range(first, end, most))
 
     def _regroup(self, parts: Sequence[range]) -> None:
-        """Join the plans of one part that are predicted and picked alike."""
+        """Join the plans of one part that have the same predictor and draw."""
         part_of = {self.seats[i]: number for number, part in enumerate(parts) for i in part}
         wanted: dict[Any, list[SharedState]] = defaultdict(list)
         for shared in self.states:
@@ -244,7 +244,7 @@ class Batch:
         self.states = [_joined(pieces) for pieces in wanted.values()]
 
     def _stacked(self) -> tuple[Tensor, Ask]:
-        """What the network is shown and asked for every seat; rows are padded with -1, canvases with masks."""
+        """The network's input and the requested rows of every seat; rows are padded with -1, canvases with masks."""
         asks = [shared.ask for shared in self.states]
         width, chains = max(ask.rows.shape[1] for ask in asks), any(ask.known is not None for ask in asks)
         length = max(one.length for one in self.seats)
@@ -263,10 +263,10 @@ class Batch:
         return x[order.to(x.device)], Ask(rows, time, known=torch.cat(known) if chains else None).take(order)
 
     def _answers(self, part: range, x: Tensor, ask: Ask) -> Iterator[tuple[range, Tensor | Exception]]:
-        """log mu of the asked rows of a part.
+        """log mu of the requested rows of a part.
 
-        A call that fails is made again for each of its sequences by itself, so that one that cannot be served does not
-        take the others with it. Nothing has been drawn by then.
+        A call that fails is repeated for each of its sequences separately, so that one bad sequence does not make the
+        others fail. Nothing has been drawn by then.
         """
         here, index = slice(part.start, part.stop), torch.arange(part.start, part.stop)
         allowed = [one.job.work.allowed for one in self.seats[here]]
@@ -287,12 +287,12 @@ class Batch:
             yield part, found
 
     def _filled(self, shared: SharedState, answers: Sequence[Answer]) -> list[Outcome]:
-        """Pick the tokens. Where that fails, each plan is tried by itself; a request's own state fails as one."""
+        """Draw the tokens. If that fails, each plan is tried separately; a request with one state fails as a whole."""
         members, before, ask = shared.members, copy.copy(shared.state), shared.ask
         try:
             step = shared.fill([log_mu for _, log_mu in answers])
         except Exception as error:
-            shared.state = before  # fill may raise when it has changed a part of it
+            shared.state = before  # fill may raise after changing part of it
             if not shared.joins or len(members) == 1:
                 return [Outcome(one, call, error=error) for one, (call, _) in zip(members, answers, strict=True)]
             alone = [shared.part([i]) for i in range(len(members))]

@@ -1,4 +1,4 @@
-"""What one network call did to one sequence."""
+"""The effect of one network call on one sequence."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from unmask.sampler import Step
 
 @dataclass(frozen=True)
 class Change:
-    """What one call did to one sequence."""
+    """The effect of one call on one sequence."""
 
     positions: list[int]
     tokens: list[int]
     probabilities: list[float]
     tau: list[float]
     hidden: list[int] | None
-    guessed: list[tuple[int, int]] | None = None  # positions and tokens that may still change, where a run looks ahead
-    corrected: int | None = None  # how many guesses of the call before came out otherwise
-    likeliest: list[list[tuple[int, float]]] | None = None  # ids and log-probabilities of each position, if asked for
+    guessed: list[tuple[int, int]] | None = None  # positions and tokens that may still change, with look-ahead
+    corrected: int | None = None  # how many guesses of the previous call were wrong
+    likeliest: list[list[tuple[int, float]]] | None = None  # ids and log-probabilities per position, if requested
 
 
 def changes(step: Step) -> list[Change]:
-    """A Step as what it did to each of its sequences, without the pads."""
+    """A Step as its effect on each of its sequences, without padding."""
     columns = (step.positions, step.tokens, step.probabilities, step.tau)
     found = []
     for i, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         cells = [cell for cell in zip(*row, strict=True) if cell[0] >= 0]
-        # A list for each column, also where there is no cell.
+        # One list per column, even if it has no cells.
         positions, tokens, probabilities, tau = map(list, zip(*cells, strict=True)) if cells else ([],) * 4
         hidden = None if step.hidden is None else [p for p in step.hidden[i].tolist() if p >= 0]
         guessed = None if step.guessed is None else [(p, token) for p, token in step.guessed[i].tolist() if p >= 0]
@@ -40,7 +40,7 @@ def changes(step: Step) -> list[Change]:
 
 
 def likeliest(change: Change, top: int, rows: Tensor, log_weights: Tensor) -> Change:
-    """A change with the likeliest ids of each of its positions, from what its tokens were drawn from: [rows, V]."""
+    """A change with the most likely ids of each position, from the distribution of its tokens: [rows, V]."""
     place = {position: i for i, position in enumerate(rows[rows >= 0].tolist())}
     at = torch.tensor([place[position] for position in change.positions], dtype=torch.int64)
     log_p, ids = log_weights[at.to(log_weights.device)].log_softmax(-1).topk(min(top, log_weights.shape[-1]))

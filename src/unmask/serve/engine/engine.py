@@ -1,9 +1,9 @@
 """Continuous batching of plans: requests join and leave between any two network calls.
 
-One thread owns the networks. Batches are called in turn, and every live sequence of a batch is called for once in a
-pass. What a sequence will cost is known before its first call, because its plan is drawn when it is admitted; so the
-time that is left is told from the calls that are left. Clients have equal shares: a free place goes to whoever waits
-and has the fewest, and the next call to whoever has had the least time.
+One thread owns the networks. Batches are called in turn, and a pass calls every active sequence of a batch once. The
+cost of a sequence is known before its first call, because its plan is drawn at admission; so the remaining time is
+estimated from the remaining calls. Clients have equal shares: a free place goes to the waiting client with the fewest,
+and the next call to the client that has had the least time.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from unmask.serve.engine.shares import Times, admitted
 from unmask.serve.engine.work import Served, trial
 
 log = logging.getLogger("unmask.serve")
-RESTART = 10.0  # seconds after which another server may be there
+RESTART = 10.0  # seconds after which another server may have started
 PATIENCE = 10.0  # seconds for the last network call to return
 
 
 @dataclass
 class Counts:
-    """What the engine has done."""
+    """Counters of the engine."""
 
     calls: int = 0
-    rows: int = 0  # sequences in those calls, added up
+    rows: int = 0  # sequences in those calls, in total
     tokens: int = 0
     sequences: int = 0
     cancelled: int = 0
@@ -44,22 +44,22 @@ class Counts:
 
 
 class Engine:
-    """Start it, submit Jobs from any thread, stop it. ``finished`` is told of every sequence that is done."""
+    """Start it, submit Jobs from any thread, stop it. ``finished`` is called for every finished sequence."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits, self.counts = limits or Limits(), Counts()
         self.finished: Callable[[SequenceRun, float], None] = lambda one, seconds: None
-        self.fault: BaseException | None = None  # what has ended the thread, if anything has
+        self.fault: BaseException | None = None  # the exception that ended the thread, if any
         self._changed = threading.Condition()
         self._queue: deque[Job] = deque()
-        self._jobs: set[Job] = set()  # accepted, and not finished
+        self._jobs: set[Job] = set()  # accepted and not finished
         self._closing = False
         self._batches: dict[Lane, Batch] = {}
         self._times = Times()
         self._turn = 0
         self._costs = Costs()
-        # Published by the engine's thread after each call, read by others.
-        self._left: list[tuple[object, int]] = []  # the request of each live sequence, and the calls that are left
+        # Written by the engine's thread after each call, read by others.
+        self._left: list[tuple[object, int]] = []  # the request of each active sequence, and its remaining calls
         self._live: list[Key] = []  # the batches
         self.cache_bytes = 0
         self._thread = threading.Thread(target=self._guarded, name="unmask-engine", daemon=True)
@@ -69,13 +69,13 @@ class Engine:
         return self
 
     def warm(self, served: Served) -> None:
-        """Call a network once, so that the first request finds it ready and is told how long it takes."""
+        """Call a network once, so that it is ready for the first request and its time is known."""
         told = threading.Event()
         self.submit(Job(trial(served), lambda event: told.set(), counted=False))
         told.wait()
 
     def submit(self, job: Job) -> list[Forecast]:
-        """Take a request, or raise Refused at once; what is known of its sequences."""
+        """Accept a request, or raise Refused at once; returns the forecasts for its sequences."""
         with self._changed:
             waiting = [(other.request, [one.calls for one in other.waiting]) for other in self._queue]
             self.submit_all([job])
@@ -84,7 +84,7 @@ class Engine:
             return forecasts(job, begin, self._costs.of_round({*self._live, job.key}))
 
     def submit_all(self, jobs: Sequence[Job]) -> None:
-        """Take a request of several jobs, all of them or none."""
+        """Accept a request of several jobs, all of them or none."""
         with self._changed:
             self.check_room()
             for job in jobs:
@@ -94,7 +94,7 @@ class Engine:
             self._changed.notify()
 
     def check_room(self) -> None:
-        """Refuse what comes too late, or is too much. One request's prompts may pass the end of the queue."""
+        """Refuse requests that are too late or too many. The prompts of one request may exceed the queue's limit."""
         with self._changed:
             if self._closing:
                 raise self._ending()
@@ -103,12 +103,12 @@ class Engine:
                 raise Refused(f"the queue is full: {len(self._queue)} requests wait", self.seconds_to_room())
 
     def seconds_to_room(self) -> float:
-        """About how long until the next place is free, and so one in the queue."""
+        """Estimated time until the next place, and so a place in the queue, is free."""
         full = len(self._left) >= self.limits.max_batch
         return (min(calls for _, calls in self._left) if full else 1) * self._costs.of_round(self._live)
 
     def cancel(self, job: Job, index: int | None = None) -> None:
-        """Forget a request, or one of its sequences: its place is free within one call."""
+        """Drop a request, or one of its sequences: its place is free within one call."""
         with self._changed:
             if index is not None:
                 job.unfinished.discard(index)
@@ -120,16 +120,16 @@ class Engine:
             self._changed.notify()
 
     def stop(self, grace: float | None = None) -> bool:
-        """Take nothing more and end when all is done, or after ``grace`` seconds. True if all is done."""
+        """Accept nothing more, and end when everything is done or after ``grace`` seconds. True if all is done."""
         self.close()
         self._thread.join(grace)
         finished = not self._thread.is_alive()
         self.abandon()
-        self._thread.join(PATIENCE)  # a call that never returns is left behind
+        self._thread.join(PATIENCE)  # a call that never returns is abandoned
         return finished
 
     def close(self, grace: float | None = None) -> None:
-        """Take nothing more; after ``grace`` seconds give up what is not finished."""
+        """Accept nothing more; after ``grace`` seconds abandon what is not finished."""
         with self._changed:
             begun, self._closing = self._closing, True
             self._changed.notify()
@@ -139,7 +139,7 @@ class Engine:
             timer.start()
 
     def abandon(self) -> None:
-        """Tell everybody who still waits that there will be no answer."""
+        """Report to all who still wait that there will be no answer."""
         with self._changed:
             jobs, self._jobs = list(self._jobs), set()
             for job in jobs:
@@ -161,21 +161,21 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether it works, or did until it was asked to end."""
+        """Whether it works, or worked until it was stopped."""
         return self.fault is None
 
     @property
     def queued(self) -> int:
-        """Requests that wait."""
+        """The number of waiting requests."""
         return len(self._queue)
 
     @property
     def live(self) -> int:
-        """Sequences that have a place."""
+        """The number of sequences that have a place."""
         return len(self._left)
 
     def _guarded(self) -> None:
-        """The loop. Whatever a call of the network may raise is its request's; anything else ends the engine."""
+        """The loop. An exception in a network call fails its request; any other ends the engine."""
         try:
             self._loop()
         except BaseException as error:
@@ -212,14 +212,14 @@ class Engine:
         return self._times.next(batches)
 
     def _sweep(self) -> None:
-        """Take out whatever was cancelled."""
+        """Remove cancelled sequences."""
         for batch in self._batches.values():
             batch.drop_unwanted()
         self._forget_empty()
         self._queue = deque(job for job in self._queue if not job.cancelled)
 
     def _admit(self) -> None:
-        """Give places to those who wait."""
+        """Give places to waiting requests."""
         seated = [one for batch in self._batches.values() for one in batch.sequences]
         for job, count in admitted(self._queue, seated, self.limits):
             newcomers = [one for one in (job.waiting.popleft() for _ in range(count)) if job.joint or one.wanted]
@@ -246,14 +246,14 @@ class Engine:
             self._batches[job.lane].arriving.append(shared.part(going))
 
     def _call(self, lane: Lane) -> None:
-        """One network call of a batch, or a part of a long step, and the news of it."""
+        """One network call of a batch, or a part of a long step, and its events."""
         batch, started = self._batches[lane], clock.perf_counter()
         everybody = batch.sequences
         self._turn += 1
         batch.turn = self._turn
         try:
             outcomes = batch.call()
-        except Exception as error:  # there is no memory even to ask
+        except Exception as error:  # not enough memory even to prepare the call
             outcomes = [Outcome(one, 0, error=error) for one in everybody]
             del self._batches[lane]
         seconds = clock.perf_counter() - started
@@ -291,7 +291,7 @@ class Engine:
             self.counts.sequences += 1
             self.counts.tokens += one.ncs
             self.finished(one, now - one.started)
-        with self._changed:  # a request is cancelled or done, never counted as both
+        with self._changed:  # a request is either cancelled or done, never counted as both
             wanted = one.wanted
             one.job.unfinished.discard(one.index)
             if not one.job.unfinished:
@@ -312,7 +312,7 @@ class Engine:
     def _tell(self, job: Job, event: Event) -> None:
         try:
             job.tell(event)
-        except Exception:  # whoever listened has gone
+        except Exception:  # the listener is gone
             job.cancelled = True
             self._jobs.discard(job)
 
@@ -327,7 +327,7 @@ class Engine:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised. The message of an error may quote a prompt; its type and place do not."""
+    """Where it was raised. An error's message may quote a prompt; its type and place do not."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

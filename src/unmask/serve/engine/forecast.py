@@ -1,4 +1,4 @@
-"""How long a request waits and takes: exact in rounds, because plans are, and in seconds by what calls have taken."""
+"""How long a request waits and takes: exact in rounds, because plans are known, and estimated in seconds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import count
 
 from unmask.serve.engine.job import Forecast, Job, Key
 
-WEIGHT_OF_THE_LAST = 0.3  # in the moving average of a call's seconds
+WEIGHT_OF_THE_LAST = 0.3  # in the moving average of a call's time
 
 
 class Costs:
-    """Seconds of a network call, by batch."""
+    """The time of a network call, by batch."""
 
     def __init__(self) -> None:
         self._seconds: dict[Key, float] = {}
@@ -23,13 +23,13 @@ class Costs:
         self._seconds[key] = before + WEIGHT_OF_THE_LAST * (seconds - before)
 
     def of(self, key: Key) -> float:
-        """What a call has lately taken; of a batch that is new, what the model's longest does."""
+        """The recent time of a call; for a new batch, that of the model's slowest batch."""
         if key in self._seconds:
             return self._seconds[key]
         return max((seconds for (served, *_), seconds in list(self._seconds.items()) if served is key[0]), default=0.0)
 
     def of_round(self, batches: Iterable[Key]) -> float:
-        """What a round takes, in which each of these batches is called."""
+        """The time of a round, in which each of these batches is called once."""
         return sum(map(self.of, batches))
 
 
@@ -40,12 +40,12 @@ def begins(
     mine: tuple[Hashable, Sequence[int]],
     share: int | None = None,
 ) -> list[int]:
-    """The round in which each of mine gets a place, if places are given in order of arrival.
+    """The round in which each of these sequences gets a place, if places are given in order of arrival.
 
-    live: the requests that have places, and the calls that are left to each. waiting, mine: a request, and the calls of
-    its sequences. share: how many places a request may have.
+    live: the requests with places, and the remaining calls of each. waiting, mine: a request, and the calls of its
+    sequences. share: how many places a request may have.
     """
-    number = count()  # of those who begin, so that requests need no order
+    number = count()  # a tie-breaker, so that requests need no order
     ends = [(calls, next(number), request) for request, calls in live]
     heapq.heapify(ends)
     held = Counter(request for *_, request in ends)
@@ -68,8 +68,8 @@ def begins(
 
 
 def forecasts(job: Job, begin: Sequence[int], seconds: float) -> list[Forecast]:
-    """What is known of a request's sequences, which begin in these rounds of so many seconds."""
-    if job.joint:  # with the last of their places
+    """The forecasts for a request's sequences, which begin in these rounds of this many seconds."""
+    if job.joint:  # they begin when all have places
         begin = [max(begin)] * len(begin)
     found = []
     for one, first in zip(job.waiting, begin, strict=True):

@@ -1,4 +1,4 @@
-"""A request in the engine, and what is told about it."""
+"""A request in the engine, and the events about it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Lane = tuple[Key, "Job | None"]
 
 
 class Refused(Exception):
-    """A request that is not taken, or not finished: the queue is full, or the server ends."""
+    """A request that is not accepted, or not finished: the queue is full, or the server is stopping."""
 
     def __init__(self, message: str, seconds: float = 1.0) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known of a sequence when it is admitted; order and tau are None where calls is no more than a bound."""
+    """What is known of a sequence at admission; order and tau are None if calls is only a bound."""
 
     index: int
     calls: int
@@ -50,7 +50,7 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a sequence is."""
+    """The progress of a sequence."""
 
     index: int
     nfe: int
@@ -76,7 +76,7 @@ class Done(Progress):
 
 @dataclass(frozen=True)
 class Failed:
-    """The request has failed: the network raised, what it said is no distribution, or the engine ended (Refused)."""
+    """The request failed: the network raised, its output is not a distribution, or the engine stopped (Refused)."""
 
     error: Exception
 
@@ -87,10 +87,10 @@ Event = Filled | Done | Failed
 class Job:
     """A request in the engine. ``tell`` is called in the engine's thread, for every step if ``watched``.
 
-    Its sampler begins here, before it is submitted, so that no network call waits for plans to be drawn. ValueError
-    where the sampler cannot do what is asked. client: whose it is; clients have equal shares. request: what it is a
-    part of, if there are several jobs for one request. top: how many of the
-    likeliest ids of each position are told. counted: whether it is in the engine's counts.
+    Its sampler begins here, before submission, so that no network call waits for plans to be drawn. Raises ValueError
+    if the sampler cannot do what is asked. client: its owner; clients have equal shares. request: the request it is
+    part of, if that has several jobs. top: how many of the most likely ids to report per position. counted: whether it
+    is included in the engine's counters.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Job:
         self.work, self.tell, self.watched = work, tell, watched
         self.client, self.top, self.counted = client, top, counted
         self.request = request or self
-        self.submitted = 0.0  # the clock
+        self.submitted = 0.0  # time of submission
         self.state = work.begin()
         self.waiting = deque(SequenceRun(self, i, calls) for i, calls in enumerate(self.state.calls.tolist()))
         self.unfinished = set(range(work.number))
@@ -116,16 +116,16 @@ class Job:
 
     @cached_property
     def joint(self) -> bool:
-        """Whether its sequences have a state of their own, and so begin together; plans join those of others."""
+        """Whether its sequences share a state, and so begin together; plans join those of other requests."""
         return not isinstance(self.state, PlanState)
 
     def wants(self, index: int) -> bool:
-        """Whether somebody still waits for this sequence."""
+        """Whether this sequence is still wanted."""
         return not self.cancelled and index in self.unfinished
 
     @cached_property
     def widest(self) -> int:
-        """The most rows that a sequence asks of a call; without a plan or a window, all there are."""
+        """The largest number of rows that a sequence requests; without a plan or a window, all of them."""
         sampler, length = self.work.sampler, len(self.work.canvas)
         if isinstance(sampler, Ahead | Scored):
             return min(sampler.widest if isinstance(sampler, Ahead) else sampler.window, length)
@@ -143,12 +143,12 @@ class Job:
 
     @property
     def lane(self) -> Lane:
-        """Its batch: with others, or its own if its steps are made by parts, for the middle of which nobody waits."""
+        """Its batch: shared, or its own if its steps are made in parts."""
         return self.key, self if isinstance(self.work.sampler, InParts) else None
 
     @property
     def cost(self) -> int:
-        """Positions that its network calls compute, or would without a cache; by parts, those of every step."""
+        """Positions that its network calls compute, or would without a cache; in parts, those of every step."""
         calls = int(self.state.calls.sum())
         if isinstance(self.work.sampler, InParts):
             calls = max(calls, self.work.number * (self.work.steps or 1))
@@ -157,15 +157,15 @@ class Job:
 
 @dataclass(eq=False)
 class SequenceRun:
-    """A sequence of a request and how far it is."""
+    """A sequence of a request and its progress."""
 
     job: Job
     index: int
     calls: int  # the network calls that it takes; without a plan, a bound
     made: int = 0
     ncs: int = 0
-    started: float = 0.0  # the clock when it got its place
-    first: float = 0.0  # and after its first call
+    started: float = 0.0  # when it got its place
+    first: float = 0.0  # when its first call ended
 
     def progress(self, now: float) -> dict[str, Any]:
         """The fields of Progress."""
@@ -182,5 +182,5 @@ class SequenceRun:
 
     @property
     def unread(self) -> int:
-        """The tokens of a prompt that a cache has yet to read."""
+        """The prompt tokens that the cache has not read yet."""
         return 0 if self.made else len(self.job.work.canvas) - self.job.work.holes

@@ -1,11 +1,11 @@
-"""What a server accepts and holds at most."""
+"""The limits of a server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-LONGER = 4  # times its training data: how long the sequences of a model may be
-LONGEST = 4096  # tokens, of a model that does not say how long its training data were
+LONGER = 4  # how many times longer than its training data a model's sequences may be
+LONGEST = 4096  # tokens, for a model whose training length is unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +52,15 @@ class Limits:
                 raise ValueError(f"{field.name} must be at least {least}, got {value}")
 
     def length_of(self, trained: int | None) -> int:
-        """The longest sequence of a model that was trained on sequences of a length."""
+        """The longest sequence for a model with this training length."""
         return self.max_length or (LONGER * trained if trained else LONGEST)
 
     @property
     def share(self) -> int:
-        """Places that one request may have."""
+        """The places that one request may have."""
         return max(1, self.max_batch // 2)
 
     @property
     def spare(self) -> int:
-        """Places beyond max_batch, for clients that have none while others have them all."""
+        """Places beyond max_batch, for clients without any while others hold all of them."""
         return max(1, self.max_batch // 4)

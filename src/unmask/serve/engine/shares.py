@@ -1,6 +1,6 @@
-"""Who is next: places by how many a client has, network calls by how much time it has had.
+"""Fair sharing: places by how many a client has, network calls by how much time it has had.
 
-With one client this is the order of arrival and one call for each batch in turn.
+With one client this is the order of arrival, and one call for each batch in turn.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ K = TypeVar("K")
 
 
 class Times:
-    """Seconds of network calls that the clients have had who are there."""
+    """The time of network calls that each present client has had."""
 
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
-        self._longest = 0.0  # seconds of a call, of late
+        self._longest = 0.0  # the longest recent call
 
     def add(self, clients: Sequence[str], seconds: float) -> None:
-        """A call of so many seconds was for sequences of these clients."""
+        """Record a call for sequences of these clients."""
         self._longest = max(seconds, 0.9 * self._longest)
         for one in clients:
             self._used[one] = self._used.get(one, 0.0) + seconds / len(clients)
 
     def next(self, batches: Mapping[K, tuple[Collection[str], int]]) -> K:
-        """Of batches with their clients and the turn of their last call: that of the client who has had the least.
+        """The next batch to call, given their clients and last turns: that of the client with the least time.
 
-        Of several, it is the one that was called the longest ago. Whoever comes, or comes back, has no more to catch up
-        than the others, and has the time of a call before them.
+        Among several, the one called longest ago. A client that arrives or returns starts level with the others, with
+        an advance of one call.
         """
         here = {one for clients, _ in batches.values() for one in clients}
         least = min((self._used[one] for one in here if one in self._used), default=0.0)
@@ -41,10 +41,10 @@ class Times:
 
 
 def admitted(queue: Sequence[Job], seated: Sequence[SequenceRun], limits: Limits) -> Iterator[tuple[Job, int]]:
-    """Requests that wait and get places, and how many: the client with the fewest is next, and its first request.
+    """Waiting requests that get places, and how many: the client with the fewest is next, with its first request.
 
-    A request has some of the places and never all. A client who has none need not wait for others to end: there are a
-    few places beyond ``max_batch``.
+    A request never gets all places. A client without any need not wait for others to finish: there are a few places
+    beyond ``max_batch``.
     """
     total, waiting = len(seated), {job: len(job.waiting) for job in queue}
     places, requests = Counter(one.job.client for one in seated), Counter(one.job.request for one in seated)

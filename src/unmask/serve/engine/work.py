@@ -1,4 +1,4 @@
-"""What a request asks, with every name resolved: a canvas, a sampler, and how its tokens are picked."""
+"""A request with every name resolved: a canvas, a sampler, and how its tokens are drawn."""
 
 from __future__ import annotations
 
@@ -30,24 +30,25 @@ class Served:
 
     model: Model
     card: Mapping[str, Any] = field(default_factory=dict)
-    chat_template: str | None = None  # Jinja, as checkpoints of the Hugging Face hub have it
+    chat_template: str | None = None  # Jinja, as in checkpoints of the Hugging Face hub
 
     @classmethod
     def of(cls, name: str, device: str = "cpu") -> Served:
-        """A model by its name, with its card."""
+        """A model by name, with its card."""
         about = describe(Known(name, "cache", locate(name)))
         return cls(load(name, device=device), about.get("card") or {})
 
     @cached_property
     def network(self) -> Any:
-        """What is called for it; each batch has its own, made of this, with nothing remembered."""
+        """The network to call; each batch makes its own from this, with an empty cache."""
         return for_sampling(self.model.denoiser)
 
     def class_of(self, length: int) -> int:
-        """Sequences whose lengths are of one class may share calls."""
+        """Sequences whose lengths have the same class may share calls."""
         if not takes_lengths(self.network):
             return length
-        # A cache needs no equal lengths; a network that sees the whole canvas is padded to less than twice the length.
+        # A cache does not need equal lengths; a network that sees the whole canvas is padded to less than twice the
+        # length.
         return 0 if isinstance(self.network, Caches) else 1 << (max(length, 1) - 1).bit_length()
 
     @property
@@ -58,7 +59,7 @@ class Served:
 
     @property
     def display(self) -> str:
-        """How its sequences are shown, one of DISPLAYS: as its card says, or else as its tokens suggest."""
+        """How its sequences are shown, one of DISPLAYS: from its card, or else from its tokens."""
         side, kind = math.isqrt(self.model.length or 0), self.model.tokenizer.kind
         if said := self.card.get("display"):
             return str(said)
@@ -68,7 +69,7 @@ class Served:
 
     @property
     def symbols(self) -> list[str] | None:
-        """What stands for each id in the cells of a grid, which people fill by hand."""
+        """The symbol of each id in the cells of a grid that users fill in."""
         tokenizer = self.model.tokenizer
         if self.display != "grid":
             return None
@@ -82,7 +83,7 @@ class Work:
     served: Served
     number: int
     seed: int
-    canvas: tuple[int, ...]  # the mask id in the holes
+    canvas: tuple[int, ...]  # with mask_id at masked positions
     blanks: Blanks | None
     sampler: Sampler
     pick: Pick
@@ -98,18 +99,18 @@ class Work:
 
     @property
     def settles(self) -> bool:
-        """Whether a token that is there stays: Algorithm 4 and remasking take tokens back."""
+        """Whether an unmasked token stays: Algorithm 4 and remasking may change it."""
         if isinstance(self.sampler, Planned):
             return self.sampler.predict.prepare is first_order.prepare
         return not isinstance(self.sampler, Remasking)
 
     @cached_property
     def allowed(self) -> Allowed | None:
-        """What may fill its holes, where that is not everything."""
+        """The ids that may fill its masked positions, where restricted."""
         return self.model.allowed(self.canvas, self.blanks) or None
 
     def begin(self) -> Any:
-        """The state of its sequences, for which nothing but the network is needed any more."""
+        """The initial state of its sequences, which needs only the network from here on."""
         network = self.model.denoiser
         canvas = check_canvas(network, torch.tensor([self.canvas] * self.number, dtype=torch.int64), None, None)
         streams = Streams.of(self.seed, self.number)
@@ -117,7 +118,7 @@ class Work:
 
 
 def trial(served: Served) -> Work:
-    """One network call, to know what one costs: of a whole canvas, or of one token where tokens are read once."""
+    """One network call to measure its cost: of a whole canvas, or of one token for a network with a cache."""
     mask_id = served.model.denoiser.mask_id
     length = (served.model.length or 1) if served.kind == "masked" else 1
     canvas = (*[0 if mask_id else 1] * (length - 1), mask_id)

@@ -1,4 +1,4 @@
-"""The HTTP side: OpenAI's completions and models, our own /v1/unmask, the page, health and metrics."""
+"""The HTTP endpoints: OpenAI's completions and models, /v1/unmask, the page, health and metrics."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from unmask.serve.http.settled import stops_of
 from unmask.serve.http.tokens import add_tokens
 
 T = TypeVar("T")
-GONE = 499  # nobody reads it
+GONE = 499  # the client has disconnected
 PREPARING = 2  # threads
 
 
 class Service:
-    """What the endpoints share: the models, the engine, and the moment they began."""
+    """State shared by the endpoints: the models, the engine, and the start time."""
 
     def __init__(self, served: Sequence[Served], limits: Limits) -> None:
         if not served:
@@ -47,15 +47,15 @@ class Service:
         if len(self.models) < len(served):
             raise ValueError(f"two models have one name: {', '.join(one.model.name for one in served)}")
         self.limits, self.engine = limits, Engine(limits)
-        self.open: set[Exchange] = set()  # requests whose last byte is not sent
-        self.warm = asyncio.Event()  # every model has been called once
+        self.open: set[Exchange] = set()  # requests whose last byte has not been sent
+        self.warm = asyncio.Event()  # set when every model has been called once
         self.created = int(clock.time())
-        # Texts are tokenized and plans drawn beside the event loop, by few, so that it stays quick.
+        # A few threads tokenize texts and draw plans, so that the event loop stays responsive.
         self.threads = ThreadPoolExecutor(PREPARING, "unmask-prepare")
 
     async def warm_up(self) -> None:
         """Call every model once."""
-        with suppress(Refused):  # it was asked to end already
+        with suppress(Refused):  # the server is stopping already
             for one in self.models.values():
                 await asyncio.to_thread(self.engine.warm, one)
             if self.engine.alive:
@@ -63,13 +63,13 @@ class Service:
 
     @property
     def status(self) -> str:
-        """Whether requests are taken: ok, or why not."""
+        """Whether requests are accepted: ok, or why not."""
         if not self.engine.alive:
             return "the engine has failed"
         return "shutting down" if self.engine.closing else "ok"
 
     def listed(self, name: str) -> dict[str, Any]:
-        """A model as /v1/models tells of it."""
+        """A model as listed by /v1/models."""
         served = self.models[name]
         model, chooses = served.model, not served.model.left_to_right
         about = {
@@ -92,7 +92,7 @@ class Service:
     async def begin(
         self, make: Callable[[], Sequence[Work]], *, watched: bool, client: str = "", top: int = 0
     ) -> Exchange:
-        """Take a request, or refuse it. Whoever is slow to read its answer counts as if it were still waiting."""
+        """Accept a request, or refuse it. A client that is slow to read its answer counts as waiting."""
         if len(self.open) >= self.limits.max_queue + self.limits.max_batch:
             self.engine.counts.refused += 1
             raise Refused(f"{len(self.open)} requests are in progress", self.engine.seconds_to_room())
@@ -113,7 +113,7 @@ class Service:
         return EventStream(events, lambda: self.end(exchange))
 
     async def answer(self, exchange: Exchange, request: Request, made: Awaitable[T]) -> T | None:
-        """A plain answer, or None if the client has gone."""
+        """A plain answer, or None if the client has disconnected."""
         try:
             return await unless_gone(request.receive, made)
         finally:
@@ -151,7 +151,7 @@ class Service:
         return await self._chosen(body, request, "cmpl", "text_completion", (openai.text_choice, openai.text_choice))
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
-        """OpenAI's chat: the messages as the model's template writes them, and a completion of that."""
+        """OpenAI's chat: the messages in the model's template, and a completion of that."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         plain = chat_completion(find(self.models, body.model), body)
         return await self._chosen(plain, request, "chatcmpl", kind, (openai.chat_choice, openai.chat_delta))
@@ -196,9 +196,9 @@ def create_app(
 ) -> FastAPI:
     """The application; ``app.state.server`` has the engine.
 
-    token: a bearer token that everything but the page and the probes needs; of several, each is a client's own.
-    hosts: the only names that it answers to, for a server on the loopback, where a web page elsewhere may have a name
-    that points to it.
+    token: a bearer token that all but the page and the probes require; with several, each identifies a client. hosts:
+    the only host names it answers to, for a server on the loopback interface, to which a foreign web page may point a
+    name of its own (DNS rebinding).
     """
     limits = limits or Limits()
     server = Service(served, limits)

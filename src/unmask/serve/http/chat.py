@@ -1,4 +1,4 @@
-"""/v1/chat/completions: messages as a model's own template writes them, which is the prompt of a completion."""
+"""/v1/chat/completions: messages in the model's chat template are the prompt of a completion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from unmask.serve.http.request import ApiError
 from unmask.serve.http.schemas import ChatRequest, CompletionRequest
 from unmask.text.chat import written
 
-DEFAULT_TOKENS = 128  # of an answer, where neither the request nor the model says
+DEFAULT_TOKENS = 128  # of an answer, if neither the request nor the model says
 
 
 def chat_completion(served: Served, body: ChatRequest) -> CompletionRequest:

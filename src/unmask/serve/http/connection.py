@@ -1,4 +1,4 @@
-"""A connection that does not wait for ever: for the header of a request, or for a client that reads nothing."""
+"""Connections with timeouts: for the header of a request, and for a client that reads nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger("unmask.serve")
 
 
 class TimedProtocol(H11Protocol):
-    """uvicorn's own, which times idle connections between requests, with a time for the header of each request.
+    """uvicorn's protocol, which times idle connections between requests, with a timeout for each request's header.
 
-    ``header_seconds`` runs from the connection, and from the first byte after an answer, until the header is there.
-    ``patience_seconds`` runs while the client reads nothing and nothing more can be sent. Then it is cut off, and the
-    application is told that the client has gone.
+    ``header_seconds`` runs from the connection, and from the first byte after an answer, until the header is complete.
+    ``patience_seconds`` runs while the client reads nothing and nothing more can be sent. Then the connection is
+    closed, and the application sees a disconnect.
     """
 
     header_seconds = 10.0

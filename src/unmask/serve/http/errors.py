@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a request, in OpenAI's shape."""
+"""Errors of requests, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         if not request.headers.get("content-type", "").startswith("application/json"):
             first = {"loc": (), "msg": "the body must be JSON, with Content-Type: application/json", "type": "no_json"}
-        # Of a field with several kinds the place goes on with the kind; only what a client wrote is told.
+        # For a field of several types the location ends with the type; only the part that the client wrote is reported.
         place = [str(part) for part in first["loc"] if part != "body"]
         where = ".".join(place[:1] if first["type"] == "value_error" else place)
-        where = where.encode(errors="backslashreplace").decode()  # a name may have half of a surrogate pair
+        where = where.encode(errors="backslashreplace").decode()  # a name may contain half of a surrogate pair
         says = str(first["msg"]).removeprefix("Value error, ")
         says = f"{where}: {says}" if where else says
         return JSONResponse(error_body(422, says, where or None, str(first["type"])), 422)

@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 
 class Exchange:
-    """A request's jobs, from admission to the last event; ``close`` frees whatever they still hold."""
+    """A request's jobs, from admission to the last event; ``close`` frees what they still hold."""
 
     def __init__(self, engine: Engine, *, watched: bool, client: str = "", top: int = 0) -> None:
         self.engine, self.watched, self.client, self.top = engine, watched, client, top
         self.jobs: list[Job] = []
-        self.forecasts: list[Forecast] = []  # of a request that is one job
+        self.forecasts: list[Forecast] = []  # of a request with one job
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._done: set[tuple[int, int]] = set()
 
     async def open(self, make: Callable[[], Sequence[Work]], threads: Executor | None = None) -> None:
-        """Make the works and begin them, off the event loop; enter the queue with all of them or with none."""
+        """Make the works and begin them off the event loop; enter the queue with all of them or none."""
         self.engine.check_room()
         loop = asyncio.get_running_loop()
 
@@ -63,11 +63,11 @@ class Exchange:
         return [job.work for job in self.jobs]
 
     async def events(self) -> AsyncIterator[tuple[int, Filled | Done]]:
-        """What happens, with the number of the work, until every sequence is done or ``end`` was called for it."""
+        """The events, with the number of the work, until every sequence is done or ``end`` was called for it."""
         while len(self._done) < sum(work.number for work in self.works):
             number, event = await self._events.get()
             if isinstance(event, Failed):
-                if isinstance(event.error, Refused):  # the server ends
+                if isinstance(event.error, Refused):  # the server is stopping
                     raise event.error
                 raise ApiError(500, f"the model failed with {type(event.error).__name__}", code="model_error")
             if isinstance(event, Done):
@@ -75,7 +75,7 @@ class Exchange:
             yield number, event
 
     def end(self, number: int, index: int) -> None:
-        """One sequence is not needed any more."""
+        """One sequence is no longer needed."""
         self._done.add((number, index))
         self.engine.cancel(self.jobs[number], index)
 
@@ -86,7 +86,7 @@ class Exchange:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; ``close`` is called when the last is sent, or the client goes."""
+    """Server-sent events; ``close`` is called when the last is sent, or the client disconnects."""
 
     def __init__(self, events: AsyncIterator[str], close: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
@@ -105,12 +105,12 @@ def sse(data: dict[str, Any], name: str | None = None) -> str:
 
 
 def error_of(error: ApiError | Refused) -> dict[str, Any]:
-    """What a stream says in place of the rest of its answer."""
+    """The error that a stream sends instead of the rest of its answer."""
     return error.body if isinstance(error, ApiError) else error_body(503, str(error), None, "overloaded")
 
 
 def check_size(jobs: Sequence[Job], limits: Limits) -> None:
-    """Refuse a request of which one call would answer with too many numbers, or all together compute too much."""
+    """Refuse a request if one call would return too many numbers, or all calls would compute too much."""
     for job in jobs:
         rows = job.widest * (job.work.number if job.joint else 1)
         vocab_size = job.work.model.denoiser.vocab_size
@@ -133,7 +133,7 @@ def check_size(jobs: Sequence[Job], limits: Limits) -> None:
 
 
 async def unless_gone(receive: Callable[[], Awaitable[Any]], answer: Awaitable[T]) -> T | None:
-    """The answer, or None as soon as the client has gone."""
+    """The answer, or None as soon as the client disconnects."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,7 +1,7 @@
 """The guide of a request: words that its texts contain, and a regular expression that they match.
 
-An automaton can be far larger than the pattern that it is made of, so a server bounds what it builds: the words and
-their letters, the pattern, the seconds, and the states that every draw goes through.
+An automaton can be far larger than its pattern, so a server limits what it builds: the words and their letters, the
+pattern, the time, and the number of states.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MOST_STATES = 256
 
 
 def guide_of(model: Model, ids: Sequence[int], pattern: str | None, contains: Sequence[str]) -> Matching:
-    """The guide to such texts. ValueError where it would be too large, or no text on this canvas is such a one."""
+    """The guide to such texts. ValueError if it would be too large, or no text on this canvas can match."""
     try:
         with _within(MOST_SECONDS):
             guide = constraint(model, pattern, contains)
     except ValueError as error:
         raise ValueError(f"pattern: {str(error).removeprefix('pattern: ')}") from error
-    except Exception as error:  # a parser of somebody else's may fail in any way
+    except Exception as error:  # a third-party parser may fail in any way
         raise ValueError(f"pattern: it is not understood ({type(error).__name__})") from error
     what = " and ".join(name for name, given in (("pattern", pattern), ("contains", contains)) if given)
     if guide.automaton.states > MOST_STATES:
@@ -44,7 +44,7 @@ def guide_of(model: Model, ids: Sequence[int], pattern: str | None, contains: Se
 
 
 def _possible(model: Model, guide: Matching, ids: Sequence[int]) -> bool:
-    """Whether some text is accepted, if every token may stand in every hole."""
+    """Whether some text is accepted, if every token may fill every masked position."""
     mask_id, size = model.denoiser.mask_id, model.denoiser.vocab_size
     x = torch.tensor([ids], dtype=torch.int64)
     holes = x == mask_id
@@ -57,7 +57,7 @@ def _possible(model: Model, guide: Matching, ids: Sequence[int]) -> bool:
 
 @contextmanager
 def _within(seconds: float) -> Iterator[None]:
-    """Give up after so long: the trace function of this thread looks at the clock in every call."""
+    """Stop after this time: the thread's trace function checks the clock in every call."""
     end, before = clock.monotonic() + seconds, sys.gettrace()
 
     def watch(frame: FrameType, event: str, arg: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a server has done, for Prometheus."""
+"""Metrics of the server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 
 class EngineCollector:
-    """The engine's own counts, read when somebody asks."""
+    """The engine's counters, read on request."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -44,7 +44,7 @@ class EngineCollector:
 
 
 class Metrics:
-    """Requests by path and status, and how long sequences waited and took, by model."""
+    """Requests by path and status, and the waiting and processing times of sequences, by model."""
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
@@ -63,7 +63,7 @@ class Metrics:
         engine.finished = self.finished
 
     def finished(self, one: SequenceRun, seconds: float) -> None:
-        """A sequence is done, so many seconds after it got its place; called in the engine's thread."""
+        """A sequence finished this many seconds after it got its place; called in the engine's thread."""
         name, entered = one.job.work.model.name, one.job.submitted
         self.queue_seconds.labels(name).observe(one.started - entered)
         if one.ncs:

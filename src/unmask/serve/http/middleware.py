@@ -1,4 +1,4 @@
-"""What every request passes: the token, the size of its body, times, the headers of every answer, and no traceback."""
+"""Middleware of every request: the token, the size and time of its body, headers, and errors without tracebacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("unmask.serve")
 OPEN = ("/", "/health", "/livez", "/readyz", "/openapi.json")  # without a token: they tell nothing of models or clients
 V1 = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/unmask")
 PATHS = (*OPEN, *V1, "/detokenize", "/metrics", "/pictures", "/tokenize", "/tokenizer_info")
-CLIENT = "unmask.client"  # the key of a scope under which it is said whose request this is
+CLIENT = "unmask.client"  # the key in a scope for the client's identity
 HEADERS = [
     (b"content-security-policy", b"default-src 'self'"),
     (b"x-content-type-options", b"nosniff"),
@@ -29,7 +29,7 @@ HEADERS = [
 
 
 class Unread(Exception):
-    """A body that is not read to its end: the status, what to say, and perhaps a header."""
+    """A body that was not read to its end: the status, a message, and perhaps headers."""
 
     def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
         super().__init__(message)
@@ -37,14 +37,14 @@ class Unread(Exception):
 
 
 class AccessMiddleware:
-    """An ASGI application around another. tokens: any of them opens it; with several, each is a client."""
+    """An ASGI application around another. tokens: any of them grants access; with several, each is a client."""
 
     def __init__(
         self, app: Any, *, limits: Limits, tokens: Sequence[str], hosts: Sequence[str], metrics: Metrics
     ) -> None:
         self.app, self.limits, self.metrics, self.hosts = app, limits, metrics, hosts
         self.tokens = [token.encode() for token in tokens]
-        self.reading = 0  # bodies
+        self.reading = 0  # bodies being read
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -73,7 +73,7 @@ class AccessMiddleware:
                 await self.app(scope, await self._read(scope, receive), sending)
         except Unread as error:
             await answer(error.status, error.message, *error.headers)
-        except asyncio.CancelledError:  # the server ends, and waits no longer
+        except asyncio.CancelledError:  # the server stops and no longer waits
             if status:
                 raise
             await answer(503, "the server is shutting down", (b"retry-after", b"10"), _CLOSE)
@@ -86,7 +86,7 @@ class AccessMiddleware:
             self.metrics.answered(_path(scope), status, clock.perf_counter() - started)
 
     async def _read(self, scope: Any, receive: Any) -> Any:
-        """The body, read as far as it may be long, as something to receive; what comes after it comes as it came."""
+        """Read the body up to the allowed size, as a function to receive it from; later messages pass unchanged."""
         if scope["method"] != "POST":
             return receive
         if self.reading >= self.limits.max_queue + self.limits.max_batch:
@@ -116,16 +116,16 @@ class AccessMiddleware:
         return messages
 
     def _refusal(self, scope: Any) -> tuple[Any, ...] | None:
-        """Why a request is refused before anybody looks at it.
+        """Why a request is refused before it is processed.
 
-        A client is known by its token, where there are several, or else by its address, which may be a proxy's.
+        A client is identified by its token, if there are several, or else by its address, which may be a proxy's.
         """
         headers = dict(scope["headers"])
         host = _host(headers.get(b"host", b""))
         if self.hosts and host not in self.hosts:
             return 421, f"this server does not answer to {host!r}"
         scope[CLIENT] = (scope.get("client") or ("",))[0]
-        shown = scope["path"].startswith(("/web/", "/pictures/"))  # pictures are for whoever previews a link
+        shown = scope["path"].startswith(("/web/", "/pictures/"))  # link previews may fetch pictures
         closed = scope["path"] not in OPEN and not shown
         if self.tokens and closed:
             given = headers.get(b"authorization", b"")
@@ -140,7 +140,7 @@ class AccessMiddleware:
         return None
 
 
-_CLOSE = (b"connection", b"close")  # what is left of the body is not read
+_CLOSE = (b"connection", b"close")  # the rest of the body is not read
 _CHALLENGE = (b"www-authenticate", b"Bearer")
 
 
@@ -148,12 +148,12 @@ def _host(header: bytes) -> str:
     """The name in a Host header, without its port."""
     try:
         return urlsplit("//" + header.decode("latin-1")).hostname or ""
-    except ValueError:  # half of a bracket, for example
+    except ValueError:  # for example half a bracket
         return ""
 
 
 def _path(scope: Any) -> str:
-    """The path without what a client puts into it."""
+    """The path without the parts that a client chooses."""
     path: str = scope["path"]
     if path in PATHS:
         return path

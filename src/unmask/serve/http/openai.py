@@ -1,8 +1,7 @@
-"""/v1/completions: OpenAI's shapes, from sequences that are not filled from left to right.
+"""/v1/completions: OpenAI's format, for sequences that are not filled from left to right.
 
-A stream sends what can no longer change: the text up to the first hole, without a character that may still be
-incomplete, without spaces at its end, and without what may become a stop sequence. Together the pieces are the plain
-answer.
+A stream sends only text that can no longer change: the text up to the first masked position, without incomplete
+characters, trailing spaces, or the beginning of a possible stop sequence. The pieces concatenate to the plain answer.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from unmask.serve.http.request import ApiError, Prompted
 from unmask.serve.http.settled import Settled, first_stop, held_back
 from unmask.text.model import Model
 
-LEAST = -9999.0  # the logarithm of a probability of zero: JSON has no infinity
+LEAST = -9999.0  # stands for log 0, because JSON has no infinity
 
 
 Scores = tuple[int, float, tuple[tuple[int, float], ...]]
@@ -28,7 +27,7 @@ Scores = tuple[int, float, tuple[tuple[int, float], ...]]
 
 
 class Completion:
-    """One choice: its tokens as they come, its text as far as it is settled."""
+    """One choice: its tokens as they arrive, and its final text so far."""
 
     def __init__(self, prompted: Prompted, index: int, stops: Sequence[str] = (), logprobs: int | None = None) -> None:
         self.prompted, self.index, self.logprobs = prompted, index, logprobs
@@ -39,7 +38,7 @@ class Completion:
         self._first = 0 if self._sequence is None else self._sequence.first
         self._sent, self._told = 0, self._first
         self._scores: dict[int, Scores] = {}  # by position
-        self._given: dict[int, Scores] = {}  # of the prompt
+        self._given: dict[int, Scores] = {}  # those of the prompt
         if self.work is None:
             self.finish_reason = "length"
 
@@ -55,11 +54,11 @@ class Completion:
         return self.prompt if isinstance(self.prompt, str) else self.model.written(self.prompt)
 
     def score(self, change: Change) -> None:
-        """What the model says of a part of the prompt."""
+        """The model's scores for a part of the prompt."""
         self._given |= scores(change)
 
     def told(self, *, echo: bool = False) -> dict[str, Any] | None:
-        """OpenAI's logprobs of the tokens that have been settled since the last time, with ``echo`` of the prompt's."""
+        """OpenAI's logprobs of the tokens that became final since the last call, with ``echo`` also the prompt's."""
         if self.logprobs is None:
             return None
         settled = 0 if self._sequence is None else self._sequence.settled
@@ -78,7 +77,7 @@ class Completion:
         return bool(self.finish_reason)
 
     def fill(self, change: Change) -> str:
-        """A step, and what it has settled of the text; it may complete a stop sequence, which ends the choice."""
+        """Apply a step and return the text that became final; a complete stop sequence ends the choice."""
         if self.logprobs is not None:
             self._scores |= scores(change)
         sequence = self._sequence
@@ -95,7 +94,7 @@ class Completion:
         return new
 
     def done(self, done: Done) -> str:
-        """The sequence is complete: the rest of the text."""
+        """The sequence is complete: return the rest of the text."""
         sequence = self._sequence
         if self.finished or sequence is None:
             return ""
@@ -123,12 +122,12 @@ class Completion:
         blanks = self._sequence.blanks
         text = self.model.texts([tokens], blanks)[0]
         if blanks is not None and blanks.smiles:
-            return text  # of a molecule that went on from a SMILES no part is the continuation
+            return text  # of a molecule continued from a SMILES, no part is the continuation
         return text[len(self.prompt) : len(text) - len(self.prompted.suffix)]
 
 
 class Choices:
-    """The choices of a request, and whose each of the engine's events is."""
+    """The choices of a request, and the choice that each event belongs to."""
 
     def __init__(
         self, prompts: Sequence[Prompted], number: int, stops: Sequence[str], logprobs: int | None, *, echo: bool
@@ -147,7 +146,7 @@ class Choices:
             self.all += mine
 
     def progress(self, exchange: Exchange, number: int, event: Filled | Done) -> tuple[int, str] | None:
-        """Which choice an event is for, and what it adds to its text; one that stops gives its place away."""
+        """The choice of an event, and the text it adds; a choice that stops frees its place."""
         if number in self._scored:
             if isinstance(event, Filled):
                 for one in self._scored[number]:
@@ -168,7 +167,7 @@ class Choices:
         return index, text
 
     def usage(self) -> dict[str, int]:
-        """Tokens: each prompt once, every choice's completion."""
+        """Token counts: each prompt once, and every choice's completion."""
         prompts = sum(one.prompt_tokens for one in self.all if one.index == 0)
         made = sum(one.completion_tokens for one in self.all)
         return {"prompt_tokens": prompts, "completion_tokens": made, "total_tokens": prompts + made}
@@ -236,7 +235,7 @@ def scores(change: Change) -> dict[int, Scores]:
 
 
 def logprobs(model: Model, found: Sequence[Scores], number: int, at: int) -> dict[str, Any]:
-    """OpenAI's shape; the likeliest are ``number`` and the token itself. at: where in the text the first begins."""
+    """OpenAI's format: the ``number`` most likely ids and the token. at: where the first begins in the text."""
     texts = [piece(model, token) for token, *_ in found]
     starts = itertools.accumulate(map(len, texts), initial=at)
     top = [
@@ -252,7 +251,7 @@ def logprobs(model: Model, found: Sequence[Scores], number: int, at: int) -> dic
 
 
 def piece(model: Model, token: int) -> str:
-    """A token as text; bytes that are no character are spelt as OpenAI does."""
+    """A token as text; bytes that are not a character are escaped as OpenAI does."""
     tokenizer = model.tokenizer
     data = tokenizer.pieces([token], special=True)[0] if token < tokenizer.vocab_size else b""
     try:

@@ -1,8 +1,8 @@
-"""The page and its parts, and the pictures that previews of links show.
+"""The page and its files, and the pictures for link previews.
 
-A link to a run has everything in its fragment, which browsers keep to themselves; so whoever previews a link in a chat
-cannot know what it shows. Who wants a preview leaves a picture here first, painted by the page, and gives a link
-that names it. The picture is all that the server keeps.
+A link to a run has everything in its fragment, which browsers do not send, so a link preview cannot show the run. For a
+preview, the page first uploads a picture that it has drawn, and makes a link that names it. The server stores nothing
+but the picture.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ABOUT = "Watch a masked model fill in blanks, in any order: which token comes wh
 
 
 class Pictures:
-    """The latest pictures, by name; the oldest go when there are more bytes than ``most``."""
+    """The latest pictures, by name; the oldest are dropped when they exceed ``most`` bytes."""
 
     def __init__(self, most: int = 2**26) -> None:
         self.most, self._kept = most, OrderedDict[str, bytes]()
 
     def keep(self, picture: bytes) -> str:
-        """The name of a picture; the same for the same picture."""
+        """The name of a picture; equal pictures have equal names."""
         if not picture.startswith(PNG):
             raise HTTPException(400, "a picture must be a PNG")
         name = hashlib.sha256(picture).hexdigest()[:24]
@@ -46,7 +46,7 @@ class Pictures:
 
 
 def preview(address: str, name: str | None) -> str:
-    """What a preview of the page shows, for its head: a picture that is kept, or else the one of the page."""
+    """The preview for the head of the page: a stored picture, or else the default one."""
     picture = f"{address}web/preview.png" if name is None else f"{address}pictures/{name}.png"
     told = {"og:type": "website", "og:title": TITLE, "og:description": ABOUT, "og:image": picture}
     told |= {"og:image:width": "1200", "og:image:height": "630"}
@@ -61,7 +61,7 @@ def add_page(app: FastAPI, pictures: Pictures | None = None) -> None:
     async def page(request: Request, picture: str | None = None) -> Response:
         known = picture if picture is not None and kept.get(picture) is not None else None
         content = (WEB / "index.html").read_text(encoding="utf-8")
-        # The page is the same for everybody, but whoever previews it must ask again: pictures come and go.
+        # The page is the same for all, but previews must not be cached: pictures come and go.
         head = {"Cache-Control": "no-cache"}
         return HTMLResponse(content.replace(PLACE, preview(str(request.base_url), known)), headers=head)
 

@@ -1,4 +1,4 @@
-"""From a request's names to Work, and whatever is wrong with it to an ApiError."""
+"""From a request to its Work, with user errors as ApiErrors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unmask.serve.engine.work import Served, Work
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest, error_body
 from unmask.text.blanks import BLANK, Blanks
 
-HOLES = "\ue000\ue001\ue002\ue003"  # of Unicode's private use: one of them is in no text that anybody sends
+HOLES = "\ue000\ue001\ue002\ue003"  # private-use characters, one of which does not occur in the text
 
 CHARACTERS_PER_TOKEN = 16
 """A text with more characters than so many times the tokens that it may have is refused before it is tokenized."""
@@ -32,7 +32,7 @@ Prompt = str | list[int]  # a text, or token ids
 
 
 class ApiError(Exception):
-    """An answer that is an error: its status, and what to say."""
+    """An error response: its status and message."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class ApiError(Exception):
 
 
 def find(models: Mapping[str, Served], name: str | None) -> Served:
-    """The model of this name; the first without one."""
+    """The model of this name; the first one without a name."""
     if name is None:
         return next(iter(models.values()))
     if name not in models:
@@ -50,13 +50,13 @@ def find(models: Mapping[str, Served], name: str | None) -> Served:
 
 
 def options(body: SamplingRequest) -> SamplerOptions:
-    """The names and numbers of a request about sampling."""
+    """The sampling options of a request."""
     given = {field.name: getattr(body, field.name) for field in fields(SamplerOptions)}
     return SamplerOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def recorded(served: Served, body: SamplingRequest) -> dict[str, Any]:
-    """How the tokens were made, as ``unmask sample --json`` says it."""
+    """How the tokens were drawn, as in ``unmask sample --json``."""
     how = options(body).record(left_to_right=served.model.left_to_right)
     return {"sampler": how.get("sampler") or how["decoding"], "draw": how["draw"], "dtype": how["dtype"]}
 
@@ -85,7 +85,7 @@ def unmask_work(models: Mapping[str, Served], body: UnmaskRequest, limits: Limit
 
 @dataclass(frozen=True)
 class Prompted:
-    """A prompt of /v1/completions: what is to be made of it, and the work of scoring it, each if it is asked for."""
+    """A prompt of /v1/completions: the work of completing it, and of scoring it, if requested."""
 
     prompt: Prompt
     suffix: str
@@ -127,7 +127,7 @@ class WorkMaker:
 
     @classmethod
     def of(cls, served: Served, body: SamplingRequest, number: int, seed: int | None, limits: Limits) -> WorkMaker:
-        """Without a seed it is one that the answer tells."""
+        """Without a seed, a random one is drawn, which the answer reports."""
         longest = limits.length_of(served.model.length)
         _at_most("steps", body.steps, limits.max_steps)
         _at_most("block", body.block, longest)
@@ -170,7 +170,7 @@ class WorkMaker:
         return self._of_blanks(name, blanks)
 
     def prompted(self, prompt: str, length: int | None, *, room: int | None = None) -> Work:
-        """``Model.sample``: a text that begins with the prompt, or an empty canvas without one; room: of max_tokens."""
+        """``Model.sample``: a text that begins with the prompt, if any; room: the number of new tokens."""
         model = self.served.model
         length = room or model.length if length is None else length
         if length is None:
@@ -183,7 +183,7 @@ class WorkMaker:
         return self._of_blanks("prompt", blanks)
 
     def on_canvas(self, canvas: Sequence[int | None], name: str = "canvas") -> Work:
-        """``Model.sample(canvas=...)``: token ids with holes."""
+        """``Model.sample(canvas=...)``: token ids, some of them masked."""
         self.bounded(name, len(canvas))
         network = self.served.model.denoiser
         ids = tuple(network.mask_id if i is None else i for i in canvas)
@@ -194,7 +194,7 @@ class WorkMaker:
         return self._work(name, ids, None)
 
     def completion(self, prompt: Prompt, suffix: str, tokens: int, scored: bool) -> Prompted:
-        """A prompt of /v1/completions, followed by so many tokens and perhaps a suffix."""
+        """A prompt of /v1/completions, followed by this many tokens and perhaps a suffix."""
         mask_id, blanks = self.served.model.denoiser.mask_id, None
         ids: Sequence[int] = prompt if isinstance(prompt, list) else ()
         if mask_id in ids:
@@ -213,7 +213,7 @@ class WorkMaker:
         return Prompted(prompt, suffix, self.served, work, score)
 
     def _begun(self, prompt: str, tokens: int) -> Blanks:
-        """A prompt and so many holes, with what stood before and after every text of the training data."""
+        """A prompt and this many masked positions, framed like the training data."""
         self._short("prompt", prompt)
         with blaming("prompt"):
             begun = self.served.model.prompted(prompt, 2 * len(prompt.encode()) + 64)
@@ -245,7 +245,7 @@ class WorkMaker:
         return self._work(name, blanks.ids, blanks)
 
     def _guided(self, ids: tuple[int, ...]) -> dict[str, Any]:
-        """The guide that was asked for, as an argument of ``unmask.sample``."""
+        """The requested guide, as an argument of ``unmask.sample``."""
         body = self.body
         if not isinstance(body, UnmaskRequest) or not (body.contains or body.pattern):
             return {}
@@ -259,7 +259,7 @@ class WorkMaker:
         with blaming(self.body, otherwise=name):
             sampler = chosen(denoiser, torch.tensor([ids], dtype=torch.int64), **self.how, **self._guided(ids))
         if isinstance(sampler, Ahead) and not isinstance(self.served.network, LooksAhead):
-            # It is shown a canvas for each guess.
+            # The network gets one canvas for each guess.
             sampler = replace(sampler, most=max(self.limits.max_positions // max(len(ids), 1), 1))
         if not isinstance(sampler, Planned) and self.number > self.limits.share:
             says = f"number={self.number}: this sampler takes at most {self.limits.share}"
@@ -271,7 +271,7 @@ class WorkMaker:
 
 
 def check_text(name: str, text: str, longest: int) -> None:
-    """Refuse a text that is too long for so many tokens before it is tokenized, which would take a while."""
+    """Refuse a text that is too long for this many tokens before tokenizing it, which would take long."""
     most = CHARACTERS_PER_TOKEN * longest
     if len(text) > most:
         says = f"{name} has {len(text)} characters: this server takes at most {most}, for {longest} tokens"
@@ -281,7 +281,7 @@ def check_text(name: str, text: str, longest: int) -> None:
 
 @contextmanager
 def blaming(who: SamplingRequest | str, otherwise: str | None = None) -> Iterator[None]:
-    """What a user can get wrong, as the library says it, and the field of the request that it names."""
+    """Turn a user error of the library into an ApiError, with the field of the request that it names."""
     try:
         yield
     except ValueError as error:
@@ -290,7 +290,7 @@ def blaming(who: SamplingRequest | str, otherwise: str | None = None) -> Iterato
 
 
 def named(message: str, given: Collection[str] = ()) -> str | None:
-    """The field that a sentence is about: the last that it names of those given, or else of all about sampling."""
+    """The field that a message is about: the last one it names of those given, or else of all sampling fields."""
     words: list[str] = re.findall(r"\w+", message)
     for names in (given, SamplingRequest.model_fields):
         if found := [word for word in words if word in names]:

@@ -1,4 +1,4 @@
-"""What requests look like: read strictly, so that a number in quotes or a misspelt name is an error and no guess."""
+"""Schemas of requests, parsed strictly: a number in quotes or a misspelt name is an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Penalty = Annotated[float, Field(allow_inf_nan=False, ge=-2, le=2)]
 
 
 def one_of(says: str, *kinds: Callable[[Any], bool]) -> BeforeValidator:
-    """A field of several kinds: where a value is of none of them, one sentence instead of a list of them."""
+    """A field of several types: a value of none of them gives one sentence instead of a list of errors."""
 
     def checked(value: Any) -> Any:
         if not any(kind(value) for kind in kinds):
@@ -72,7 +72,7 @@ class Strict(BaseModel):
 
 
 class SamplingRequest(Strict):
-    """What both endpoints can be asked about sampling; the names are those of ``unmask sample``."""
+    """The sampling options of both endpoints, with the names of ``unmask sample``."""
 
     sampler: SamplerName | None = Field(
         None, description="Which positions are unmasked when: by default parallel with steps, first-hitting without."
@@ -103,7 +103,7 @@ class SamplingRequest(Strict):
 
 
 class UnmaskRequest(SamplingRequest):
-    """A text with blanks, a prompt, any canvas with holes, or nothing: what is masked is filled."""
+    """A text with blanks, a prompt, any partly masked canvas, or nothing: masked positions are filled."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -140,7 +140,7 @@ class StreamOptions(BaseModel):
 
 
 class CompletionRequest(SamplingRequest):
-    """OpenAI's request, and the names of ``unmask sample`` beside it (``extra_body`` of the openai package)."""
+    """OpenAI's request, with the names of ``unmask sample`` in addition (``extra_body`` of the openai package)."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -169,7 +169,7 @@ class CompletionRequest(SamplingRequest):
 
 
 class Message(BaseModel):
-    """A message of a chat. Names that only OpenAI's models know are let through."""
+    """A chat message. Fields that only OpenAI's models use are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -213,7 +213,7 @@ class ErrorBody(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """Every error has OpenAI's shape."""
+    """Every error has OpenAI's format."""
 
     error: ErrorBody
 
@@ -222,7 +222,7 @@ TYPES = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_e
 
 
 def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's shape."""
+    """An error in OpenAI's format."""
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 

@@ -1,4 +1,4 @@
-"""Text that is settled while holes are filled in any order, and the stop sequences in it."""
+"""The final text of a sequence while positions are filled in any order, and the stop sequences in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from unmask.serve.engine.change import Change
 from unmask.serve.engine.work import Work
 
-WHOLE = ("selfies", "levels")  # molecules are translated, and images laid out, when all their tokens are there
+WHOLE = ("selfies", "levels")  # molecules are translated, and images laid out, only when complete
 
 
 def stops_of(given: str | Sequence[str] | None) -> list[str]:
@@ -16,7 +16,7 @@ def stops_of(given: str | Sequence[str] | None) -> list[str]:
 
 
 def first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the stop sequence begins that is complete first."""
+    """Where the stop sequence that is complete first begins."""
     found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
     return min(found)[1] if found else None
 
@@ -33,10 +33,10 @@ def held_back(text: str, stops: Sequence[str]) -> int:
 
 
 class Settled:
-    """A sequence as it is filled. Its text up to the first hole can no longer change.
+    """A sequence as it is filled. Its text up to the first masked position can no longer change.
 
-    What was made is the text from the first hole to the end of the last. begin: the first id whose text is told, where
-    there are no blanks.
+    The generated part is the text from the first masked position to the last. begin: the first id whose text is
+    reported, if there are no blanks.
     """
 
     def __init__(self, work: Work, stops: Sequence[str] = (), begin: int | None = None) -> None:
@@ -49,7 +49,7 @@ class Settled:
         self.settled = self.first
         self._begin = self.first if begin is None else begin
         if self.blanks is None:
-            # A character may have begun before the first hole.
+            # A character may begin before the first masked position.
             self.given = len(self.text_to(self.first).rstrip("\ufffd"))
         else:
             self.given = len(self.blanks.visible[0]) + (self.first in self.blanks.spaced)
@@ -61,14 +61,14 @@ class Settled:
             self.ids[position] = token
 
     def grown(self) -> bool:
-        """Whether more is settled than the last time; of a sampler that takes tokens back, nothing is."""
+        """Whether more text is final than before; never with a sampler that changes tokens again."""
         before = self.settled
         while self._settles and self.settled < self.end and self.ids[self.settled] is not None:
             self.settled += 1
         return self.settled > before
 
     def text_to(self, end: int) -> str:
-        """The text of the ids up to one: a beginning of the whole, but for its last character."""
+        """The text of the ids up to one: a prefix of the whole, except for its last character."""
         if self.model.tokenizer.kind in WHOLE:
             return ""
         begin = 0 if self.blanks is not None else self._begin
@@ -78,7 +78,7 @@ class Settled:
         return self.model.texts([ids], None if self.blanks is None else self.blanks.up_to(end))[0]
 
     def stop(self, end: int) -> int | None:
-        """Where in the text up to an id the first stop sequence begins that was made."""
+        """Where in the text up to an id the first generated stop sequence begins."""
         found = first_stop(self.text_to(end)[self.given :], self.stops)
         return None if found is None else self.given + found
 
@@ -89,7 +89,7 @@ class Settled:
         return None if found is None else self.given + found
 
     def tokens_to_stop(self, end: int) -> int:
-        """The fewest ids whose text has the stop sequence."""
+        """The smallest number of ids whose text contains the stop sequence."""
         low, high = self.first, end
         while low < high:
             middle = (low + high) // 2

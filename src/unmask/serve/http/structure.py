@@ -1,4 +1,4 @@
-"""The molecule that is there before all of its tokens are: a SMILES that can be drawn, and whose token each atom is."""
+"""The molecule of an incomplete sequence: a SMILES that can be drawn, and the token of each atom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BONDS = frozenset("-=#$:/\\~.")
 
 
 def structure(pieces: Sequence[str | None], kind: str) -> dict[str, Any]:
-    """{smiles, atoms}: the position of each atom's token, in the order of the atoms. None in ``pieces`` is a hole."""
+    """{smiles, atoms}: the position of each atom's token, in the order of the atoms. None in ``pieces`` is masked."""
     parts = [(position, piece) for position, piece in enumerate(pieces) if piece]
     if kind == "selfies":
         return _of_selfies(parts)
@@ -24,15 +24,15 @@ def structure(pieces: Sequence[str | None], kind: str) -> dict[str, Any]:
 
 
 def _of_selfies(parts: Sequence[Part]) -> dict[str, Any]:
-    """Every string of SELFIES is a molecule, with holes left out too."""
+    """Every SELFIES string is a molecule, even without its masked tokens."""
     smiles, maps = import_module("selfies").decoder("".join(token for _, token in parts), attribute=True)
     atoms = [one for one in maps if ATOM.fullmatch(one.token) and one.attribution]
-    # The last token that an atom is attributed to is its own; those before it are of the branch it stands in.
+    # The last token attributed to an atom is its own; those before it belong to the enclosing branch.
     return {"smiles": smiles, "atoms": [parts[max(own.index for own in one.attribution)][0] for one in atoms]}
 
 
 def repaired(parts: Sequence[Part]) -> list[Part]:
-    """The tokens of a SMILES without those that have lost their partner or their place."""
+    """The tokens of a SMILES without those that lost their partner or cannot stand where they are."""
     parts = list(parts)
     while True:
         kept = _in_place(_paired(parts))
@@ -69,7 +69,7 @@ def _paired(parts: Sequence[Part]) -> list[Part]:
 
 
 def _in_place(parts: Sequence[Part]) -> list[Part]:
-    """Without what cannot stand where it stands: a bond before nothing, a branch of nothing."""
+    """Without tokens that cannot stand where they are: a bond before nothing, an empty branch."""
     kept: list[Part] = []
     for i, (position, token) in enumerate(parts):
         before = kept[-1][1] if kept else ""

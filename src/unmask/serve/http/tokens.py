@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /tokenizer_info, as vLLM has them: for evaluation tools, which count ids and send them."""
+"""/tokenize, /detokenize and /tokenizer_info, compatible with vLLM, for evaluation tools that count and send ids."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_tokens(app: FastAPI, models: Mapping[str, Served], limits: Limits, threa
     @app.get("/tokenizer_info", responses={401: RESPONSES[401]}, summary="The tokenizer of the first model")
     async def tokenizer_info() -> dict[str, Any]:
         served = find(models, None)
-        # The ends of texts are ids without a spelling of their own.
+        # The ids that end texts have no spelling.
         special = dict.fromkeys(("bos_token", "eos_token", "pad_token"))
         kind, size = served.model.tokenizer.kind, served.model.tokenizer.vocab_size
         return {"tokenizer_class": kind, "vocab_size": size, "chat_template": served.chat_template, **special}

@@ -1,6 +1,6 @@
-"""/v1/unmask: what happens to a sequence, as text and as JSON.
+"""/v1/unmask: the progress of a sequence, as text and as JSON.
 
-Pieces of text never split a character, and the entropy runs along.
+Pieces of text never split a character, and each event has the current entropy.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ async def streamed(exchange: Exchange, stops: Sequence[str], about: dict[str, An
 
 
 async def told(exchange: Exchange, stops: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Each step of each sequence, and its end; one that stops gives its place away."""
+    """Each step of each sequence, and its end; a sequence that stops frees its place."""
     (work,) = exchange.works
     transcripts, stopped = [Transcript(work, stops) for _ in range(work.number)], set[int]()
     async for number, event in exchange.events():
         transcript = transcripts[event.index]
-        if event.index in stopped:  # it was under way
+        if event.index in stopped:  # a step that was already in progress
             continue
         if isinstance(event, Done):
             yield "done", transcript.done_event(event)
@@ -64,7 +64,7 @@ async def told(exchange: Exchange, stops: Sequence[str]) -> AsyncIterator[tuple[
 
 
 class Transcript:
-    """One sequence as it is filled. ``ids`` and ``pieces`` have None in the holes."""
+    """One sequence as it is filled. ``ids`` and ``pieces`` have None at masked positions."""
 
     def __init__(self, work: Work, stops: Sequence[str] = ()) -> None:
         self.model, self.blanks, self.display = work.model, work.blanks, work.served.display
@@ -78,7 +78,7 @@ class Transcript:
         self.stop: int | None = None  # where in the text a stop sequence begins
 
     def apply(self, change: Change) -> list[tuple[int, str | None]]:
-        """Write a change into the sequence; the positions whose pieces it changed, though it did not fill them."""
+        """Apply a change; returns further positions whose pieces changed although they were not filled."""
         hidden = [p for p in change.hidden or () if self.ids[p] is not None]
         for position in hidden:
             self._count[self._known(position)] -= 1
@@ -93,7 +93,7 @@ class Transcript:
 
     @property
     def entropy(self) -> float:
-        """-sum_k p_k log p_k over the tokens that are there, in nats."""
+        """-sum_k p_k log p_k over the visible tokens, in nats."""
         counts = [count for count in self._count.values() if count > 0]
         total = sum(counts)
         return math.log(total) - sum(c * math.log(c) for c in counts) / total if total else 0.0
@@ -139,7 +139,7 @@ class Transcript:
         }
 
     def done_event(self, done: Done) -> dict[str, Any]:
-        """The whole sequence; with a stop sequence in it, what comes before that."""
+        """The whole sequence; with a stop sequence in it, the text before that."""
         text, tokens = self.model.texts([done.tokens], self.blanks)[0], done.tokens
         if self._sequence is not None:
             self._sequence.ids = list(tokens)
@@ -149,7 +149,7 @@ class Transcript:
         return self._ended(done, text[: self.stop], tokens)
 
     def stopped_event(self, filled: Filled) -> dict[str, Any]:
-        """What is settled, up to the stop sequence; the tokens end with the one that completed it."""
+        """The final text, up to the stop sequence; the tokens end with the one that completed it."""
         sequence = self._sequence
         assert sequence is not None
         end = sequence.tokens_to_stop(sequence.settled)
@@ -181,7 +181,7 @@ class Transcript:
         return token
 
     def _show(self, positions: Iterable[int]) -> list[tuple[int, str | None]]:
-        """Make the pieces of these positions, and of neighbours that may share a character with them."""
+        """Compute the pieces of these positions, and of neighbours that may share a character with them."""
         changed = []
         todo = sorted({q for p in positions for q in self._around(p)})
         runs: list[list[int]] = []
@@ -198,7 +198,7 @@ class Transcript:
         return changed
 
     def _around(self, position: int) -> Iterable[int]:
-        """The position, and the stretches of parts of characters to its left and right."""
+        """The position, and the adjacent runs of partial characters."""
         first = end = position
         while first > 0 and self._is_part(first - 1):
             first -= 1
@@ -211,7 +211,7 @@ class Transcript:
         return token is not None and not self._piece(token)[1]
 
     def _decoded(self, run: Sequence[int]) -> list[str | None]:
-        """Neighbouring positions as text: a character is at the last of its tokens, and nowhere until it is whole."""
+        """Adjacent positions as text: a character is shown at its last token, once it is complete."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         after_hole = run[0] > 0 and self.ids[run[0] - 1] is None
         found: list[str | None] = []
@@ -222,9 +222,9 @@ class Transcript:
                 after_hole = True
                 continue
             data, whole = self._piece(token)
-            if whole and found and found[-1] is not None:  # what came before it can no longer become a character
+            if whole and found and found[-1] is not None:  # bytes before it can no longer become a character
                 found[-1] += decoder.decode(b"", final=True)
-            if after_hole:  # what continues a character that has not come yet
+            if after_hole:  # continues a character whose beginning is still masked
                 rest = data.lstrip(_CONTINUATION)
                 after_hole, data = not rest, rest
             found.append(decoder.decode(data))
@@ -235,7 +235,7 @@ class Transcript:
         return found
 
     def _piece(self, token: int) -> tuple[bytes, bool]:
-        """The bytes of a token, and whether they are whole characters, one at least."""
+        """The bytes of a token, and whether they are one or more complete characters."""
         if token not in self._bytes:
             tokenizer = self.model.tokenizer
             if token == tokenizer.eos_id:

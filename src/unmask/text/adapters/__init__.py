@@ -1,8 +1,8 @@
-"""Other people's checkpoints as denoisers: what is recognised, from config and tensor names alone.
+"""Checkpoints of other projects as denoisers, recognised by their config and tensor names alone.
 
-Each format has a small file of its own with ``NAME``, ``NEEDS`` (what its files hold, for messages),
-``recognises(found)``, ``load(found, **override) -> Loaded``, and ``about(found, **override)``, which says all of
-``Loaded.about`` without reading the weights.
+Each format has a small file with ``NAME``, ``NEEDS`` (what its files contain, for messages), ``recognises(found)``,
+``load(found, **override) -> Loaded``, and ``about(found, **override)``, which gives ``Loaded.about`` without reading
+the weights.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from unmask.text.adapters.found import Found, Loaded, Tensorlike, look
 
 __all__ = ["ADAPTERS", "Found", "Loaded", "Tensorlike", "look", "recognise"]
 
-# Tried in this order: the general one comes last.
+# Tried in this order: the most general one comes last.
 ADAPTERS: tuple[ModuleType, ...] = (own, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)
 
 
-# Known networks that are not read, by a tensor that tells them.
+# Known networks that are not supported, by a characteristic tensor.
 NOT_READ = {"transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported"}
 
 
 def recognise(found: Found) -> ModuleType:
-    """The adapter for what was found; if there is none, ValueError with what was found and what would be needed."""
+    """The adapter for a checkpoint; if there is none, a ValueError with what was found and what would be needed."""
     for adapter in ADAPTERS:
         if adapter.recognises(found):
             return adapter

@@ -1,4 +1,4 @@
-"""Other people's checkpoints with other weights, such as fine-tuned ones: written in the format that they came in."""
+"""Checkpoints of other projects with new weights, such as fine-tuned ones, written in their original format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from unmask.models.pretrained import CONFIG, WEIGHTS, apart
 from unmask.text.adapters.found import Found
 
-# What may stand beside the weights of a checkpoint and belongs to its tokenizer.
+# Files beside the weights of a checkpoint that belong to its tokenizer.
 BESIDE = (
     *(
         "tokenizer.json",
@@ -34,9 +34,9 @@ def files_beside(found: Found) -> dict[str, bytes]:
 def write(
     folder: Path, found: Found, names: Mapping[str, str], state: Mapping[str, Tensor], files: Mapping[str, bytes]
 ) -> None:
-    """Write the weights ``state`` under the checkpoint's own names and dtypes, its config, and these files.
+    """Write the weights ``state`` with the checkpoint's names and dtypes, its config, and these files.
 
-    names: theirs -> ours, as ``Loaded`` has them.
+    names: their names -> ours, as in ``Loaded``.
     """
     from safetensors.torch import save_file
 

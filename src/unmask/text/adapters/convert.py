@@ -1,4 +1,4 @@
-"""From anybody's DDiT to this project's safetensors folder, and back to MDLM's hub layout."""
+"""Convert any DDiT to this project's safetensors folder, and back to MDLM's hub layout."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MODEL_TYPE = "mdlm"
 
 
 def to_own(found: Found, out: str | Path, *, half: bool = False, **override: Any) -> dict[str, Any]:
-    """Write this project's folder: weights, config, card and tokenizer. What was found is kept in config.json's extra.
+    """Write a folder of this project: weights, config, card and tokenizer. The original is recorded in config.json.
 
-    half: store float16. override: as ``unmask.load`` takes it; with time=True the folder's network is fed the time.
-    Returns what was written.
+    half: store float16. override: as in ``unmask.load``; with time=True the folder's network is fed the time. Returns a
+    description of what was written.
     """
     adapter = recognise(found)
     loaded: Loaded = adapter.load(found, **override)
@@ -46,7 +46,7 @@ def to_own(found: Found, out: str | Path, *, half: bool = False, **override: Any
 
 
 def origin_of(found: Found, loaded: Loaded) -> dict[str, Any]:
-    """What a folder of this project remembers of the checkpoint that it was made from."""
+    """What a folder of this project records about the checkpoint that it was made from."""
     dtypes = {name: tensor.dtype for name, tensor in found.tensors.items() if tensor.dtype != "float32"}
     kind = recognise(found).NAME
     return {"format": kind, "config": found.config, "dtypes": dtypes, "ema": bool(loaded.about.get("ema"))}
@@ -55,7 +55,8 @@ def origin_of(found: Found, loaded: Loaded) -> dict[str, Any]:
 def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:
     """Write MDLM's hub layout: model.safetensors under ``backbone.`` and config.json.
 
-    What once was in that layout comes back bit for bit. A mask without a column gets one, of zeros: MDLM suppresses it.
+    A checkpoint that had this layout is restored bit for bit. A mask without a column gets one of zeros: MDLM
+    suppresses it.
     """
     from safetensors.torch import save_file
 
@@ -72,7 +73,7 @@ def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:
         save_file(state, folder / pretrained.WEIGHTS, metadata={"format": "pt"})
         text = json.dumps(_hub_config(network.config, origin.get("config") or {}), indent=2) + "\n"
         (folder / pretrained.CONFIG).write_text(text, encoding="utf-8")
-        # GPT-2's is not part of the layout: everybody has it.
+        # GPT-2's tokenizer is not part of the layout.
         own = loaded.tokenizer is not None and loaded.tokenizer.kind != "gpt2"
         if own:
             loaded.tokenizer.save(folder / "tokenizer.json")
@@ -89,7 +90,7 @@ def _ddit(loaded: Loaded, found: Found, name: str) -> DDiT:
 
 
 def _expressible(config: DDiTConfig, found: Found) -> None:
-    """Refuse what MDLM's network has not."""
+    """Refuse what MDLM's network does not have."""
     wanted = {
         "adaln": True,
         "norm_bias": False,
@@ -121,7 +122,7 @@ def _with_mask_column(network: DDiT) -> dict[str, Tensor]:
 
 
 def _hub_config(config: DDiTConfig, before: dict[str, Any]) -> dict[str, Any]:
-    """config.json of the hub: as it was before, where it was one, with the time as it is fed now."""
+    """config.json of the hub: the original one, if there was one, with the current time setting."""
     time = config.conditioning == "time"
     if before.get("model_type") == MODEL_TYPE:
         return before | ({} if bool(before.get("time_conditioning")) == time else {"time_conditioning": time})
@@ -137,5 +138,5 @@ def _hub_config(config: DDiTConfig, before: dict[str, Any]) -> dict[str, Any]:
         "dropout": config.dropout,
         "time_conditioning": time,
     }
-    # Only where a reader would look for it elsewhere.
+    # Only if readers look for it elsewhere.
     return made if config.mask_id == columns - 1 and columns != 30_522 else made | {"mask_index": config.mask_id}

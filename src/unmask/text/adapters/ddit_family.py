@@ -1,4 +1,4 @@
-"""What MDLM, SEDD and RADD share: the DDiT's tensors under their published names, and GPT-2's tokenizer."""
+"""Common to MDLM, SEDD and RADD: the DDiT's tensors under their published names, and GPT-2's tokenizer."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from unmask.text.weights import gpt2_tokenizer
 EMBEDDING, LEVEL, HEAD = "vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.linear.weight"
 FREQUENCIES = "rotary_emb.inv_freq"
 GPT2 = 50_257  # ids of GPT-2's tokenizer, the last of which is <|endoftext|>; the mask comes after it
-LENGTH = 1024  # of every published checkpoint that does not say its own
+LENGTH = 1024  # of every published checkpoint that does not state it
 N = TypeVar("N", bound=Transformer)
-# What the config of these networks may say, beside what every config may.
+# What the config of these networks may contain, in addition to the common fields.
 KNOWN = frozenset(
     (
         *("vocab_size", "model_length", "hidden_dim", "hidden_size", "cond_dim", "n_blocks", "n_heads", "dropout"),
         *("time_conditioning", "mask_index", "length", "type", "name", "scale_by_sigma", "tie_word_embeddings"),
         *("parameterization", "attn_backend", "adaln", "vocab_lookup"),
-        # BD3-LM's; the last three are of its training
+        # BD3-LM's; the last three are for its training
         *("block_size", "cross_attn", "causal", "var_min", "sampling_eps_min", "sampling_eps_max"),
-        # of a run that keeps no section for its model
+        # for a run without a section for its model
         *("data", "T", "backbone", "diffusion", "subs_masking", "config", "tokenizer"),
     )
 )
@@ -42,14 +42,14 @@ GPT2_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 @dataclass(frozen=True)
 class Fit:
-    """How the tensors that were found fit the network that they should make."""
+    """How the tensors of a file fit the network that they should make."""
 
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
-    wrong: tuple[str, ...]  # in words: the name, its shape and the one that is needed
+    wrong: tuple[str, ...]  # in words: the name, its shape and the expected one
 
     def check(self, found: Found, prefix: str) -> None:
-        """Refuse what would make another network; tensors outside of the prefix belong to the training program."""
+        """Refuse tensors that make another network; tensors outside of the prefix belong to the training program."""
         extra = [f"{name} does not belong" for name in self.unexpected if name.startswith(prefix)]
         problems = [*(f"{name} is missing" for name in self.missing), *extra, *self.wrong]
         if problems:
@@ -58,7 +58,7 @@ class Fit:
 
 
 def settings(found: Found) -> dict[str, Any]:
-    """The configuration as plain data: at the top, or where Lightning and the hub's mixin put it.
+    """The configuration as plain data: at the top level, or where Lightning and the hub's mixin put it.
 
     The repositories of DUO and BD3-LM keep some of it under ``algo``.
     """
@@ -78,7 +78,7 @@ def understood(found: Found, said: Mapping[str, Any]) -> None:
 
 
 def noise(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Which noise level a time is embedded by, as fields of the config: the published log-linear noise by default."""
+    """The noise level by which a time is embedded, as config fields; by default the published log-linear noise."""
     given = said.get("noise")
     given = given if isinstance(given, dict) else {}
     kind = str(given.get("type", "loglinear")).replace("-", "")
@@ -99,7 +99,7 @@ def of_model(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
 def config_of(
     found: Found, prefix: str, *, mask_id: int, heads: Any, length: Any, dropout: Any, conditioning: Any
 ) -> DDiTConfig:
-    """The network's config: sizes from the tensors' shapes, and what shapes cannot say from the arguments."""
+    """The network's config: sizes from the tensors' shapes, and the rest from the arguments."""
     tensors, said = found.tensors, settings(found)
     understood(found, said)
 
@@ -140,7 +140,7 @@ def config_of(
 
 
 def fit(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig) -> Fit:
-    """The found tensors beside those of the network; the rotary frequencies may be left out."""
+    """The tensors of a file compared with the network's; the rotary frequencies may be missing."""
     with torch.device("meta"):
         expected = {prefix + name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
     found_names = found.tensors.keys()
@@ -160,13 +160,13 @@ def network(found: Found, prefix: str, cls: type[N], config: DDiTConfig, *, ema:
     state = {FREQUENCIES: Rotary(config.width // config.heads).inv_freq}
     for name, tensor in found.read(ema=ema).items():
         if name.startswith(prefix):
-            # A copy, because safetensors maps the file: a model must outlive it.
+            # A copy, because safetensors maps the file, and a model must outlive it.
             state[name.removeprefix(prefix)] = tensor.to(torch.float32, copy=True)
     return cls.built(config, state).eval()
 
 
 def said(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig, *, ema: bool) -> dict[str, Any]:
-    """What ``about`` says of every network of this family."""
+    """The part of ``about`` that all networks of this family share."""
     fits = fit(found, prefix, cls, config)
     data = config.vocab_size - (config.mask_id < config.vocab_size)
     where, missing = tokenizer_of(found, data)
@@ -194,7 +194,7 @@ class WithoutPrefix:
     """A format whose tensors have no prefix: SEDD's and RADD's."""
 
     name: str
-    settings: tuple[str, ...]  # that may be given
+    settings: tuple[str, ...]  # allowed settings
     config: Callable[[Found, dict[str, Any]], DDiTConfig]
 
     def load(self, found: Found, **override: Any) -> Loaded:
@@ -206,7 +206,7 @@ class WithoutPrefix:
         return Loaded(denoiser, found_tokenizer, about=about)
 
     def about(self, found: Found, **override: Any) -> dict[str, Any]:
-        """What the files say, without the weights being read."""
+        """What the files say, without reading the weights."""
         config, ema = self._chosen(found, override)
         return {"format": self.name, "time": time_in_words(config)} | said(found, "", DDiT, config, ema=ema)
 
@@ -241,7 +241,7 @@ def tokenizer_of(found: Found, data_ids: int) -> tuple[str | None, str | None]:
 
 
 def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
-    """The folder's tokenizer, or GPT-2's where the ids are its number; or None and what is needed."""
+    """The folder's tokenizer, or GPT-2's if the number of ids matches; or None and what is needed."""
     from unmask.text import external
 
     folder, (_, needed) = found.folder, tokenizer_of(found, data_ids)
@@ -259,7 +259,7 @@ def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
     if theirs is not None and not (theirs.kind == "bpe" and data_ids == GPT2):
         return theirs, None
     try:
-        return gpt2_tokenizer(), None  # the same ids as in any tokenizer.json of GPT-2's, with its <|endoftext|>
+        return gpt2_tokenizer(), None  # the ids of any tokenizer.json of GPT-2, with its <|endoftext|>
     except FetchError as error:
         return None, f"GPT-2's tokenizer is needed ({error}), or put its vocab.json and merges.txt into {folder}"
 
@@ -272,7 +272,7 @@ def _byte_level(encoder: Path, merges: Path) -> Tokenizer:
 
 
 def is_foreign(found: Found) -> bool:
-    """Whether the folder has a tokenizer that is neither of this project nor of GPT-2's files."""
+    """Whether the folder has a tokenizer that is neither of this project nor in GPT-2's files."""
     there = [name for name in ("tokenizer.json", "vocab.txt") if (found.folder / name).is_file()]
     return bool(there) and kind_of(found.folder / "tokenizer.json") is None
 

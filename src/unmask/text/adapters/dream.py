@@ -1,4 +1,4 @@
-"""Dream: Qwen2's network without the causal mask, its outputs shifted. ``order.dream`` decodes as its authors do."""
+"""Dream: Qwen2's network without the causal mask, its outputs shifted. ``decoding.dream`` decodes as its authors do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unmask.text.tokenizer import import_tokenizers
 NAME = "Dream"
 NEEDS = "a config.json with model_type Dream, and Qwen2's tensors (model.layers.i.self_attn.q_proj, ...)"
 
-LENGTH = 2048  # of its training sequences; its config tells Qwen2's, which is 131,072
+LENGTH = 2048  # of its training sequences; its config has Qwen2's, which is 131,072
 TOP = {"model.embed_tokens": "embed", "model.norm": "norm", "lm_head": "head"}
 BLOCK = {
     "input_layernorm": "norm1",
@@ -30,17 +30,17 @@ BLOCK = {
     "mlp.up_proj": "up",
     "mlp.down_proj": "down",
 }
-# What the config may say, and the one answer that this network gives.
+# Config fields with the only value that this network supports.
 FIXED: dict[str, Any] = {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False, "use_mrope": False}
 KNOWN = frozenset(
     (
         *FIXED,
         *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
         *("vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings"),
-        *("sliding_window", "max_window_layers"),  # of what use_sliding_window turns on
+        *("sliding_window", "max_window_layers"),  # used only with use_sliding_window
     )
 )
-# How Qwen2 cuts a text before its BPE: contractions, words, single digits, marks, new lines, spaces.
+# How Qwen2 splits a text before its BPE: contractions, words, single digits, marks, newlines, spaces.
 PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -48,7 +48,7 @@ PIECES = (
 
 
 def recognises(found: Found) -> bool:
-    """Qwen2's tensors and a config that says Dream: by its tensors alone it is a left-to-right model."""
+    """Qwen2's tensors and a config that says Dream: the tensors alone would be a left-to-right model."""
     kinds = [found.config.get("model_type"), *(found.config.get("architectures") or ())]
     named = any(str(kind).lower().startswith("dream") for kind in kinds)
     return named and "model.layers.0.self_attn.q_proj.weight" in found.tensors
@@ -76,8 +76,9 @@ def _config(found: Found, tokenizer: ExternalTokenizer | None, override: Mapping
 
 
 def _tokenizer(folder: Path) -> ExternalTokenizer | None:
-    """The folder's; it has vocab.json, merges.txt, the special tokens in tokenizer_config.json, and code instead of a
-    tokenizer.json. The code is not run.
+    """The folder's tokenizer, from vocab.json, merges.txt and the special tokens in tokenizer_config.json.
+
+    Dream has code in place of a tokenizer.json. The code is not run.
     """
     if (folder / "tokenizer.json").is_file() or not (folder / "vocab.json").is_file():
         return external.load(folder)

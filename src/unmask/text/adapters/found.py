@@ -1,4 +1,4 @@
-"""What lies at a path, read without executing anything: names and shapes of tensors, config, and what pickles name."""
+"""Read a checkpoint without executing anything: names and shapes of tensors, config, and names in pickles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unmask.text.adapters.settings import beside, reachable, read_json
 from unmask.text.adapters.unpickle import Stored
 from unmask.text.tokenizer import Layout
 
-WHOLE = ("model.safetensors", "pytorch_model.bin")  # the names by which transformers and the hub keep weights
+WHOLE = ("model.safetensors", "pytorch_model.bin")  # the file names of weights in transformers and on the hub
 SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 INDEX = ".index.json"
 DTYPES = {
@@ -40,13 +40,13 @@ DTYPES = {
     "U32": "uint32",
     "U64": "uint64",
 }
-HEADER_LIMIT = 100_000_000  # bytes, safetensors' own
-STATE = ("state_dict", "model", "model_state_dict")  # where Lightning, SEDD and fairseq, and others keep the weights
+HEADER_LIMIT = 100_000_000  # bytes, the limit of safetensors
+STATE = ("state_dict", "model", "model_state_dict")  # keys of the weights in Lightning, SEDD and fairseq, and others
 SETTINGS = ("hyper_parameters", "args", "cfg", "config")
 WRAPPERS = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
-BUFFERS = (".inv_freq", "sampling_eps_min", "sampling_eps_max")  # in a state_dict and not in the EMA's list
-RUN = "checkpoints-meta/checkpoint.pth"  # where a run of SEDD keeps its newest weights
-# Folders of checkpoints that are not torch's, by a file that they have.
+BUFFERS = (".inv_freq", "sampling_eps_min", "sampling_eps_max")  # in a state_dict, but not in the EMA's list
+RUN = "checkpoints-meta/checkpoint.pth"  # the newest weights of a SEDD run
+# Checkpoint folders of other frameworks, by a characteristic file.
 OTHER_LIBRARIES = {
     "_METADATA": "orbax (JAX; MD4's are)",
     "_CHECKPOINT_METADATA": "orbax (JAX; MD4's are)",
@@ -73,36 +73,36 @@ class Tensorlike:
 
 @dataclass(frozen=True)
 class WeightFile:
-    """One file's weights: shapes now, values when they are asked for (True for the averaged ones)."""
+    """The weights of one file: shapes now, values on request (True for the averaged ones)."""
 
     tensors: Mapping[str, Tensorlike]
     read: Callable[[bool], dict[str, Tensor]]
     config: Mapping[str, Any] = field(default_factory=dict)
     pickled: tuple[str, ...] = ()
-    averaged: frozenset[str] = frozenset()  # the tensors of which it has an average over training
+    averaged: frozenset[str] = frozenset()  # the tensors with an average over training
     tokenizer: tuple[str, dict[str, str]] | None = None
 
 
 @dataclass(frozen=True)
 class Found:
-    """What lies at a path. Names are those of the module, without the wrappers of torch.compile and DDP."""
+    """The checkpoint at a path. Tensor names are without the wrappers of torch.compile and DDP."""
 
     path: Path  # the folder, or the file
-    config: dict[str, Any]  # config.json, or what a .ckpt's hyper_parameters or fairseq's args hold as plain data
+    config: dict[str, Any]  # config.json, or a .ckpt's hyper_parameters or fairseq's args as plain data
     tensors: Mapping[str, Tensorlike]
-    files: tuple[str, ...]  # what is there, for messages
-    pickled: tuple[str, ...] = ()  # the globals that the pickles name: listed, never executed
-    ema: bool = False  # whether averaged weights are inside
-    weights: tuple[str, ...] = ()  # the files that hold the tensors
+    files: tuple[str, ...]  # the files there, for messages
+    pickled: tuple[str, ...] = ()  # the globals named in pickles: listed, never executed
+    ema: bool = False  # whether there are averaged weights
+    weights: tuple[str, ...] = ()  # the files that contain the tensors
     parts: tuple[WeightFile, ...] = field(default=(), repr=False)
-    tokenizer: tuple[str, dict[str, str]] | None = field(default=None, repr=False)  # pickled: its JSON and its names
+    tokenizer: tuple[str, dict[str, str]] | None = field(default=None, repr=False)  # pickled: JSON and special tokens
 
     @property
     def folder(self) -> Path:
         return self.path if self.path.is_dir() else self.path.parent
 
     def read(self, *, ema: bool = True) -> dict[str, Tensor]:
-        """The weights as they are stored; with ``ema`` the averages over training where there are any."""
+        """The weights as stored; with ``ema`` the averages over training, if there are any."""
         weights = {name: tensor for part in self.parts for name, tensor in part.read(ema).items()}
         check_finite(weights, self.path)
         return weights
@@ -113,17 +113,17 @@ class Loaded:
     """A checkpoint, ready to sample."""
 
     denoiser: Denoiser  # with .length, that of the training sequences
-    tokenizer: Any  # a Tokenizer of ours, a ExternalTokenizer of unmask.text, or None if the folder has none
+    tokenizer: Any  # a Tokenizer, an ExternalTokenizer of unmask.text, or None if the folder has none
     schedule: Schedule = field(default_factory=Linear)
     layout: Layout = "wrapped"
     about: dict[str, Any] = field(default_factory=dict)
     # format, parameters, mask_id, special_ids, length, time, ema, missing, unexpected, needs
     names: Mapping[str, str] = field(default_factory=dict)
-    # its files' tensor names and those of the denoiser's state_dict, where the network is not one of this project's
+    # the tensor names of its files and of the denoiser's state_dict, for networks of other libraries
 
 
 def look(path: str | Path) -> Found:
-    """What lies at a folder or a file. ValueError, in one line, for what is damaged or leaves its folder."""
+    """The checkpoint in a folder or file. A one-line ValueError if it is damaged or refers outside of its folder."""
     path = reachable(Path(path).expanduser())
     if (path / RUN).is_file():
         path = path / RUN
@@ -146,12 +146,12 @@ def look(path: str | Path) -> Found:
 
 
 def holds_weights(files: Iterable[str]) -> bool:
-    """Whether any of a folder's files is one of weights."""
+    """Whether any of a folder's files contains weights."""
     return any(file.endswith((*SUFFIXES, INDEX)) for file in files)
 
 
 def _weights(folder: Path, files: tuple[str, ...]) -> dict[str, frozenset[str] | None]:
-    """The files of a folder that hold its weights, with the tensors that an index wants of each."""
+    """The files of a folder that contain its weights, with the tensors that an index assigns to each."""
     for whole in WHOLE:
         if whole in files:
             return {whole: None}
@@ -175,7 +175,7 @@ def _indexed(index: Path) -> dict[str, frozenset[str] | None]:
     if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
         raise ValueError(f"{index} has no weight_map from tensors to files")
     for name in set(where.values()):
-        # Not resolved: the hub's cache is made of links. The name itself must stay in the folder.
+        # Not resolved, because the hub's cache consists of links. The name itself must stay in the folder.
         if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
             raise ValueError(f"{index} leaves its folder: it names the file {name!r}")
         if not (index.parent / name).is_file():
@@ -185,10 +185,10 @@ def _indexed(index: Path) -> dict[str, frozenset[str] | None]:
 
 
 def _part(file: Path, wanted: frozenset[str] | None) -> WeightFile:
-    """One file, by its first bytes and not by its name."""
+    """One file, identified by its first bytes, not its name."""
     with reachable(file).open("rb") as opened:
         start = opened.read(64)
-    if start[4:9] == b"\0\0\0\0{":  # safetensors: its header's length, which may begin like anything, and the header
+    if start[4:9] == b"\0\0\0\0{":  # safetensors: the length of its header, then the header
         part = _from_safetensors(file)
     elif start[:1] == b"\x80" or start[:4] == b"PK\x03\x04":
         part = _from_torch(file)
@@ -282,7 +282,7 @@ def _from_torch(file: Path) -> WeightFile:
 
 
 def _average(file: Path, ema: Any, parameters: Mapping[str, Stored]) -> dict[str, Stored]:
-    """The averaged weights by name. MDLM and SEDD keep a list in the order in which parameters were registered.
+    """The averaged weights by name. MDLM and SEDD store a list in the order in which parameters were registered.
 
     That is the order of the state_dict without its buffers: the rotary frequencies, and BD3-LM's range of times.
     """

@@ -1,4 +1,4 @@
-"""A masked language model as a Denoiser: special tokens stand around every canvas and are never drawn."""
+"""A masked language model as a Denoiser: special tokens surround every canvas and are never drawn."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from unmask.text.external import Frame
 class Framed(nn.Module):
     """``network(ids [B, T], rows [B, R]) -> logits [B, R, V]`` with the ids ``around`` every canvas.
 
-    A canvas holds the text alone. special_ids carry -inf, as the mask does. limit: the most tokens that the network
-    takes, those around the canvas included, or None; ``length`` is what it leaves for the canvas. pad_id: what stands
-    behind the end of a shorter sequence, for a network that is proven not to see it.
+    A canvas holds only the text. special_ids have logit -inf, like the mask. limit: the maximum number of tokens of the
+    network, including those around the canvas, or None; ``length`` is what remains for the canvas. pad_id: padding
+    after the end of a shorter sequence, for a network verified to ignore it.
     """
 
     suppressed: Tensor
@@ -63,7 +63,7 @@ class Framed(nn.Module):
         if rows is None:
             rows = torch.arange(length, device=tokens.device).expand(batch, -1)
         ids = torch.cat([self.before.expand(batch, -1), tokens, self.after.expand(batch, -1)], 1)
-        if lengths is None and self.pad_id is not None:  # a row of a token file: pads stand behind a shorter text
+        if lengths is None and self.pad_id is not None:  # a row of a token file: shorter texts are padded
             lengths = (tokens != self.pad_id).sum(1)
         if lengths is not None:
             ids = self._padded(ids, lengths.unsqueeze(1) + len(self.before))
@@ -71,7 +71,7 @@ class Framed(nn.Module):
         return logits.masked_fill(self.suppressed, -torch.inf)
 
     def _padded(self, ids: Tensor, ends: Tensor) -> Tensor:
-        """The ids around each canvas where it ends, int64 [B, 1], and pads behind them."""
+        """The ids around each canvas, which ends at int64 [B, 1], followed by padding."""
         assert self.pad_id is not None
         ids = torch.where(torch.arange(ids.shape[1], device=ids.device) < ends, ids, self.pad_id)
         behind = torch.arange(len(self.after), device=ids.device)

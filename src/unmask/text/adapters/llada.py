@@ -1,4 +1,4 @@
-"""LLaDA: Llama's blocks without the causal mask, in OLMo's names. ``order.llada`` decodes as its authors do."""
+"""LLaDA: Llama's blocks without the causal mask, with OLMo's names. ``decoding.llada`` decodes as its authors do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK = {
     "up_proj": "up",
     "ff_out": "down",
 }
-# What the config may say, and the one answer that this network gives.
+# Config fields with the only value that this network supports.
 FIXED = {
     "block_type": "llama",
     "layer_norm_type": "rms",
@@ -50,7 +50,7 @@ KNOWN = frozenset(
         *("d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_ratio", "mlp_hidden_size", "vocab_size"),
         *("embedding_size", "weight_tying", "max_sequence_length", "train_max_sequence_length", "rope_theta"),
         *("rms_norm_eps", "rope_full_precision", "layer_norm_with_affine", "attention_layer_norm_with_affine"),
-        # of training and of how it is computed
+        # for training, and for how it is computed
         *("alibi_bias_max", "flash_attention", "residual_dropout", "embedding_dropout", "init_device", "init_fn"),
         *("init_std", "init_cutoff_factor", "precision", "hidden_size", "num_hidden_layers"),
     )

@@ -1,4 +1,4 @@
-"""What the adapters of LLaDA and Dream share: their weights into one network, with every shape checked."""
+"""Common to the adapters of LLaDA and Dream: their weights in one network, with every shape checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVERRIDES = ("mask_id", "length", "theta")
 
 @dataclass(frozen=True)
 class LlamaCheckpoint:
-    """A checkpoint read as a Llama: which of its tensors (the key) is which of ours."""
+    """A checkpoint read as a Llama: its tensor names (the keys) and ours."""
 
     name: str  # of the format
     found: Found
@@ -28,13 +28,13 @@ class LlamaCheckpoint:
     tokenizer: ExternalTokenizer | None
 
     def network(self) -> Llama:
-        """Without weights yet. A matrix is often made wider than the vocabulary: ids past it have no text."""
+        """Without weights yet. The output matrix is often wider than the vocabulary: the ids beyond it have no text."""
         with torch.device("meta"):
             return Llama(self.config, never=self.without_text)
 
     @property
     def without_text(self) -> range:
-        """The ids past the tokenizer's."""
+        """The ids beyond the tokenizer's."""
         size = self.config.vocab_size
         return range(self.tokenizer.vocab_size if self.tokenizer else size, size)
 
@@ -57,7 +57,7 @@ class LlamaCheckpoint:
         }
 
     def load(self, dtype: torch.dtype | None = None) -> Loaded:
-        """Weights keep the precision they are stored in, unless a dtype is given; norms and logits are in float32."""
+        """Weights keep their stored precision, unless a dtype is given; norms and logits are in float32."""
         about, network, path = self.about(), self.network(), self.found.path
         if missing := about["missing"]:
             raise ValueError(f"{path} lacks {len(missing)} of the network's tensors, the first is our {missing[0]}")
@@ -75,14 +75,14 @@ class LlamaCheckpoint:
 
 @dataclass(frozen=True)
 class Names:
-    """How a format names its modules: those outside of the blocks, where block i is, and those inside of a block."""
+    """How a format names its modules: those outside of the blocks, the prefix of block i, and those inside a block."""
 
     top: Mapping[str, str]
     blocks: str
     block: Mapping[str, str]
 
     def ours(self, name: str) -> str | None:
-        """Our name of a tensor of theirs."""
+        """Our name for one of their tensors."""
         module, _, kind = name.rpartition(".")
         if module in self.top:
             return f"{self.top[module]}.{kind}"
@@ -92,11 +92,11 @@ class Names:
 
 @dataclass(frozen=True)
 class LlamaFormat:
-    """A kind of checkpoint that is a Llama in other names."""
+    """A checkpoint format that is a Llama under other names."""
 
     name: str
     names: Names
-    fixed: Mapping[str, Any]  # what the config may say, and the one answer that our network gives
+    fixed: Mapping[str, Any]  # config fields with the only value that our network supports
     known: frozenset[str]  # settings
     config: Callable[[Found, ExternalTokenizer | None, Mapping[str, Any]], LlamaConfig]
     tokenizer: Callable[[Path], ExternalTokenizer | None]
@@ -106,7 +106,7 @@ class LlamaFormat:
         return self._read(found, override).load(dtype)
 
     def about(self, found: Found, **override: Any) -> dict[str, Any]:
-        """What the files say, without the weights being read."""
+        """What the files say, without reading the weights."""
         return self._read(found, override).about()
 
     def _read(self, found: Found, override: Mapping[str, Any]) -> LlamaCheckpoint:
@@ -124,7 +124,7 @@ class LlamaFormat:
 
 
 def _ending_with_eos(tokenizer: ExternalTokenizer | None, config: Mapping[str, Any]) -> ExternalTokenizer | None:
-    """A text ends with eos, which is drawn like any other token; nothing stands before it, and no padding behind."""
+    """A text ends with eos, which is drawn like any other token; there is nothing before it, and no padding."""
     if tokenizer is None:
         return None
     mask_id = config.get("mask_token_id", tokenizer.mask_id)
@@ -132,7 +132,7 @@ def _ending_with_eos(tokenizer: ExternalTokenizer | None, config: Mapping[str, A
 
 
 def number(found: Found, name: str, override: Mapping[str, Any], other: str | None = None) -> Any:
-    """A number of the config, or an override of it; nothing is guessed."""
+    """A number from the config, or its override; nothing is guessed."""
     value = override.get(other or name, found.config.get(name))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{found.path}: its config has no number {name} (found {value!r}): give {other or name}")

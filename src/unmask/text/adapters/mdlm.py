@@ -1,8 +1,8 @@
 """MDLM's checkpoints: its hub folders, Lightning's .ckpt files with their average, and its SEDD and AR baselines.
 
-The mask's logit is suppressed. A checkpoint without time conditioning is fed sigma = 0; ``time=True`` feeds it
-sigma = -log(alpha) all the same, which the paper found to help a little. BD3-LM's have the same tensors and attention
-by blocks. They were not trained to predict the first token, which is always <|endoftext|>: begin a text with it.
+The mask's logit is suppressed. A checkpoint without time conditioning is fed sigma = 0; ``time=True`` feeds it sigma =
+-log(alpha) anyway, which the paper found to help a little. BD3-LM's checkpoints have the same tensors and block
+attention. They were not trained to predict the first token, which is always <|endoftext|>: begin a text with it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ NAME = "MDLM"
 NEEDS = "tensors backbone.vocab_embed.embedding, backbone.blocks.0.attn_qkv.weight, ... (model.safetensors or .ckpt)"
 SETTINGS = ("time", "ema", "mask_id", "length", "heads", "first")
 VARIANTS = {"subs": "MDLM", "d3pm": "D3PM", "sedd": "SEDD baseline", "ar": "AR baseline"}
-# What the repository of DUO calls them, by the name of the algorithm.
+# Names in the repository of DUO, by the name of the algorithm.
 ALGORITHMS = {"mdlm": "subs", "d3pm": "d3pm", "sedd": "sedd", "ar": "ar"}
-# Kinds that have MDLM's tensor names and are not MDLM: every one would load and give wrong answers.
+# Models with MDLM's tensor names that are not MDLM: each would load and give wrong results.
 UNIFORM = "a uniform-state model: it has no mask, and its last id is a data token"
 OTHERS = dict.fromkeys(("duo", "duo_base", "distillation", "ot-finetune", "udlm"), UNIFORM)
 
-# By the tokenizer's name, or else by the number of ids: the mask, and the id that every sequence begins with. For other
-# tokenizers the mask is the last id, as MDLM adds it to one that has none.
+# By the tokenizer's name, or else by the number of ids: the mask, and the first id of every sequence. For other
+# tokenizers the mask is the last id, which MDLM adds if there is none.
 MASKS = {"bert-base-uncased": 103, 30_522: 103, "text8": 4}
 BEGINS = {"gpt2": 50_256, 50_258: 50_256, "bert-base-uncased": 101, 30_522: 101, "text8": 2}
 TEXT8 = ("[CLS]", "[SEP]", "[BOS]", "[EOS]", "[MASK]", "[PAD]", "[RESERVED]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz ")
 
 
 def recognises(found: Found) -> bool:
-    """Tensors under ``backbone.``, or the bare backbone with a configuration that names its parameterization."""
+    """Tensors under ``backbone.``, or the bare backbone with a config that names its parameterization."""
     prefix = _prefix(found)
     return prefix + family.EMBEDDING in found.tensors and (
         bool(prefix) or family.settings(found).get("parameterization") in VARIANTS
@@ -44,7 +44,7 @@ def recognises(found: Found) -> bool:
 
 
 def load(found: Found, **override: Any) -> Loaded:
-    """The network. override: time (feed it or not), ema (averaged weights, the default), and what a file may lack."""
+    """The network. override: time (whether to feed it), ema (averaged weights, the default), and missing settings."""
     given = family.checked(override, SETTINGS, NAME)
     config, said = _config(found, given), about(found, **override)
     prefix, ema = _prefix(found), bool(given.get("ema", True))
@@ -57,7 +57,7 @@ def load(found: Found, **override: Any) -> Loaded:
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the files say, without the weights being read."""
+    """What the files say, without reading the weights."""
     given = family.checked(override, SETTINGS, NAME)
     config, ema = _config(found, given), bool(given.get("ema", True))
     facts: dict[str, Any] = {"format": NAME, "variant": VARIANTS[_parameterization(found)]}
@@ -75,7 +75,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
 
 
 def _tokenizer(found: Found, config: DDiTConfig) -> tuple[Any, str | None]:
-    """The tokenizer with what stands around a text, which is data to these networks, and part of the canvas."""
+    """The tokenizer with the tokens around a text, which these networks treat as data and part of the canvas."""
     tokenizer, needs = family.tokenizer(found, config.vocab_size - 1)
     if tokenizer is None and _is_text8(found, config):
         return replace(alphabet(TEXT8), frame=((2,), (3,)), around=((), ())), None
@@ -119,7 +119,7 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
 
 
 def _with_blocks(found: Found, config: DDiTConfig, time: bool) -> DDiTConfig:
-    """BD3-LM's: the noised block and the clean ones before it, which are read at the same sigma = 0."""
+    """BD3-LM: the noised block and the clean blocks before it, which are read at sigma = 0."""
     said = family.settings(found)
     wanted = {"cross_attn": (True, None), "causal": (False, None), "causal_attention": (False, None)}
     for name, allowed in wanted.items():
@@ -145,7 +145,7 @@ def _kind(found: Found) -> str:
 
 
 def _refuse_others(found: Found, said: dict[str, Any]) -> None:
-    """Refuse by name what has MDLM's tensors and is another model."""
+    """Refuse by name the models that have MDLM's tensors but are different."""
     kind = _kind(found)
     if kind in OTHERS:
         raise ValueError(f"{found.path} is {OTHERS[kind]}; it is not supported")

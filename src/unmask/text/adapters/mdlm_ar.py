@@ -1,4 +1,4 @@
-"""MDLM's left-to-right baseline: the causal twin without a start token, because every sequence begins with the same id.
+"""MDLM's left-to-right baseline: the causal twin without a start token, since every sequence begins with the same id.
 
 Its output at position l predicts token l + 1, and the first token, <|endoftext|> or [CLS], is given.
 """
@@ -14,7 +14,7 @@ from unmask.models.layers import check_tokens
 
 
 class Given(Causal):
-    """A causal network whose first token is ``first`` with probability one, and which has no other start."""
+    """A causal network whose first token is ``first`` with probability one, without a start token."""
 
     lag = 1
 
@@ -33,5 +33,5 @@ class Given(Causal):
         return torch.where((rows == 0).unsqueeze(-1), only, logits)
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
-        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
+        """Logits [M, V] at the M positions where the boolean [B, L] is true, in row-major order."""
         return self.forward(tokens)[where]

@@ -1,4 +1,4 @@
-"""This project's own folders, for ``unmask inspect`` and ``unmask convert``: ``unmask.load`` reads them directly."""
+"""Folders of this project, for ``unmask inspect`` and ``unmask convert``: ``unmask.load`` reads them directly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = ("time",)
 
 
 def recognises(found: Found) -> bool:
-    """The names that this project's config.json has."""
+    """Recognised by the fields of this project's config.json."""
     return found.config.get("architecture") in ("ddit", "causal") and "unmask_version" in found.config
 
 
@@ -28,7 +28,7 @@ def load(found: Found, **override: Any) -> Loaded:
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the files say, without the weights being read."""
+    """What the files say, without reading the weights."""
     family.checked(override, SETTINGS, NAME)
     config, header = pretrained.read_config(found.folder)
     cls = DDiT if header["architecture"] == "ddit" else Causal

@@ -1,4 +1,4 @@
-"""RADD's checkpoints: the DDiT without noise level and adaLN, its norms with biases.
+"""RADD's checkpoints: the DDiT without noise level and adaLN, with biases in its norms.
 
 The mean is the softmax over all columns but the last, the mask's, which is meaningless. There is no time.
 """
@@ -17,7 +17,7 @@ SETTINGS = ("ema", "length", "heads")
 
 
 def recognises(found: Found) -> bool:
-    """The DDiT's tensors without a prefix and a noise level, its norms with biases."""
+    """The DDiT's tensors without a prefix and a noise level, with biases in its norms."""
     names = found.tensors
     return family.EMBEDDING in names and "blocks.0.norm1.bias" in names and family.LEVEL not in names
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is, as ``unmask inspect`` prints it: no weights are read and nothing is run."""
+"""The description of a checkpoint that ``unmask inspect`` prints: no weights are read and nothing is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENIZERS = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-# Modules whose functions could be made to run a program when such a file is unpickled; containers are harmless.
+# Modules whose functions could run a program when such a file is unpickled; containers are harmless.
 RUNS = (
     "os",
     "posix",
@@ -62,7 +62,7 @@ SHOWN = 5
 
 
 def inspect(path: str | Path, **override: Any) -> dict[str, Any]:
-    """Everything that the files say. ValueError for what cannot be read; an unknown kind is reported, not raised."""
+    """Everything that the files say. ValueError if they cannot be read; an unknown format is reported, not raised."""
     found = look(path)
     report: dict[str, Any] = {
         "path": str(found.path),

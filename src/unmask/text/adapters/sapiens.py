@@ -1,7 +1,7 @@
-"""fairseq's RoBERTa over an alphabet, which is what Sapiens is: two masked language models of antibody chains.
+"""fairseq's RoBERTa over an alphabet, the architecture of Sapiens: two masked language models of antibody chains.
 
 Post-norm transformer with learned positions that start at 2 (fairseq's padding_idx + 1), exact GELU, and a head of
-dense, GELU, layer norm and linear. The head is computed for the asked rows alone. transformers is not needed.
+dense, GELU, layer norm and linear. The head is computed only for the requested rows. transformers is not needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unmask.text.external import ExternalTokenizer
 NAME = "fairseq's RoBERTa over an alphabet (Sapiens)"
 NEEDS = "decoder.sentence_encoder.* tensors and, beside the file, fairseq's dict.txt"
 
-PREFIX = re.compile(r"^(decoder|encoder)\.")  # fairseq called it decoder first, then encoder
+PREFIX = re.compile(r"^(decoder|encoder)\.")  # fairseq's name was decoder first, later encoder
 PAD = 1  # fairseq's id of padding
 FIRST = 2  # the first token's position: fairseq's padding_idx + 1
 DICTIONARY = "dict.txt"
@@ -42,7 +42,7 @@ class Layer(nn.Module):
         self.final_layer_norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
-        """x [B, T, width]; seen bool [B, 1, 1, T]: the tokens that are no padding, if there is any."""
+        """x [B, T, width]; seen bool [B, 1, 1, T]: the tokens that are not padding, if there is any."""
         q, k, v = (
             self.self_attn[name](x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for name in ("q_proj", "k_proj", "v_proj")
@@ -54,7 +54,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Linear):
-    """Dense, GELU, layer norm, and the linear map to logits, which fairseq keeps under the head's own name."""
+    """Dense, GELU, layer norm, and the linear map to logits, which fairseq stores under the head's name."""
 
     def __init__(self, width: int, vocab: int) -> None:
         super().__init__(width, vocab)
@@ -65,7 +65,7 @@ class Head(nn.Linear):
 
 
 class Roberta(nn.Module):
-    """fairseq's RoBERTa under its own names: (ids [B, T], rows [B, R]) -> logits [B, R, V]."""
+    """fairseq's RoBERTa with its tensor names: (ids [B, T], rows [B, R]) -> logits [B, R, V]."""
 
     def __init__(self, vocab: int, positions: int, width: int, hidden: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def load(found: Found, **override: Any) -> Loaded:
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the file says, without the weights being used."""
+    """What the file says, without using the weights."""
     return _facts(found, override)[0]
 
 
@@ -160,7 +160,7 @@ def _facts(found: Found, override: dict[str, Any]) -> tuple[dict[str, Any], Exte
 
 
 def _sizes(found: Found) -> dict[str, int]:
-    """Sizes from the tensors, and the number of heads, which they do not tell, from fairseq's arguments."""
+    """Sizes from the tensors, and the number of heads, which they do not determine, from fairseq's arguments."""
     shapes = _shapes(found)
     vocab, width = shapes["sentence_encoder.embed_tokens.weight"]
     layers = 1 + max((int(i) for i in _numbers(shapes)), default=-1)

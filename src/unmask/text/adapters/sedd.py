@@ -1,8 +1,8 @@
-"""SEDD's checkpoints: its hub folders and checkpoint.pth of its own training.
+"""SEDD's checkpoints: its hub folders and checkpoint.pth of its training.
 
-Its log-score is out - log(e^sigma - 1) - log(V - 1) (without these shifts where scale_by_sigma is false), and the mean
-parameterisation is its normalisation over the data tokens: both shifts cancel, so the mean's logits are ``out`` itself.
-The network is always fed the noise level sigma. A run's own folder keeps its settings in .hydra/config.yaml.
+Its log-score is out - log(e^sigma - 1) - log(V - 1) (without these shifts if scale_by_sigma is false), and the mean
+parameterisation is its normalisation over the data tokens: both shifts cancel, so the mean's logits are ``out``. The
+network is always fed the noise level sigma. A run's folder has its settings in .hydra/config.yaml.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTINGS = ("time", "ema", "mask_id", "length", "heads")
 
 
 def recognises(found: Found) -> bool:
-    """The DDiT's tensors without a prefix, its noise level's embedding among them."""
+    """The DDiT's tensors without a prefix, including the embedding of the noise level."""
     return family.EMBEDDING in found.tensors and family.LEVEL in found.tensors
 
 

@@ -1,4 +1,4 @@
-"""The settings that come with a checkpoint: config.json, Hydra's YAML, and what may not be in them."""
+"""The settings that come with a checkpoint: config.json, Hydra's YAML, and which fields are allowed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 CONFIG = "config.json"
 HYDRA = ".hydra/config.yaml"  # of a run
-# What transformers writes into any config, and what does not change what a network computes in inference.
+# Fields that transformers writes into any config, or that do not change inference.
 EVERYBODYS = frozenset(
     (
         *("architectures", "auto_map", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path"),
@@ -23,7 +23,7 @@ EVERYBODYS = frozenset(
 
 
 def reachable(path: Path) -> Path:
-    """A folder or a plain file: reading a pipe would wait for ever."""
+    """A folder or a regular file: reading a pipe would block forever."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def beside(folder: Path) -> dict[str, Any]:
 
 
 def refuse_unknown(path: Path, said: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> None:
-    """Refuse a setting that this project does not know, by its name: the network could be another one."""
+    """Refuse an unknown setting by name: the network could be a different one."""
     for name in sorted(said.keys() - known - EVERYBODYS):
         raise ValueError(
             f"{path}: its config says {prefix}{name}={said[name]!r}, which this project does not know: its "

@@ -1,4 +1,4 @@
-"""torch's files, in their zip format and the one before it, opened without running anything; see ``unpickle``."""
+"""torch's files, in the zip format and the older one, read without running anything; see ``unpickle``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PICKLE_LIMIT = 2**28  # bytes
 
 @dataclass(frozen=True)
 class Pickled:
-    """What a torch file holds."""
+    """The contents of a torch file."""
 
     content: Any
     globals: tuple[str, ...]  # every class and function that it names
@@ -26,7 +26,7 @@ class Pickled:
 
 
 def read(path: Path) -> Pickled:
-    """The file's content with its tensors as ``Stored``; ValueError in one line if it is not a whole torch file."""
+    """The file's contents with tensors as ``Stored``; a one-line ValueError if it is not a complete torch file."""
     try:
         if zipfile.is_zipfile(path):
             return _from_zip(path)
@@ -60,7 +60,7 @@ def _from_zip(path: Path) -> Pickled:
         content = machine.run()
         for key, storage in machine.storages.items():
             member, needed = f"{root}data/{key}", storage.count * storage.dtype.itemsize
-            # torch never compresses, so what a file says to hold it does hold.
+            # torch never compresses, so a file really contains the size that it declares.
             if member not in names or not needed <= archive.getinfo(member).compress_size:
                 raise ValueError(f"{member} does not have the {needed} bytes that a tensor needs")
 
@@ -75,7 +75,7 @@ def _from_zip(path: Path) -> Pickled:
 
 
 def _from_stream(path: Path) -> Pickled:
-    """The older format: magic number, version, machine, content, the storages' keys, and then their bytes in turn."""
+    """The older format: magic number, version, machine, contents, the storages' keys, and then their bytes."""
     with path.open("rb") as file:
         if file.read(1) != b"\x80":
             raise ValueError("it is neither a zip nor a pickle")
@@ -110,13 +110,13 @@ def _from_stream(path: Path) -> Pickled:
 
 
 def tokenizer(value: Any) -> tuple[str, dict[str, str]] | None:
-    """A fast tokenizer of transformers that was pickled: its tokenizer.json, and which special token is which."""
+    """A pickled fast tokenizer of transformers: its tokenizer.json, and its special tokens."""
     inside = value.state.get("_tokenizer") if isinstance(value, Stub) and isinstance(value.state, dict) else None
     if not isinstance(inside, Stub) or inside.name != "tokenizers.Tokenizer":
         return None
     written = inside.state
     match written:
-        case Stub("_codecs.encode", (str(text), "latin1")):  # how bytes stand in older pickles
+        case Stub("_codecs.encode", (str(text), "latin1")):  # bytes in older pickles
             written = text.encode("latin1")
     if not isinstance(written, bytes):
         return None
@@ -127,12 +127,12 @@ def tokenizer(value: Any) -> tuple[str, dict[str, str]] | None:
 
 
 def plain(value: Any, depth: int = 32) -> Any:
-    """A content as JSON has it: stubs become the dict of their state, OmegaConf's containers what they contain."""
+    """The contents as JSON values: stubs become the dict of their state, OmegaConf's containers what they contain."""
     if depth == 0:
         return "..."
     if isinstance(value, Stub):
         state = value.state if isinstance(value.state, dict) else {}
-        for inside in ("_content", "_val"):  # OmegaConf's containers and leaves, which also point back to their parents
+        for inside in ("_content", "_val"):  # OmegaConf's containers and leaves also refer to their parents
             if value.name.startswith("omegaconf.") and inside in state:
                 return plain(state[inside], depth - 1)
         return {"class": value.name, **plain(state, depth - 1)}

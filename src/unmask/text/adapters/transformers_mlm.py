@@ -1,7 +1,7 @@
 """Any masked language model of transformers: BERT, RoBERTa, DistilBERT, ModernBERT, ESM and their kin.
 
-The network is transformers' own class, made from the config and filled with the weights that were found; no code that
-comes with a checkpoint is run. The head is computed for the asked rows alone.
+The network is a class of transformers, built from the config and filled with the checkpoint's weights; no code that
+comes with a checkpoint is run. The head is computed only for the requested rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unmask.text.external import ExternalTokenizer
 NAME = "masked LM of transformers"
 NEEDS = "a config.json with the model_type of a masked LM of transformers (bert, roberta, esm, ...), and its head"
 
-# The head's last bias or matrix of each family: what a checkpoint of another task does not have.
+# The last bias or matrix of each family's head, which a checkpoint for another task does not have.
 HEADS = {
     "bert": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     "distilbert": ("vocab_projector.bias",),
@@ -37,11 +37,11 @@ PADDED_POSITIONS = (
     *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "data2vec-text"),
     *("esm", "ibert", "longformer", "luke", "mpnet"),
 )
-PROBE = 6  # tokens on which the row by row head is compared to the whole
+PROBE = 6  # tokens on which the row-wise head is compared with the full model
 
 
 def recognises(found: Found) -> bool:
-    """A model_type whose class is known here, or an architecture that calls itself a masked LM of transformers."""
+    """A known model_type, or an architecture that is named as a masked LM of transformers."""
     if "auto_map" in found.config:  # such a class is the checkpoint's own code
         return False
     architectures = [str(name) for name in found.config.get("architectures") or ()]
@@ -64,10 +64,10 @@ def load(found: Found, **override: Any) -> Loaded:
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the files say, without the weights being read."""
+    """What the files say, without reading the weights."""
     kind = str(found.config["model_type"])
     head = HEADS.get(kind, ())
-    # ModernBERT's last matrix is tied, so that a head without its bias leaves no trace in the file.
+    # ModernBERT's last matrix is tied, so a head without its bias leaves no trace in the file.
     tells = found.config.get("decoder_bias", True)
     if head and tells and not any(name in found.tensors for name in head):
         raise ValueError(
@@ -101,7 +101,7 @@ def denoiser(
     vocab_size = int(model.config.vocab_size)
     never: set[int] = set()
     if tokenizer is not None:
-        # A matrix is often made wider than the vocabulary: the ids past it have no text.
+        # The output matrix is often wider than the vocabulary: the ids beyond it have no text.
         never = {i for i in tokenizer.special_ids if i < vocab_size} | {*range(tokenizer.vocab_size, vocab_size)}
     pad_id = tokenizer.pad_id if tokenizer is not None else model.config.pad_token_id
     around = tokenizer.around if framed and tokenizer is not None else ((), ())
@@ -118,7 +118,7 @@ def denoiser(
 
 
 class ByRows(nn.Module):
-    """A masked LM of transformers whose head sees the asked rows alone: (ids [B, T], rows [B, R]) -> [B, R, V]."""
+    """A masked LM of transformers, its head computed only at rows: (ids [B, T], rows [B, R]) -> [B, R, V]."""
 
     def __init__(self, model: Any, pad_id: int | None) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class ByRows(nn.Module):
         return logits
 
     def _ignores_pads(self, pad_id: int) -> bool:
-        """Whether a text is answered alike with pads behind it; a class that differs is asked for equal lengths."""
+        """Whether padding after a text leaves its output unchanged; otherwise only equal lengths share a call."""
         device = next(self.model.parameters()).device
         ids = torch.tensor([[i for i in range(self.model.config.vocab_size) if i != pad_id][:PROBE]], device=device)
         rows = torch.arange(ids.shape[1], device=device).unsqueeze(0)
@@ -148,7 +148,7 @@ class ByRows(nn.Module):
         return bool(torch.allclose(alone, padded, rtol=1e-4, atol=1e-4))
 
     def _agrees(self) -> bool:
-        """Whether the head that was found does what the whole model does; a class that differs is asked for all."""
+        """Whether the separate head gives what the whole model gives; otherwise the whole model is used."""
         head = _head(self.model)
         if head is None:
             return False
@@ -163,7 +163,7 @@ class ByRows(nn.Module):
 
 
 def _head(model: Any) -> Callable[[Tensor], Tensor] | None:
-    """From hidden states to logits, position by position, by the names that transformers' classes have."""
+    """The map from hidden states to logits, by the attribute names of transformers' classes."""
     for name in ("cls", "lm_head"):
         if isinstance(getattr(model, name, None), nn.Module):
             found: Callable[[Tensor], Tensor] = getattr(model, name)
@@ -176,7 +176,7 @@ def _head(model: Any) -> Callable[[Tensor], Tensor] | None:
 
 
 def _limit(config: dict[str, Any]) -> int | None:
-    """The most tokens that there are positions for."""
+    """The number of positions of the network."""
     limit = config.get("max_position_embeddings")
     if limit is None:
         return None
@@ -200,7 +200,7 @@ def _mask_id(found: Found, tokenizer: ExternalTokenizer | None, override: dict[s
 
 
 def _network(found: Found) -> Any:
-    """transformers' class for this config, with weights that are still random."""
+    """transformers' class for this config, with random weights."""
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
@@ -210,7 +210,7 @@ def _network(found: Found) -> Any:
     kind = str(found.config["model_type"])
     if kind not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{found.path}: this version of transformers does not know model_type {kind!r}")
-    # Which files it once came from is not asked again.
+    # The original location of the files is not needed.
     settings = {k: v for k, v in found.config.items() if k not in ("auto_map", "_name_or_path", "dtype", "torch_dtype")}
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(settings)
@@ -220,14 +220,14 @@ def _network(found: Found) -> Any:
 
 
 def _renamed(name: str) -> str:
-    """Names of the first releases of BERT."""
+    """Names in the first releases of BERT."""
     for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
         name = name.replace(old, new)
     return name
 
 
 def _stored(network: Any, names: Mapping[str, str]) -> dict[str, str]:
-    """Which tensor of a file is which of the denoiser's: as it was found, and what transformers renamed in reading."""
+    """The file's tensor names and those of the denoiser: as found, and as transformers renamed them."""
     own = network.state_dict()
     kept = {theirs: ours for theirs, ours in names.items() if ours in own}
     there = {own[ours].data_ptr() for ours in kept.values()}  # a tied tensor is stored once
@@ -236,7 +236,7 @@ def _stored(network: Any, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _fill(network: Any, state: dict[str, Tensor], found: Found) -> tuple[list[str], list[str]]:
-    """Put the weights in; what is missing and what has no place. A tied tensor counts when its twin is there."""
+    """Load the weights; returns missing and unexpected names. A tied tensor is present if its twin is."""
     state = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
     try:
         result = network.load_state_dict(state, strict=False)

@@ -1,8 +1,8 @@
-"""Pickles, read as data: no class is imported and nothing that a file names is called.
+"""Read pickles as data: no class is imported and nothing that a file names is called.
 
-A pickle is a program for a small stack machine that may call any function by its name. This is that machine without the
-calls: plain values and containers are made, a tensor becomes a reference to its bytes, and everything else becomes a
-``Stub`` that remembers its name, its arguments and its state.
+A pickle is a program for a small stack machine that may call any function by name. This is that machine without the
+calls: it makes plain values and containers, a tensor becomes a reference to its bytes, and everything else becomes a
+``Stub`` with its name, arguments and state.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ STORAGES = {
         ("Bool", torch.bool),
     )
 }
-ITEM_LIMIT = 2_000_000  # opcodes, seconds of work; a checkpoint has thousands, a tokenizer some hundred thousand
+ITEM_LIMIT = 2_000_000  # opcodes, seconds of work; a checkpoint has thousands, a tokenizer a few hundred thousand
 
 
 @dataclass(frozen=True)
 class Global:
-    """A class or function that a pickle names, by its name alone."""
+    """A class or function that a pickle names."""
 
     name: str
 
 
 @dataclass(eq=False)
 class Stub:
-    """An object that was not made: what it would have been, and what it would have been made of."""
+    """An object that was not made: its class, arguments and state."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -53,7 +53,7 @@ class Stub:
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes in the file: its key there, its element type and its number of elements."""
+    """Bytes in the file: their key, element type and number of elements."""
 
     key: str
     dtype: torch.dtype
@@ -108,14 +108,14 @@ CONTAINERS: dict[str, Callable[..., Any]] = {
 
 
 class Machine:
-    """One pickle's opcodes, run on plain values; REDUCE, NEWOBJ, BUILD and their like never call what they name."""
+    """The opcodes of one pickle, run on plain values; REDUCE, NEWOBJ, BUILD and the like never call anything."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
-        self.named: dict[str, None] = {}  # the globals that the pickle names, in their order
+        self.named: dict[str, None] = {}  # the globals that the pickle names, in order
         self.storages: dict[str, Storage] = {}
 
     def run(self) -> Any:
@@ -243,13 +243,13 @@ class Machine:
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Stub):
             target.state = state
-        # An OrderedDict's state (_metadata of a state_dict) and a tensor's attributes are nothing to us.
+        # The state of an OrderedDict (_metadata of a state_dict) and a tensor's attributes are ignored.
 
     def op_persid(self, argument: str) -> None:
         raise ValueError(f"the pickle refers to {argument[:40]!r}, which is not in the file")
 
     def op_binpersid(self, _: Any) -> None:
-        """('storage', type, key, device, number of elements), and in older files a sixth, the part that is viewed."""
+        """('storage', type, key, device, number of elements), and in older files a sixth, for views."""
         match self.stack.pop():
             case ("storage", Global(name), str(key), _, int(count)) | (
                 "storage",
@@ -284,7 +284,7 @@ class Machine:
 
 
 def made(what: Any, arguments: Any) -> Any:
-    """What calling a global would give, for tensors and plain containers; for everything else a stub."""
+    """The result of calling a global, for tensors and plain containers; a stub for everything else."""
     name = _name_of(what)
     match name, arguments:
         case "torch._utils._rebuild_tensor_v2" | "torch._utils._rebuild_tensor", (Storage() as s, *rest):
@@ -317,7 +317,7 @@ def _stored(storage: Storage, rest: list[Any], dtype: torch.dtype) -> Stored:
 
 
 def _key(value: Any) -> Any:
-    """A key or a set's element that is safe to hash: what is deeply nested is replaced by its type's name."""
+    """A key or set element that is safe to hash: deeply nested ones are replaced by the name of their type."""
     return value if isinstance(value, str | bytes | int | float | bool | Global | None) else f"<{type(value).__name__}>"
 
 
