@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,12 +12,10 @@ from torch import Tensor
 import unmask.draw as draws
 import unmask.plan as plans
 import unmask.predict as predictors
+from unmask.guide import Guide
 from unmask.network import device_of
 from unmask.protocol import Denoiser, check, length_of
 from unmask.sampler import Sampler
-
-if TYPE_CHECKING:
-    from unmask.samplers.guided import Guide
 
 MODULES = {"plan": plans, "predict": predictors, "draw": draws}
 CHOICES = {

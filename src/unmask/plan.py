@@ -116,6 +116,13 @@ class Plan(Batched):
         carried = (positions.unsqueeze(2) == hidden.unsqueeze(1)).any(2)
         return Group(positions, tau, drawn=(positions >= 0) & ~carried, hidden=hidden)
 
+    def time(self, step: Tensor) -> Tensor:
+        """The time at which the network is called for a step of each row, int64 [B]: float64 [B]."""
+        steps = self.call_time.shape[1]
+        if not steps:
+            return torch.zeros(len(self), dtype=torch.float64)
+        return self.call_time.gather(1, step.clamp(max=steps - 1).unsqueeze(1)).squeeze(1)
+
     def _slots(self, step: Tensor) -> tuple[Tensor, Tensor]:
         """The slots of one step of each row, int64 [B, R], padded to the longest row, and which of them are real."""
         inside = step.clamp(0, self.call_time.shape[1])

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypedDict, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from unmask.draw import Draw, Pick
+from unmask.guide import Guide
 from unmask.noise import Noise, Streams
 from unmask.plan import Group, Plan, Planner, resized
 from unmask.predict import Prediction, Predictor, first_order
 from unmask.protocol import Batched
 from unmask.schedule import Schedule
-
-if TYPE_CHECKING:
-    from unmask.samplers.guided import Guide
 
 
 @dataclass(frozen=True)
@@ -223,15 +221,12 @@ class Planned:
 
     def ask(self, state: PlanState) -> PlanAsk:
         """The rows of this step, and those of the next where the predictor looks ahead."""
-        group, last = state.plan.group(state.step), max(state.plan.call_time.shape[1] - 1, 0)
+        group = state.plan.group(state.step)
         rows = torch.where(group.drawn, group.positions, -1)
         if self.predict.lookahead:
             later = state.plan.group(state.step + 1)
             rows = torch.cat((rows, torch.where(later.drawn, later.positions, -1)), 1)
-        if not state.plan.call_time.shape[1]:
-            return PlanAsk(rows=rows, time=torch.zeros(len(rows), dtype=torch.float64), group=group)
-        time = state.plan.call_time.gather(1, state.step.clamp(max=last).unsqueeze(1)).squeeze(1)
-        return PlanAsk(rows=rows, time=time, group=group)
+        return PlanAsk(rows=rows, time=state.plan.time(state.step), group=group)
 
     def fill(self, state: PlanState, ask: PlanAsk, log_mu: Tensor) -> Step:
         """Predict and draw; positions that the group keeps are carried over from the canvas (Eq. 4)."""

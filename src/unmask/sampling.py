@@ -22,6 +22,7 @@ from unmask import checks
 from unmask import plan as plans
 from unmask.draw import Draw, Faults, Pick, exponential_race
 from unmask.forward import check_continues
+from unmask.guide import Guide
 from unmask.network import Allowed, answer, inference, leave, waits
 from unmask.noise import Streams
 from unmask.plan import Blocks, Planner
@@ -32,7 +33,7 @@ from unmask.samplers.ahead import Ahead
 from unmask.schedule import Linear, Schedule
 
 if TYPE_CHECKING:
-    from unmask.samplers.guided import Guide, Population
+    from unmask.samplers.guided import Population
 
 CALLS_BETWEEN_CHECKS = 64  # on an accelerator: reading its results makes it wait
 

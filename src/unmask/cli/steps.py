@@ -25,7 +25,7 @@ from unmask.cli.options import (
     use_threads,
 )
 from unmask.evaluate.data import found
-from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_profile
+from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_by_count
 from unmask.models.files import write_whole
 from unmask.text.find import find
 from unmask.text.model import Model
@@ -102,7 +102,8 @@ def _profile(chosen: StepsOptions, model: Model) -> EntropyProfile:
     with found(chosen.data, model, split=chosen.split) as tokens:
         num = min(chosen.number or len(tokens), len(tokens))
         rows = tokens.sequences(torch.arange(num) * len(tokens) // max(num, 1))
-    return entropy_profile(model.denoiser, rows, passes=chosen.passes, schedule=model.schedule, seed=chosen.seed)
+    passes, schedule, seed = chosen.passes, model.schedule, chosen.seed
+    return EntropyProfile.of(entropy_by_count(model.denoiser, rows, passes=passes, schedule=schedule, seed=seed))
 
 
 def _costs(profile: EntropyProfile, steps: Sequence[int]) -> list[theory.ParallelCost]:

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.samplers.guided import Call, Weigh
+from unmask.guide import Call, Weigh
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.guide import Call, Weigh
 from unmask.network import inference, logits_of
 from unmask.predict import log_mean
 from unmask.protocol import check
-from unmask.samplers.guided import Call, Weigh
 
 Classify = Callable[[Tensor], Tensor]
 """Canvases int64 [N, L], mask_id at their holes, -> log p(y | canvas), [N]."""

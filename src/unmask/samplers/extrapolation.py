@@ -44,9 +44,7 @@ class Extrapolation:
         return ExtrapolationState(task, canvas.clone(), plan.calls, plan, step, noise, None, times)
 
     def ask(self, state: ExtrapolationState) -> Ask:
-        last = max(state.plan.call_time.shape[1] - 1, 0)
-        time = state.plan.call_time.gather(1, state.step.clamp(max=last).unsqueeze(1)).squeeze(1)
-        return Ask(packed((state.x == state.task.mask_id).cpu()), time)
+        return Ask(packed((state.x == state.task.mask_id).cpu()), state.plan.time(state.step))
 
     def fill(self, state: ExtrapolationState, ask: Ask, log_mu: Tensor) -> Step:
         B, L = state.x.shape

@@ -17,62 +17,19 @@ the p of all this is the law of the plan, of one token per call or of several.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from unmask.draw import Pick, exponential_race
+from unmask.guide import Call, Guide
 from unmask.noise import Noise, Streams
-from unmask.plan import Group, Plan, Planner
-from unmask.sampler import Ask, Particles, State, Step, Task, packed
+from unmask.plan import Plan, Planner
+from unmask.sampler import Particles, PlanAsk, State, Step, Task, packed
 
 RESAMPLED_BELOW = 0.5  # of the particles: the effective number at which a population is resampled
-
-
-@dataclass(frozen=True)
-class Call:
-    """What a guide is told of a network call."""
-
-    x: Tensor  # int64 [B, L]: what the network was shown
-    rows: Tensor  # int64 [B, R]: what it was asked for; pads are -1
-    log_mu: Tensor  # float64 [M, V]: its answer at the rows that are no pads, row by row
-    time: Tensor  # float64 [B]
-    given: Tensor  # bool [B, L]: visible from the beginning
-    mask_id: int
-
-
-Weigh = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""(i [b], x [b, L], at [b], race [b, V]) -> log g of each token at a position, float64 [b, V].
-
-Sequence i of the call now has the canvas x, in which tokens of this call may have been filled. race, for a guide that
-races, is log mu less the logarithm of the position's clocks: without a guide the largest would win.
-"""
-
-
-class Guide(Protocol):
-    """What tells good tokens from bad ones."""
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether it needs log mu at every masked position, not only at those that are due."""
-        ...
-
-    @property
-    def races(self) -> bool:
-        """Whether it weighs only tokens that may win the exponential race, and leaves the others out."""
-        ...
-
-    @property
-    def tilts(self) -> bool:
-        """Whether what it says of a finished sequence is h(x) of one law p h / Z, which particles can then reach."""
-        ...
-
-    def __call__(self, call: Call) -> Weigh:
-        """Once for each network call."""
-        ...
 
 
 @dataclass
@@ -87,13 +44,6 @@ class GuidedState(State):
     number: Tensor  # int64 [N]: sequence * particles + particle
     log_g: Tensor  # float64 [N]: the guide's last word, on what has been filled
     log_weights: Tensor  # float64 [N]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuidedAsk(Ask):
-    """The rows of a group, and behind them the masked positions that the guide wants to hear of."""
-
-    group: Group
 
 
 @dataclass(frozen=True)
@@ -137,19 +87,17 @@ class Guided:
             zeros.clone(),
         )
 
-    def ask(self, state: GuidedState) -> GuidedAsk:
-        group, steps = state.plan.group(state.step), state.plan.call_time.shape[1]
+    def ask(self, state: GuidedState) -> PlanAsk:
+        """The rows of this step, and behind them all masked positions if the guide needs log mu everywhere."""
+        group = state.plan.group(state.step)
         rows = group.positions
         if self.guide.everywhere and rows.shape[1]:
             others = (state.x == state.task.mask_id).cpu() & (rows >= 0).any(1, keepdim=True)
             others[(rows >= 0).nonzero()[:, 0], rows[rows >= 0]] = False
             rows = torch.cat((rows, packed(others)), 1)
-        if not steps:
-            return GuidedAsk(rows=rows, time=torch.zeros(len(rows), dtype=torch.float64), group=group)
-        time = state.plan.call_time.gather(1, state.step.clamp(max=steps - 1).unsqueeze(1)).squeeze(1)
-        return GuidedAsk(rows=rows, time=time, group=group)
+        return PlanAsk(rows=rows, time=state.plan.time(state.step), group=group)
 
-    def fill(self, state: GuidedState, ask: GuidedAsk, log_mu: Tensor) -> Step:
+    def fill(self, state: GuidedState, ask: PlanAsk, log_mu: Tensor) -> Step:
         """The tokens of the group, one after the other; before the first a population may be resampled."""
         task, positions, device = state.task, ask.group.positions, log_mu.device
         weigh = self.guide(Call(state.x, ask.rows, log_mu, ask.time, state.given, task.mask_id))

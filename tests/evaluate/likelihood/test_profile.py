@@ -17,13 +17,17 @@ from tests.small_models import TOKENIZERS
 from tests.small_models import network as small
 from unmask import nelbo
 from unmask.evaluate.likelihood.anyorder import along_orders, random_orders
-from unmask.evaluate.likelihood.profile import EntropyProfile, by_count, entropy_profile
+from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_by_count
 from unmask.models.oracles.enumerated import EnumeratedOracle
 from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
 from unmask.schedule import Cosine
 from unmask.theory import parallel_loss
 
 THRESHOLD = 5.2  # sigma, two-sided: false alarm 2e-7 for each count; every seed is fixed
+
+
+def profile_of(model, tokens, **how):
+    return EntropyProfile.of(entropy_by_count(model, tokens, **how))
 
 
 def exact(model: EnumeratedOracle) -> Tensor:
@@ -42,7 +46,7 @@ def exact(model: EnumeratedOracle) -> Tensor:
 def test_the_profile_of_an_oracle_is_the_exact_one_within_its_errors(passes: int | None) -> None:
     model = oracle(vocab=3, length=5, seed=7)
     tokens = model.sample(4000, generator=generator(1))
-    made = entropy_profile(model, tokens, passes=passes, batch=1000)
+    made = profile_of(model, tokens, passes=passes, batch=1000)
     truth, nats, errors = exact(model), torch.tensor(made.nats), torch.tensor(made.errors)
     assert made.sequences == 4000 and len(nats) == 5
     assert bool(((nats - truth).abs() < THRESHOLD * errors).all())
@@ -54,7 +58,7 @@ def test_the_profile_of_an_oracle_is_the_exact_one_within_its_errors(passes: int
 def test_the_stated_errors_are_the_spread_over_repetitions() -> None:
     """200 profiles of 50 sequences each: the spread is known to 5%, so 25% off is 5 sigma."""
     model = oracle(vocab=2, length=4, seed=3)
-    made = [entropy_profile(model, model.sample(50, generator=generator(k)), seed=k, batch=200) for k in range(200)]
+    made = [profile_of(model, model.sample(50, generator=generator(k)), seed=k, batch=200) for k in range(200)]
     spread = torch.tensor([profile.nats for profile in made]).std(0)
     stated = torch.tensor([profile.errors for profile in made]).square().mean(0).sqrt()
     assert bool(((stated / spread - 1).abs() < 0.25).all())
@@ -63,7 +67,7 @@ def test_the_stated_errors_are_the_spread_over_repetitions() -> None:
 def test_the_mean_of_the_profile_is_the_bound_of_equation_7() -> None:
     model = network(seed=3)
     tokens = torch.randint(V, (40, LENGTH), generator=generator(0))
-    values = by_count(model, tokens)
+    values = entropy_by_count(model, tokens)
     bound = nelbo(model, tokens, passes=64, seed=5)
     mine = values.sum(1)
     error = ((mine - bound.nats).std() / 40**0.5).item()
@@ -92,7 +96,7 @@ class Watched:
 def test_every_row_compares_counts_along_one_order() -> None:
     """The visible tokens at n are the first n of the order that the network is told, the same one at every n."""
     model = Watched()
-    by_count(model, torch.zeros(1, 9, dtype=torch.int64), passes=18, batch=1)  # type: ignore[arg-type]
+    entropy_by_count(model, torch.zeros(1, 9, dtype=torch.int64), passes=18, batch=1)  # type: ignore[arg-type]
     orders = {tuple(order[0].argsort().tolist()) for _, _, order in model.seen}
     assert len(orders) == 2  # 18 passes are every count in two orders
     for tokens, _, order in model.seen:
@@ -104,7 +108,7 @@ def test_every_row_compares_counts_along_one_order() -> None:
 def test_the_network_is_told_the_times_of_equation_8() -> None:
     """alpha ~ Beta(L - n + 1, n) with n masked tokens: Kolmogorov-Smirnov at a false alarm of 1e-6 for each n."""
     model = Watched()
-    by_count(model, torch.zeros(2000, 4, dtype=torch.int64), schedule=Cosine())  # type: ignore[arg-type]
+    entropy_by_count(model, torch.zeros(2000, 4, dtype=torch.int64), schedule=Cosine())  # type: ignore[arg-type]
     masked = torch.cat([(tokens == 3).sum(1) for tokens, _, _ in model.seen])
     alpha = Cosine().alpha(torch.cat([time for _, time, _ in model.seen]))
     for n in range(1, 5):
@@ -116,7 +120,7 @@ def test_what_makes_a_sequence_hard_cancels_in_its_paired_losses() -> None:
     model = HiddenMarkovOracle(
         torch.tensor([0.5, 0.5]), torch.eye(2), torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.97, 0.01, 0.01, 0.01]])
     )
-    values = by_count(model, model.sample(500, 16, generator(1)))
+    values = entropy_by_count(model, model.sample(500, 16, generator(1)))
     profile, sizes = EntropyProfile.of(values), (4,) * 4
     losses = np.array([parallel_loss(row.numpy(), sizes) for row in values])
     assert losses.mean() == pytest.approx(parallel_loss(profile.nats, sizes))
@@ -131,7 +135,7 @@ def test_the_profile_of_an_order_following_network_is_that_of_its_chain_rule() -
     with torch.no_grad():
         model.output_layer.linear.weight.mul_(5)
     tokens = torch.randint(V, (150, LENGTH), generator=generator(0))
-    total = by_count(model, tokens).sum(1)
+    total = entropy_by_count(model, tokens).sum(1)
     chain = along_orders(model, tokens, random_orders(150, 20, LENGTH, generator=generator(1))).mean(1)
     difference = total - chain
     assert abs(float(difference.mean())) < THRESHOLD * float(difference.std()) / 150**0.5
@@ -140,15 +144,15 @@ def test_the_profile_of_an_order_following_network_is_that_of_its_chain_rule() -
 def test_a_sequence_depends_on_its_number_and_the_seed_alone() -> None:
     model = oracle(vocab=3, length=5)
     tokens = model.sample(9, generator=generator(0))
-    values = by_count(model, tokens, batch=4)
-    torch.testing.assert_close(by_count(model, tokens, batch=45), values)
-    torch.testing.assert_close(by_count(model, tokens[:5], batch=7), values[:5])
-    assert not torch.equal(by_count(model, tokens, seed=1), values)
+    values = entropy_by_count(model, tokens, batch=4)
+    torch.testing.assert_close(entropy_by_count(model, tokens, batch=45), values)
+    torch.testing.assert_close(entropy_by_count(model, tokens[:5], batch=7), values[:5])
+    assert not torch.equal(entropy_by_count(model, tokens, seed=1), values)
 
 
 def test_few_passes_are_shared_out_over_all_counts() -> None:
     model = oracle(vocab=3, length=5)
-    values = by_count(model, model.sample(10, generator=generator(0)), passes=2)
+    values = entropy_by_count(model, model.sample(10, generator=generator(0)), passes=2)
     assert (~values.isnan()).sum(1).tolist() == [2] * 10
     assert (~values.isnan()).sum(0).tolist() == [4] * 5
 
@@ -165,19 +169,19 @@ def test_what_is_wrong_is_said() -> None:
     model = oracle(vocab=3, length=5)
     tokens = model.sample(3, generator=generator(0))
     with pytest.raises(ValueError, match="more sequences or more passes"):
-        entropy_profile(model, tokens, passes=2)
+        profile_of(model, tokens, passes=2)
     with pytest.raises(ValueError, match="more sequences"):
-        entropy_profile(model, tokens[:1])
+        profile_of(model, tokens[:1])
     for bad in (tokens[0], tokens.int(), tokens[:0]):
         with pytest.raises(ValueError, match="tokens must be int64"):
-            entropy_profile(model, bad)
+            profile_of(model, bad)
     with pytest.raises(ValueError, match="complete"):
-        entropy_profile(model, tokens.masked_fill(tokens == 0, 3))
+        profile_of(model, tokens.masked_fill(tokens == 0, 3))
     for bad_number in ({"passes": 0}, {"batch": 0}):
         with pytest.raises(ValueError, match="at least 1"):
-            entropy_profile(model, tokens, **bad_number)
+            profile_of(model, tokens, **bad_number)
     with pytest.raises(ValueError, match="left-to-right"):
-        entropy_profile(small(TOKENIZERS["levels"], causal=True), tokens)
+        profile_of(small(TOKENIZERS["levels"], causal=True), tokens)
     for nats in ((), (nan, 1.0), (inf, 1.0), (1.0,)):
         with pytest.raises(ValueError):
             EntropyProfile(nats, (0.1, 0.1), 3)

@@ -62,20 +62,7 @@ class EntropyProfile:
             raise ValueError(f"not an entropy profile: {error}") from error
 
 
-def entropy_profile(
-    model: Denoiser,
-    tokens: Tensor,
-    *,
-    passes: int | None = None,
-    schedule: Schedule | None = None,
-    batch: int | None = None,
-    seed: int = 0,
-) -> EntropyProfile:
-    """The profile of a network on complete sequences, int64 [B, L]; the arguments are those of ``by_count``."""
-    return EntropyProfile.of(by_count(model, tokens, passes=passes, schedule=schedule, batch=batch, seed=seed))
-
-
-def by_count(
+def entropy_by_count(
     model: Denoiser,
     tokens: Tensor,
     *,
@@ -84,7 +71,9 @@ def by_count(
     batch: int | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """The mean cross-entropy of sequence b's masked tokens given n random visible ones: float64 [B, L], or nan.
+    """The mean cross-entropy of each sequence's masked tokens given n random visible ones: float64 [B, L].
+
+    ``EntropyProfile.of`` is the profile of it. nan where a count was not measured.
 
     passes: per sequence; L by default, every count once. Fewer are distributed so that all sequences together see all
     counts equally often; 2 L are every count in two orders.

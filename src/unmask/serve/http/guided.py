@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from unmask.guide import Call
 from unmask.guides.automaton import Matching
 from unmask.sampler import packed
-from unmask.samplers.guided import Call
 from unmask.text.constraints import constraint
 from unmask.text.model import Model
 
