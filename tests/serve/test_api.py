@@ -245,6 +245,9 @@ class TestCompletions:
         one, eos = Completion(prompted, 0), molecules.tokenizer.eos_id
         one.done(Done(index=0, nfe=4, ncs=4, calls=4, seconds=0.0, tokens=[1, 2, eos, eos]))
         assert one.finish_reason == "stop" and one.text == molecules.tokenizer.decode([1, 2])
+        for row, reason in (([1, 2, eos, eos], "stop"), ([1, 2, 1, 2], "length")):
+            done = Done(index=0, nfe=4, ncs=4, calls=4, seconds=0.0, tokens=row)
+            assert Transcript(prompted.work).done_event(done)["finish_reason"] == reason
 
     def test_the_package_raises_its_own_errors(self, gpt):
         with pytest.raises(openai.NotFoundError, match="no model 'gpt-9'"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import unmask
 from tests.training.families import FAMILIES, OTHERS, made, texts
 from tests.training.runs import metrics, run
 from unmask import objective
+from unmask.cli import main
 from unmask.data.batches import global_batch
 from unmask.data.tokens import TokenFile
 from unmask.models.checkpoints import listed
@@ -246,3 +248,35 @@ def test_a_model_of_this_project_is_fine_tuned_as_it_is(tmp_path: Path) -> None:
     assert after.tokenizer.hash == before.tokenizer.hash and after.denoiser.config == before.denoiser.config
     tokens = torch.tensor(before.tokenizer.encode("the word was with god")).unsqueeze(0)
     assert not torch.equal(answers(after.denoiser, tokens), answers(before.denoiser, tokens))
+
+
+UNFINISHED = [("bd3lm", 4), ("llada", 4), ("llada", None), ("bert", 2), ("sapiens", None)]
+
+
+@pytest.mark.parametrize(("kind", "rank"), UNFINISHED)
+def test_a_checkpoint_on_the_way_is_the_model_that_a_run_ended_there_makes(
+    kind: str, rank: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest checkpoint, with the base, is loaded by the run's folder, by every verb, and only with that base."""
+    base, data, out = made(tmp_path / "base", kind), texts(tmp_path, kind), tmp_path / "run"
+    folder = train(settings(data, out, base, steps=6, learning_rate=5e-2, ema=0.5, lora=rank, save_every=3))
+    whole = unmask.load(folder)
+    shutil.rmtree(folder)
+    with pytest.warns(UserWarning, match="has not finished: its newest checkpoint, of step 6"):
+        part = unmask.load(out)
+    rows = TokenFile.open(out / "data" / "valid.tokens").sequences([0, 1])
+    said = answers(part.denoiser, rows)
+    torch.testing.assert_close(said, answers(whole.denoiser, rows), atol=2e-5, rtol=1e-5)
+    assert not torch.allclose(said, answers(loaded(base).denoiser, rows), atol=1e-2)
+    assert part.tokenizer.hash == whole.tokenizer.hash and part.layout == whole.layout
+
+    for verb, *options in (["sample", "--length", "8"], ["evaluate", "--passes", "2"], ["inspect"]):
+        assert main([verb, str(out), *options]) == 0
+        assert "its newest checkpoint, of step 6, is used" in (told := capsys.readouterr()).err
+    assert "a checkpoint of a fine-tuning run" in told.out and "EMA weights are inside, used" in told.out
+
+    base = base if base.is_dir() else base.parent
+    (weights,) = (base / name for name in adapters.look(base).weights)
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="whose weights have changed since"):
+        unmask.load(out)

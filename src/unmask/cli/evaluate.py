@@ -44,7 +44,9 @@ from unmask.text.model import Model
 NGRAM, LONGEST_NGRAM = "ngram:", 20
 TRUTH = "truth"
 SECONDS_BETWEEN_LINES = 10.0
-SHARED_WORTH_TELLING = 0.01  # of the data
+# Parts of the data. So many copies are worth telling; with so many, or so much that is in the training data for any
+# reason, the number is not held out.
+COPIES_TOLD, COPIES_TOO_MANY, FOUND_TOO_MANY = 0.01, 0.1, 0.5
 OF_ESTIMATE = "of the estimate for these sequences; more passes make it smaller"
 OVER_SEQUENCES = "over the sequences, for the text they were taken from; more sequences make it smaller"
 
@@ -167,11 +169,21 @@ def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunDat
     if its_own:
         part = {"valid": "held-out part", "train": "training part", "test": "test part"}[chosen.split]
         yield f"note: {chosen.data or chosen.model}: the run's own {part} of its data"
-    if run.files["train"].is_file() and (shared := overlap(tokens, run.open("train"))) >= SHARED_WORTH_TELLING:
+    if not run.files["train"].is_file():
+        return
+    shared = overlap(tokens, run.open("train"))
+    if shared.copied >= COPIES_TOO_MANY or shared.found >= FOUND_TOO_MANY:
         held_out = its_own and chosen.split != "train"
         advice = "Take the copies out of the data" if held_out else f"unmask evaluate {chosen.model} has one"
         yield (
-            f"WARNING: {shared:.0%} of these data are in the run's training data: this is no held-out number. {advice}"
+            f"WARNING: {shared.found:.0%} of these data are in the run's training data: this is no held-out number. "
+            f"{advice}"
+        )
+    elif shared.copied >= COPIES_TOLD:
+        most = 1 / (1 - shared.copied) - 1
+        yield (
+            f"note: {shared.copied:.1%} of these data are copied from the run's training data; without them the number "
+            f"would be {most:.1%} higher at most"
         )
 
 

@@ -12,7 +12,7 @@ from unmask.models.files import sha256_of
 from unmask.models.pretrained import CONFIG, README
 
 SUMS, STATE, SUFFIX = "SHA256SUMS", "state.json", ".safetensors"
-TEXTS = (STATE, CONFIG, README, "tokenizer.json")
+TEXTS = (STATE, CONFIG, README, "tokenizer.json", "chat_template.jinja")
 NAME = re.compile(r"step-(\d{8,})")
 
 Read = TypeVar("Read")

@@ -376,6 +376,10 @@ class Model:
         text = self.texts(made.tokens.tolist(), blanks)
         return TextSample(**{one.name: getattr(made, one.name) for one in fields(made)}, text=text)
 
+    def ended(self, ids: Sequence[int]) -> bool:
+        """Whether these tokens end a row; wrapped text goes on."""
+        return self.layout == "rows" and self.tokenizer.eos_id is not None and self.tokenizer.eos_id in ids
+
     def texts(self, rows: Sequence[Sequence[int]], blanks: Blanks | None = None) -> list[str]:
         """The text of each finished sequence, with the visible parts of a canvas kept as they were given."""
         apart = self.tokenizer.kind == "levels"

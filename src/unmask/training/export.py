@@ -13,13 +13,14 @@ from torch import nn
 from unmask.models import own, pretrained
 from unmask.models.files import new_folder
 from unmask.models.pretrained import Card
-from unmask.text.adapters import again
+from unmask.text.adapters import again, tuned
 from unmask.text.chat import CHAT
 from unmask.text.folder import TOKENIZER
 from unmask.training.config import OWN, TrainConfig
 from unmask.training.data import Data
 from unmask.training.finetune import Base
 from unmask.training.learner import Learner
+from unmask.training.lora import SCALE
 
 
 def export(
@@ -45,15 +46,17 @@ def export(
 def beside(network: Any, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None) -> dict[str, str]:
     """The files that make a checkpoint a model: its config, card and tokenizer.
 
-    None for adapters, and for a network in another format: the run's end makes a model of those.
+    Of adapters, and of a network in another format, config.json names the base, and the tokenizer is the base's.
     """
-    if base is not None and (base.kept or config.lora is not None):
-        return {}
     card, extra = about(config, data, learner)
-    if base is not None:
-        extra |= {"origin": base.origin()}
-    described = own.described if config.preset == OWN else pretrained.described
-    made = described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
+    if base is not None and (base.kept or config.lora is not None):
+        scale = None if config.lora is None else float(SCALE)
+        made = tuned.described(base.found, scale, card) | {pretrained.README: tuned_card(base, card)}
+    else:
+        if base is not None:
+            extra |= {"origin": base.origin()}
+        described = own.described if config.preset == OWN else pretrained.described
+        made = described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
     return made if base is None or base.template is None else made | {CHAT: base.template}
 
 

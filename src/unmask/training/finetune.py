@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from unmask.models.ddit import DDiT
-from unmask.models.files import sha256_of
 from unmask.protocol import block_of, is_left_to_right
 from unmask.schedule import SCHEDULES
 from unmask.text import adapters
@@ -102,11 +100,8 @@ class Base:
             # What is not trained needs no float32 under bf16.
             return with_adapters(module if config.precision == "bf16" else module.float(), config.lora)
 
-        digest = hashlib.sha256()
-        for name in self.found.weights:
-            digest.update(sha256_of(self.found.folder / name).encode())
         kind = str(self.loaded.about.get("format"))
-        return Network(build, length, {"init": kind, "init_sha256": digest.hexdigest(), "lora": config.lora})
+        return Network(build, length, {"init": kind, "init_sha256": self.found.sha256, "lora": config.lora})
 
     def reads(self) -> Reads:
         """What data must be for it."""

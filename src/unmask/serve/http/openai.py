@@ -103,9 +103,7 @@ class Completion:
         stop = first_stop(text, sequence.stops)
         if stop is not None:
             return self._stopped(text[:stop], sequence.end)
-        eos = self.model.tokenizer.eos_id
-        ended = self.model.layout == "rows" and eos is not None and eos in ids
-        return self._finish(text, "stop" if ended else "length", len(ids))
+        return self._finish(text, "stop" if self.model.ended(ids) else "length", len(ids))
 
     def _stopped(self, text: str, end: int) -> str:
         assert self._sequence is not None

@@ -161,7 +161,7 @@ class Transcript:
         return {
             "index": event.index,
             "text": text,
-            "finish_reason": "length" if self.stop is None else "stop",
+            "finish_reason": "stop" if self.stop is not None or self.model.ended(tokens) else "length",
             "tokens": tokens,
             "nfe": event.nfe,
             "ncs": event.ncs,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from unmask.text.adapters import dream, llada, mdlm, own, radd, sapiens, sedd, transformers_mlm
+from unmask.text.adapters import dream, llada, mdlm, own, radd, sapiens, sedd, transformers_mlm, tuned
 from unmask.text.adapters.found import Found, Loaded, Tensorlike, look
 
 __all__ = ["ADAPTERS", "Found", "Loaded", "Tensorlike", "look", "recognise"]
 
 # Tried in this order: the most general one comes last.
-ADAPTERS: tuple[ModuleType, ...] = (own, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)
+ADAPTERS: tuple[ModuleType, ...] = (own, tuned, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)
 
 
 # Known networks that are not supported, by a characteristic tensor.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unmask.models.files import sha256_of
 from unmask.models.pretrained import check_finite
 from unmask.protocol import Denoiser
 from unmask.schedule import Linear, Schedule
@@ -100,6 +103,12 @@ class Found:
     @property
     def folder(self) -> Path:
         return self.path if self.path.is_dir() else self.path.parent
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of all the weights' files."""
+        sums = "".join(sha256_of(self.folder / name) for name in self.weights)
+        return hashlib.sha256(sums.encode()).hexdigest()
 
     def read(self, *, ema: bool = True) -> dict[str, Tensor]:
         """The weights as stored; with ``ema`` the averages over training, if there are any."""

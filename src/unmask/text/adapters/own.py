@@ -33,9 +33,10 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     config, header = pretrained.read_config(found.folder)
     cls = DDiT if header["architecture"] == "ddit" else Causal
     said = family.said(found, "", cls, config, ema=False)
-    extra = header.get("extra") or {}
+    origin = ((header.get("extra") or {}).get("origin") or {}).get("format")
+    average = (found.folder / pretrained.AVERAGE).is_file()  # of a checkpoint of a run
     return (
         {"format": NAME, "variant": header["architecture"], "time": config.conditioning}
         | said
-        | {"origin": (extra.get("origin") or {}).get("format")}
+        | {"origin": origin, "has_average": average, "ema": average}
     )
