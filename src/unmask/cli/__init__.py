@@ -1,6 +1,6 @@
 """The command line: each command is a module with a ``main``, which reads its arguments and returns an exit code.
 
-Nothing here imports torch: --help and --version are quick, and ``ready`` comes first.
+Nothing here imports torch, so that --help and --version are fast, and so that ``ready`` runs first.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ exit codes: 0 success, 1 negative result or machine failure, 2 bad input, 130 Ct
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code.
 
-    0: done. 1: done, and the answer is no (audit: a fault; inspect: it cannot be sampled; reproduce: an item failed),
-    or the machine failed (memory, disk). 2: bad input; one line on stderr says what to change. 130, 143: ended by
-    Ctrl-C or SIGTERM. 141: nobody reads the output any more.
+    0: done. 1: done with a negative answer (audit: faulty; inspect: cannot be sampled; reproduce: an item failed), or a
+    machine failure (memory, disk). 2: bad input; one line on stderr says what to change. 130, 143: ended by Ctrl-C or
+    SIGTERM. 141: the output was closed.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def completion(shells: Sequence[str]) -> int:
-    """Print what a shell needs to complete; it is put into a file once."""
+    """Print a shell's completion script, to be stored in a file once."""
     from unmask.cli.options import guarded
 
     def run() -> None:
@@ -97,18 +97,18 @@ def completion(shells: Sequence[str]) -> int:
 
 
 def ready() -> None:
-    """What every command does before torch is imported."""
-    # Threads that spin while they wait collapse beside another process (docs/speed.md). torch reads it when it starts.
+    """Setup that every command does before torch is imported."""
+    # Threads that spin while waiting are slow beside another process (docs/speed.md). torch reads this at startup.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     keep_freed_memory()
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what is freed for the next call of the network; True if it will.
+    """Let glibc keep freed memory for the next network call; True if it will.
 
-    By default it returns large blocks to the system at once. Each step of a network asks for the same ones again, and
-    the system clears every page anew: about a seventh of the time of a training step. Left alone where the user has set
-    MALLOC_ variables, or where there is another allocator.
+    By default it returns large blocks to the system at once. Each network call allocates the same sizes again, and the
+    system clears every page anew: about a seventh of the time of a training step. Not changed if the user has set
+    MALLOC_ variables, or with another allocator.
     """
     if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
         return False

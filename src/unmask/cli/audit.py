@@ -1,4 +1,4 @@
-"""``unmask audit``: the command line. 0 for exact, 1 for a fault, 2 if the subject could not be audited."""
+"""``unmask audit``: the command line. 0 for exact, 1 for faulty, 2 if the subject could not be audited."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COMMAND = Command(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask audit``: 0 for exact, 1 for a fault, 2 if the subject could not be audited."""
+    """Run ``unmask audit``: 0 for exact, 1 for faulty, 2 if the subject could not be audited."""
     chosen = COMMAND.parsed(arguments)
 
     def audited() -> int:
@@ -93,7 +93,7 @@ def run(chosen: AuditOptions) -> tuple[bool, str]:
 
 
 def text(report: AuditReport, chosen: AuditOptions) -> str:
-    """The verdict in the first line, then what it rests on."""
+    """The verdict in the first line, then its evidence."""
     lines = [
         str(report),
         "",

@@ -1,4 +1,4 @@
-"""A verb's command line: a dataclass of options, read by tyro, with help that a person can read."""
+"""A verb's command line: a dataclass of options, parsed by tyro, with readable help."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Chosen = TypeVar("Chosen")
 
 @dataclass(frozen=True)
 class Command(Generic[Chosen]):
-    """What a verb understands.
+    """The options of a verb.
 
-    options: a dataclass; the string below a field is its help. positional: which of its fields stand without a flag, in
-    this order, each with its help. examples: two command lines to begin with. pairs: whether every switch has --X and
-    --no-X, for options whose defaults come from a file.
+    options: a dataclass; the string below a field is its help. positional: the fields without a flag, in order, each
+    with its help. examples: two command lines to start with. pairs: whether every switch has --X and --no-X, for
+    options whose defaults come from a file.
     """
 
     verb: str
@@ -32,9 +32,9 @@ class Command(Generic[Chosen]):
     pairs: bool = False
 
     def parsed(self, arguments: Sequence[str], defaults: Mapping[str, Any] | None = None) -> Chosen:
-        """The options from the command line. tyro leaves with 2 where they are wrong, and with 0 after --help.
+        """The options from the command line. tyro exits with 2 if they are wrong, and with 0 after --help.
 
-        defaults: in the place of the dataclass's own.
+        defaults: instead of those of the dataclass.
         """
         import tyro
 
@@ -51,7 +51,7 @@ class Command(Generic[Chosen]):
         return chosen
 
     def parser(self) -> Any:
-        """The same as a parser of argparse: for whoever wants to know the options."""
+        """The same as an argparse parser, to inspect the options."""
         import tyro
 
         return tyro.extras.get_parser(self._kind(), **self._how())
@@ -65,7 +65,7 @@ class Command(Generic[Chosen]):
         return {"prog": f"unmask {self.verb}", "description": f"{about}\n\nexamples:\n{examples}", "config": config}
 
     def _kind(self) -> Any:
-        """The dataclass with what tyro is to show of each field."""
+        """The dataclass with tyro's annotations for each field."""
         return self._shown(self.options, self.positional)
 
     def _shown(self, options: Any, first: Collection[str]) -> Any:
@@ -75,14 +75,14 @@ class Command(Generic[Chosen]):
         redeclared: list[Any] = []
         for name in ordered:
             if not isinstance(known[name].default_factory, type(MISSING)):
-                if is_dataclass(hints[name]):  # options of their own
+                if is_dataclass(hints[name]):  # nested options
                     inner = self._shown(hints[name], ())
                     redeclared.append((name, inner, new_field(default_factory=inner)))
                 continue
             kind = self._annotated(name, hints[name], known[name].default, told.get(name, ""))
             given = () if known[name].default is MISSING else (new_field(default=known[name].default),)
             redeclared.append((name, kind, *given))
-        unchecked = {"__post_init__": lambda self: None}  # tyro would say it in a box of its own
+        unchecked = {"__post_init__": lambda self: None}  # tyro would print the error in its own format
         return make_dataclass("Parsed", redeclared, bases=(options,), namespace=unchecked, frozen=True, kw_only=True)
 
     def _annotated(self, name: str, hint: Any, default: Any, told: str) -> Any:
@@ -102,7 +102,7 @@ class Command(Generic[Chosen]):
 
 
 def _check(chosen: Any) -> None:
-    """What the dataclasses themselves check, after they have been read."""
+    """The checks of the dataclasses themselves, after parsing."""
     for one in fields(chosen):
         if is_dataclass(value := getattr(chosen, one.name)):
             _check(value)
@@ -111,7 +111,7 @@ def _check(chosen: Any) -> None:
 
 
 def metavar(hint: Any) -> str:
-    """A type as the help shows it; None is what the option is when it is left out."""
+    """A type as shown in the help; None is the value of an omitted option."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
     if get_origin(hint) in (Union, types.UnionType):

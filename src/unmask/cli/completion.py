@@ -1,4 +1,4 @@
-"""``unmask --completion SHELL``: what makes a shell complete verbs, options and their values."""
+"""``unmask --completion SHELL``: shell completion of verbs, options and their values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = ("model", "models", "path")  # positional arguments that may be the nam
 class Words:
     """What may follow a verb."""
 
-    options: dict[str, tuple[str, ...]]  # each with the values it takes, where these are few
+    options: dict[str, tuple[str, ...]]  # each with its values, if they are few
     helps: dict[str, str]
     models: bool
 

@@ -44,8 +44,8 @@ from unmask.text.model import Model
 NGRAM, LONGEST_NGRAM = "ngram:", 20
 TRUTH = "truth"
 SECONDS_BETWEEN_LINES = 10.0
-# Parts of the data. So many copies are worth telling; with so many, or so much that is in the training data for any
-# reason, the number is not held out.
+# Fractions of the data. Above the first, copies are reported; above the second, or with more than the third in the
+# training data for any reason, the number is not held out.
 COPIES_TOLD, COPIES_TOO_MANY, FOUND_TOO_MANY = 0.01, 0.1, 0.5
 OF_ESTIMATE = "of the estimate for these sequences; more passes make it smaller"
 OVER_SEQUENCES = "over the sequences, for the text they were taken from; more sequences make it smaller"
@@ -158,7 +158,7 @@ def _evaluated_ngram(chosen: EvaluateOptions) -> Evaluation:
 
 
 def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunData | None) -> Iterator[str]:
-    """What a reader of the number must know about the data."""
+    """Notes about the data that a reader of the number needs."""
     if model.length not in (None, tokens.length):
         yield f"note: sequences of {tokens.length} tokens; the model was trained on {model.length} at a time"
     if note := tokens.units_note:
@@ -202,12 +202,12 @@ def _write(chosen: EvaluateOptions, made: Evaluation) -> None:
 
 
 def _named(chosen: EvaluateOptions, made: dict[str, Any]) -> dict[str, Any]:
-    """With the data as they were asked for: a text's token file is gone by now."""
+    """With the data as given: the token file of a text no longer exists."""
     return made | {"data": chosen.data or f"{chosen.model}, its own {chosen.split} part"}
 
 
 def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
-    """Every unit with both errors; of an exact likelihood there is one."""
+    """Every unit with both errors; an exact likelihood has one."""
     bound = made.bound
     of = "" if bound.sequences == made.about["of_sequences"] else f" of {made.about['of_sequences']:,}"
     passes = "" if bound.exact else f", {made.passes} {'pass' if made.passes == 1 else 'passes'}, seed {chosen.seed}"
@@ -227,7 +227,7 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
         column.justify = "right"
     for row in rows:
         table.add_row(*row)
-    drawn = io.StringIO()  # rich ends the process, with 1, where nobody reads what it writes
+    drawn = io.StringIO()  # rich exits with 1 if the output is closed
     Console(file=drawn, highlight=False).print(table)
     stream.write(drawn.getvalue())
     if made.entropy is not None and made.distance is not None and chosen.model != TRUTH:
@@ -246,7 +246,7 @@ def _error(value: float) -> str:
 
 @contextmanager
 def _display(stream: TextIO) -> Iterator[Progress | None]:
-    """rich's progress bar where the stream is a terminal, otherwise a plain line now and then."""
+    """rich's progress bar if the stream is a terminal, otherwise an occasional line."""
     if not processes.main():
         yield None
         return
@@ -267,7 +267,7 @@ def _display(stream: TextIO) -> Iterator[Progress | None]:
     columns: tuple[Any, ...] = rich.TextColumn("{task.description}"), rich.BarColumn()
     columns += rich.TimeRemainingColumn(compact=True), rich.TextColumn("{task.fields[shown]}")
     with rich.Progress(*columns, console=Console(file=stream), transient=True) as bar:
-        # How many rows there are is known with the first of them only.
+        # The number of rows is known only with the first of them.
         task = bar.add_task("reading the data", total=None, shown="")
 
         def update(done: int, total: int, nats: float) -> None:
@@ -278,7 +278,7 @@ def _display(stream: TextIO) -> Iterator[Progress | None]:
 
 
 def _preparing() -> Preparing | None:
-    """Most data are prepared in seconds; what takes longer says so."""
+    """Progress of preparation, shown only if it takes longer than a few seconds."""
     return plain_lines(sys.stderr, stages_are_told=False) if processes.main() else None
 
 

@@ -1,6 +1,6 @@
-"""A saved run as an animated SVG: each token appears when its network call filled it, and the film begins again.
+"""A saved run as an animated SVG: each token appears at the network call that filled it, in a loop.
 
-Browsers and GitHub play it as a picture; it follows the reader's dark or light.
+Browsers and GitHub play it as an image; it follows the reader's dark or light theme.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unmask.text.external import ExternalTokenizer
     from unmask.text.tokenizer import Tokenizer
 
-COLUMNS, WIDE, HIGH, MARGIN = 84, 8.43, 22, 16  # characters of a line, and pixels: of a character, a line, the edge
+COLUMNS, WIDE, HIGH, MARGIN = 84, 8.43, 22, 16  # characters per line, and pixels: of a character, a line, the margin
 SECONDS, STILL = 6.0, 3.0  # of the run, and of the finished text
 FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 STYLE = f"""text {{ font: 14px {FONT}; fill: #1f2328; white-space: pre }}
@@ -29,7 +29,7 @@ rect.new {{ fill: #238636 }}
 
 
 def svg(record: dict[str, Any], tokenizer: Tokenizer | ExternalTokenizer) -> str:
-    """The film of one record of ``unmask sample --json``."""
+    """The animation of one record of ``unmask sample --json``."""
     if tokenizer.kind == "levels":
         raise ValueError("--svg draws texts, and these tokens are grey levels")
     calls = max((entry["call"] for entry in record["trace"]), default=0)
@@ -46,7 +46,7 @@ def svg(record: dict[str, Any], tokenizer: Tokenizer | ExternalTokenizer) -> str
 
 
 def _line(line: list[tuple[str, str]], row: int, calls: int) -> Iterator[str]:
-    """Each piece of a line: a blank until its call, a flash, and its text from then on. Call 0 is what was given."""
+    """Each piece of a line: blank until its call, a flash, then its text. Call 0 is what was given."""
     column = 0
     for text, mark in line:
         x, y, wide = MARGIN + column * WIDE, MARGIN + row * HIGH, len(text) * WIDE
@@ -61,7 +61,7 @@ def _line(line: list[tuple[str, str]], row: int, calls: int) -> Iterator[str]:
 
 
 def _shown(points: tuple[tuple[float, int], ...]) -> str:
-    """An animation of the opacity that jumps at these parts of the film."""
+    """An opacity animation that changes at these fractions of the duration."""
     times, values = (";".join(f"{point[i]:.4g}" for point in points) for i in (0, 1))
     return (
         f'<animate attributeName="opacity" calcMode="discrete" dur="{SECONDS + STILL:g}s" '

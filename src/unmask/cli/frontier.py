@@ -1,4 +1,4 @@
-"""``unmask frontier``: models and samplers against each other, as a table, a recommendation and a picture."""
+"""``unmask frontier``: compare models and samplers, as a table, a recommendation and a figure."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _measured(chosen: FrontierOptions) -> list[Point]:
         folder.mkdir(parents=True, exist_ok=True)
     device = processes.device(chosen.device)
     subjects = [SampledModel(name, load(name, device=device), kind_of(name)) for name in chosen.models]
-    # Tokens of one tokenizer can be compared as they are; of several, the judge's own are.
+    # Tokens of one tokenizer are compared as they are; with several tokenizers, the judge's are used.
     same = all(subject.model.tokenizer == subjects[0].model.tokenizer for subject in subjects)
     conditions = replace(conditions, own_tokens=same)
     plan: list[tuple[SampledModel, Setting]] = []
@@ -134,7 +134,7 @@ def _measured(chosen: FrontierOptions) -> list[Point]:
 def _reference(
     chosen: FrontierOptions, subject: SampledModel, judged_by: Judge, conditions: Conditions, kept: Kept
 ) -> Point:
-    """``num`` sequences of the data, evenly spaced, as the first model reads them."""
+    """``num`` sequences of the data, evenly spaced, in the first model's tokens."""
     assert chosen.data is not None
     with found(chosen.data, subject.model, split=chosen.split) as tokens:
         if len(tokens) < conditions.num and processes.main():
@@ -147,7 +147,7 @@ def _reference(
 
 
 def kind_of(name: str) -> str:
-    """masked, score (a network trained with SEDD's score entropy) or left-to-right, from what the model's files say."""
+    """masked, score (trained with SEDD's score entropy) or left-to-right, according to the model's files."""
     from unmask.models.pretrained import read_config
 
     folder = find(name)
@@ -173,7 +173,7 @@ def _progress(total: int) -> Callable[[Point, bool], None]:
 
 
 def _write(chosen: FrontierOptions, points: list[Point]) -> None:
-    """The table and the recommendation to stdout and into the folder, and the picture there."""
+    """Write the table and the recommendation to stdout and the folder, and the figure to the folder."""
     told = advice(points, tolerance=chosen.tolerance, calls=chosen.calls, seconds=chosen.seconds)
     report = f"{table(points)}\n\n{told}\n"
     write_whole(Path(chosen.out) / REPORT, report.encode())
@@ -195,7 +195,7 @@ def _lines(points: Sequence[Point], stream: TextIO) -> None:
 
 
 def table(points: Sequence[Point]) -> str:
-    """Every point with all that it takes to read it."""
+    """Every point with everything needed to interpret it."""
     header = (
         "model",
         "kind",

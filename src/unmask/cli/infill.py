@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _infill(chosen: InfillOptions) -> None:
-    # The newline that ends the last line of stdin comes back when the text is printed.
+    # The newline that ends stdin is added again when the text is printed.
     text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
     model = texts.model_for(chosen, chosen.model)
     ids = model.blanks(text, chosen.mask_character).ids

@@ -1,4 +1,4 @@
-"""``unmask inspect``: what anybody's checkpoint is."""
+"""``unmask inspect``: describe any checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``unmask judge``: generative perplexity, with all that it takes to read it, as a table, JSON and a picture."""
+"""``unmask judge``: generative perplexity, with what is needed to interpret it, as a table, JSON and a figure."""
 
 from __future__ import annotations
 
@@ -136,14 +136,14 @@ def _samples(chosen: JudgeOptions) -> Samples:
 
 
 def _counts(data: str, samples: Samples) -> Tensor:
-    """How often each id stands in the training data, which must have the samples' tokenizer as far as that is known."""
+    """How often each id occurs in the training data, which must have the samples' tokenizer, if that is known."""
     from unmask.text.find import tokenizer_of
 
     if samples.tokens is None:
         raise ValueError("--data needs samples with tokens: those of unmask sample --json")
     tokenizer = None
     if samples.about.get("model"):
-        with suppress(ValueError, OSError):  # a model that is not here cannot tell its tokenizer
+        with suppress(ValueError, OSError):  # a model that is not here has no known tokenizer
             tokenizer = tokenizer_of(str(samples.about["model"]))
     own = tokenizer if isinstance(tokenizer, Tokenizer) else None
     file = TokenFile.open(Path(data) / "train.tokens" if Path(data).is_dir() else data, tokenizer=own)
@@ -154,7 +154,7 @@ def _counts(data: str, samples: Samples) -> Tensor:
 
 
 def _above(made: Judgement, data: str) -> dict[str, float]:
-    """How surprised the law is by the samples, beside its own rows: 0 where these have its law."""
+    """The samples' nats under the true distribution minus those of its own rows: 0 if the samples follow it."""
     file = TokenFile.open(Path(data) / "valid.tokens" if Path(data).is_dir() else data)
     truth = file.truth(torch.arange(len(file)))
     if truth is None:
@@ -175,7 +175,7 @@ def _molecules(samples: Samples, training: str) -> dict[str, float]:
     if not samples.texts:
         raise ValueError("--molecules needs samples with texts")
     if training == "moses":
-        known = frozenset(corpora.load("moses").texts())  # which are canonical
+        known = frozenset(corpora.load("moses").texts())  # these are canonical
     else:
         written = (canonical(text) for text, _ in documents(Path(training), None, True, 1 << 62))
         known = frozenset(one for one in written if one is not None)
@@ -206,7 +206,7 @@ def _write(chosen: JudgeOptions, made: Judgement) -> None:
 
 
 def _progress() -> Callable[[int, int], None] | None:
-    """A line that is written over where stderr is a terminal, otherwise a line now and then."""
+    """A line that is overwritten if stderr is a terminal, otherwise an occasional line."""
     if not processes.main():
         return None
     last, terminal = time.monotonic(), sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""``unmask new``: a small project with a network of its own, to begin from."""
+"""``unmask new``: a small project with its own network, to start from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: reading options, exit codes, and the machine to run on."""
+"""Common to the commands: reading options, exit codes, and the machine to run on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unmask.text.model import Model
 
 MODEL_HELP = "A name that unmask models lists, a run's folder, or ORG/NAME on the Hugging Face hub"
 DATA_HELP = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, a .tokens file, or a text"
-# What the system says about a file that was named on the command line.
+# The system's errors about a file named on the command line.
 OF_INPUT = {
     errno.ENOENT: "there is no such file or folder",
     errno.EISDIR: "it is a folder, but a file is needed",
@@ -53,7 +53,7 @@ class OnMachine(OnDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNetwork:
-    """The code of a network that is not the project's."""
+    """The code of a network that is not part of the project."""
 
     network: str | None = None
     """module:Class, for what unmask.train made with a network of your own; modules of this folder are found."""
@@ -61,7 +61,7 @@ class OwnNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCluster:
-    """Where the work is done, if not on this machine alone."""
+    """Where the work runs, if not only on this machine."""
 
     ray: bool = False
     """Divide the work among the workers of a Ray cluster. The results equal those of one process. The cluster is that
@@ -69,9 +69,9 @@ class OnCluster:
 
 
 def guarded(verb: str, run: Callable[[], int | None], *, stopped: Callable[[], str] | None = None) -> int:
-    """Run a verb and tell its exit code; the table is in ``unmask.cli.main``. What went wrong is said in one line.
+    """Run a verb and return its exit code; the table is in ``unmask.cli.main``. Errors are reported in one line.
 
-    stopped: what to say after Ctrl-C.
+    stopped: the message after Ctrl-C.
     """
     try:
         try:
@@ -81,7 +81,7 @@ def guarded(verb: str, run: Callable[[], int | None], *, stopped: Callable[[], s
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        with suppress(OSError, ValueError):  # what is still in the buffer must go somewhere when Python ends
+        with suppress(OSError, ValueError):  # flush the rest of the buffer somewhere before Python exits
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
     except KeyboardInterrupt:
@@ -93,15 +93,15 @@ def guarded(verb: str, run: Callable[[], int | None], *, stopped: Callable[[], s
 
 
 def told(verb: str, error: Exception) -> int:
-    """Say in one line what went wrong, and return the exit code that goes with it."""
-    if int(os.environ.get("RANK", 0)) == 0:  # of several processes one speaks
+    """Report an error in one line, and return its exit code."""
+    if int(os.environ.get("RANK", 0)) == 0:  # only one of several processes reports
         print(f"unmask {verb}: {sentence(error)}", file=sys.stderr)
     unforeseen = isinstance(error, OSError) and error.errno is not None and error.errno not in OF_INPUT
     return FAILED if unforeseen or isinstance(error, torch.OutOfMemoryError) else BAD_INPUT
 
 
 def sentence(error: Exception) -> str:
-    """An error in one line, the system's own in words."""
+    """An error in one line; those of the system in words."""
     if not isinstance(error, OSError) or error.filename is None or error.errno is None:
         return " ".join(str(error).split())
     said = OF_INPUT.get(error.errno)
@@ -110,26 +110,26 @@ def sentence(error: Exception) -> str:
 
 @contextmanager
 def short_warnings() -> Iterator[None]:
-    """Warnings of this package as one line each, without the source line; those of other packages not at all."""
+    """Warnings of this package as one line each, without the source line; no warnings of other packages."""
 
     def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any) -> None:
         if Path(filename).is_relative_to(Path(__file__).parents[1]):
             print(f"warning: {message}", file=sys.stderr)
 
-    with warnings.catch_warnings():  # which puts showwarning back, too
+    with warnings.catch_warnings():  # which also restores showwarning
         warnings.simplefilter("default")
         warnings.showwarning = show
         yield
 
 
 def loaded(name: str, network: str | None, device: str) -> Model:
-    """A model by its name; network as in ``OwnNetwork``."""
+    """A model by name; network as in ``OwnNetwork``."""
     own = None if network is None else imported(network, "another way to name a network")
     return load(name, device=device) if own is None else load(name, device=device, network=own)
 
 
 def imported(target: str, otherwise: str) -> Any:
-    """The object at package.module:attribute, looked for in the working directory too; otherwise: what else it is."""
+    """The object at package.module:attribute, also in the working directory; otherwise: what else it may be."""
     module, colon, path = target.partition(":")
     if not (module and colon and path):
         raise ValueError(f"{target!r} is neither package.module:name nor {otherwise}")
@@ -144,7 +144,7 @@ def imported(target: str, otherwise: str) -> Any:
 
 
 def check_files(chosen: Any, *names: str) -> None:
-    """Refuse a file that cannot be written before minutes of work are spent on what goes into it."""
+    """Refuse a file that cannot be written before minutes of work are spent on its contents."""
     for name in names:
         value = getattr(chosen, name)
         if value is not None and (Path(value).is_dir() or not Path(value).absolute().parent.is_dir()):
@@ -158,7 +158,7 @@ def check_number(number: int | None) -> None:
 
 
 def use_threads(count: int | None) -> None:
-    """So many CPU threads from now on; None leaves torch's choice."""
+    """Use this many CPU threads from now on; None keeps torch's choice."""
     if count is None:
         return
     if count < 1:

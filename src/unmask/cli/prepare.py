@@ -18,8 +18,8 @@ from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
 
 SECONDS_BETWEEN_UPDATES = 0.1
-SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal
-STAGES = {  # what a stage is called where somebody reads it
+SECONDS_BETWEEN_LINES = 30.0  # without a terminal
+STAGES = {  # the names of stages for display
     "copy": "copying the text",
     "count": "reading the text",
     "fetch": "fetching the corpus",
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(chosen: PrepareOptions, progress: Progress) -> tuple[TokenFile, TokenFile]:
-    """Prepare what was asked for; a corpus brings its own settings, which flags overrule."""
+    """Prepare the data; a corpus has its own settings, which flags override."""
     given: dict[str, Any] = {name: value for name, value in asdict(chosen).items() if value is not None}
     source, out = given.pop("source"), given.pop("out")
     if source in drawn.NAMES and not Path(source).exists():
@@ -131,7 +131,7 @@ def summary(file: TokenFile) -> str:
 
 
 def plain_lines(stream: TextIO, *, stages_are_told: bool = True) -> Progress:
-    """A line for each stage, and one every half minute while it lasts; what is fetched is always told."""
+    """A line for each stage, and one every half minute; downloads are always reported."""
     stages: set[str] = set()
     last = time.monotonic()
 
@@ -152,7 +152,7 @@ def plain_lines(stream: TextIO, *, stages_are_told: bool = True) -> Progress:
 
 @contextmanager
 def display(stream: TextIO) -> Iterator[Progress]:
-    """rich's progress bar where the stream is a terminal, otherwise a plain line for each stage."""
+    """rich's progress bar if the stream is a terminal, otherwise a plain line for each stage."""
     stages: dict[str, Any] = {}
 
     line = plain_lines(stream)

@@ -1,4 +1,4 @@
-"""``unmask reproduce``: the command line. 0 when every item that was asked for is written, 1 if one failed."""
+"""``unmask reproduce``: the command line. 0 if every requested item is written, 1 if one failed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _reproduce(chosen: ReproduceOptions) -> int:
 
 
 def reproduce(names: Sequence[str], settings: Settings, out: Path, *, as_json: bool = False) -> int:
-    """Items one after the other, each written when it is done; one that fails does not stop the others."""
+    """Run items in order, each written when it is done; one that fails does not stop the others."""
     failed = []
     begun = time.perf_counter()
     for name in names:

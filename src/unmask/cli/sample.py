@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unmask.text.model import Model
     from unmask.text.tokenizer import Tokenizer
 
-BATCH = 16  # sequences of a piece of work on a cluster, unless --batch says otherwise
+BATCH = 16  # sequences per piece of work on a cluster, if --batch is not given
 REPLAY_SECONDS, REPLAY_CALLS_PER_SECOND = 6.0, 20.0
 
 
@@ -95,7 +95,7 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
 
 @dataclass(frozen=True)
 class _Sampling:
-    """What a worker does: the lines of some sequences of the seed."""
+    """The work of a worker: the lines of some sequences of the seed."""
 
     chosen: SampleOptions
     model: Model
@@ -108,12 +108,12 @@ class _Sampling:
 
 
 def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list[str]:
-    """The lines of all sequences, in order: the very batches that one process makes, each on some worker."""
+    """The lines of all sequences, in order: the same batches as with one process, each on some worker."""
     if chosen.compile:
         raise ValueError("--compile is for one machine: leave it out with --ray")
     canvas = torch.tensor([ids] * chosen.number, dtype=torch.int64)
     how = chosen.sampling() | {"batch": chosen.batch or BATCH, "schedule": model.schedule}
-    for name in ("stop", "contains", "pattern"):  # which change no batch
+    for name in ("stop", "contains", "pattern"):  # these change no batch
         how.pop(name, None)
     parts = divided(model.denoiser, canvas, **(how | {"particles": 1}))
     found: dict[int, str] = {}
@@ -124,7 +124,7 @@ def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list
 
 
 def _watch(chosen: SampleOptions, file: str) -> None:
-    """Show each saved sequence as it was filled, at a pace that eyes follow, and then its text."""
+    """Show each saved sequence as it was filled, slowly enough to watch, and then its text."""
     from unmask.cli.film import svg
 
     check_files(chosen, "svg")

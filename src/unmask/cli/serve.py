@@ -1,4 +1,4 @@
-"""``unmask serve``: models behind OpenAI's API and a page, on this machine alone unless told otherwise."""
+"""``unmask serve``: models behind OpenAI's API and a page, on this machine only by default."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOKEN = "UNMASK_TOKEN"
 FOLDERS = re.compile(r"(?<![\w:/.~-])[/~](?:[^\s/]*/)+")  # the folders of an absolute path
-LAST_SECONDS = 5  # after the grace, for the last answers
+LAST_SECONDS = 5  # after the grace period, for the last answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def served(name: str, device: str, called: str | None = None, network: str | None = None) -> Served:
-    """A model by its name, with its card; clients are told no path of this machine."""
+    """A model by name, with its card; clients see no path of this machine."""
     from unmask.serve.engine.work import Served
     from unmask.text.chat import template_of
 
@@ -84,7 +84,7 @@ def served(name: str, device: str, called: str | None = None, network: str | Non
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """What clients call the models: a folder by its own name, with its parent's before it where two would be alike."""
+    """The models' names for clients: a folder by its name, with its parent's if two would be equal."""
 
     def parts(name: str) -> list[str]:
         path = Path(name).expanduser()
@@ -99,7 +99,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def _boxed() -> list[str]:
-    """What `unmask sample` would take, and then the rest of the box."""
+    """The default of `unmask sample`, and then the other bundled models."""
     first = default()
     return [first, *(found.name for found in available() if found.where == "box" and found.name != first)]
 
@@ -116,7 +116,7 @@ def _serve(options: ServeOptions) -> int:
     if not loopback and not tokens:
         print(f"note: whoever reaches {options.host} can use this server; {TOKEN} sets a token", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    with _listening(options) as listening:  # before the models are read, which may take a while
+    with _listening(options) as listening:  # before loading the models, which may take long
         names = options.models or _boxed()
         called = zip(names, short_names(names), strict=True)
         models = [served(name, options.device, short, options.network) for name, short in called]
@@ -129,7 +129,7 @@ def _serve(options: ServeOptions) -> int:
             server_header=False,
             http=timed(options.limits),
             timeout_keep_alive=math.ceil(options.limits.keep_alive_seconds),
-            # The engine tells everybody when the grace is over; this is for those who then do not listen.
+            # The engine answers everybody when the grace period ends; this is for clients that do not read.
             timeout_graceful_shutdown=math.ceil(options.limits.grace_seconds) + LAST_SECONDS,
         )
         _server(config, app, models, bool(tokens)).run(sockets=[listening])
@@ -152,7 +152,7 @@ def _listening(options: ServeOptions) -> socket.socket:
 
 
 def hello(address: str, models: Sequence[Served], token: bool) -> str:
-    """What to open, and what to type."""
+    """The address to open, and commands to try."""
     model = models[0].model
     path, asked = "v1/unmask", f'{{"model": "{model.name}"}}'
     if model.layout == "wrapped":
@@ -166,7 +166,7 @@ open it in a browser, or type
 
 
 def _server(config: Any, app: FastAPI, models: Sequence[Served], token: bool) -> Any:
-    """uvicorn's server, which says where it listens, and for which being asked to end is no failure."""
+    """uvicorn's server, which prints its address, and for which being stopped is not an error."""
     import uvicorn
 
     server = app.state.server
@@ -202,7 +202,7 @@ def _server(config: Any, app: FastAPI, models: Sequence[Served], token: bool) ->
             print(hello(f"http://{host}:{port}", models, token), file=sys.stderr, flush=True)
 
         async def on_tick(self, counter: int) -> bool:
-            # A supervisor starts it again.
+            # A supervisor restarts it.
             return await super().on_tick(counter) or not engine.alive
 
     return UvicornServer(config)

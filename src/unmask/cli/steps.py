@@ -1,4 +1,4 @@
-"""``unmask steps``: how many network calls a model needs, and what fewer of them cost."""
+"""``unmask steps``: how many network calls a model needs, and the cost of fewer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from unmask.models.files import write_whole
 from unmask.text.find import find
 from unmask.text.model import Model
 
-PROFILE = "profile.json"  # beside a model's weights
+PROFILE = "profile.json"  # in a model's folder
 WINDOWS = (8, 32)
-SHOWN = 9  # counts of the profile's line
+SHOWN = 9  # columns of the profile's line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def _profile(chosen: StepsOptions, model: Model) -> EntropyProfile:
 
 
 def _costs(profile: EntropyProfile, steps: Sequence[int]) -> list[theory.ParallelCost]:
-    """What equal sizes lose, and what those lose that are optimal for the smoothed profile."""
+    """The loss with equal sizes, and with those that are optimal for the smoothed profile."""
     fit = theory.smoothed(profile.nats, profile.errors)
     return [
         replace(
@@ -120,7 +120,7 @@ def _costs(profile: EntropyProfile, steps: Sequence[int]) -> list[theory.Paralle
 
 
 def _calls(model: Model, length: int, window: int, chosen: StepsOptions) -> float:
-    """The mean number of calls of a sequence that looks ahead."""
+    """The mean number of calls per sequence with look-ahead."""
     made = sample(
         model.denoiser, num=chosen.samples, length=length, ahead=window, schedule=model.schedule, seed=chosen.seed
     )
@@ -128,7 +128,7 @@ def _calls(model: Model, length: int, window: int, chosen: StepsOptions) -> floa
 
 
 def _powers(length: int) -> list[int]:
-    """1, 2, 4, ... and the length itself."""
+    """1, 2, 4, ... and the length."""
     return [2**k for k in range(length.bit_length()) if 2**k < length] + [length]
 
 

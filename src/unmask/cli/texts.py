@@ -1,4 +1,4 @@
-"""What ``unmask sample`` and ``unmask infill`` share: their options, the model, the view, and what is written."""
+"""Common to ``unmask sample`` and ``unmask infill``: their options, the model, the view, and the output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
-    """What sample and infill have in common."""
+    """Options that sample and infill share."""
 
     number: int = 1
     """The number of sequences."""
@@ -54,7 +54,7 @@ class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
         return self.arguments() | self.limits() | {"seed": self.seed, "batch": self.batch}
 
     def limits(self) -> dict[str, Any]:
-        """What the texts must be, as it was given."""
+        """The constraints on the texts, as given."""
         if self.particles != 1 and not (self.contains or self.pattern):
             raise ValueError(f"--particles {self.particles}: a guide weighs them, so give --contains or --pattern")
         given = {name: getattr(self, name) for name in ("stop", "contains", "pattern")}
@@ -64,7 +64,7 @@ class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
 
 
 def read(arguments: Sequence[str]) -> list[str]:
-    """The arguments, a bare --ahead as --ahead auto."""
+    """The arguments, with a bare --ahead as --ahead auto."""
     found: list[str] = []
     for argument, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         bare = argument == "--ahead" and value != "auto" and not value.lstrip("+-").isdigit()
@@ -73,7 +73,7 @@ def read(arguments: Sequence[str]) -> list[str]:
 
 
 def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Model:
-    """The model as it was asked for: on its device, or on another that is named; compiled or as it is."""
+    """The model as requested: on its device, or on the named one; compiled or not."""
     check_number(chosen.number)
     check_files(chosen, "output")
     use_threads(chosen.threads)
@@ -87,7 +87,7 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
 
 
 def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None] | None]:
-    """On a terminal a callback that shows the canvas and the bar; with results going into a pipe, the bar alone."""
+    """On a terminal a callback that shows the canvas and the bar; if results go to a pipe, only the bar."""
     if not sys.stderr.isatty():
         return nullcontext()
     from unmask.cli.view import view
@@ -104,12 +104,12 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
 
 
 def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
-    """Texts or JSON lines, to stdout or whole into a file."""
+    """Write texts or JSON lines, to stdout or atomically to a file."""
     put(chosen, model, lines(chosen, model, made))
 
 
 def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[int] | None = None) -> list[str]:
-    """What is written of each sequence; index: which sequences of the seed they are."""
+    """The output for each sequence; index: the sequences' numbers for the seed."""
     if chosen.json:
         how = chosen.record(left_to_right=model.left_to_right) | chosen.limits()
         found = records(made, model=model.name, seed=chosen.seed, index=index, **how)
@@ -123,13 +123,13 @@ def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[i
 def records(
     made: TextSample, *, model: str, seed: int, index: Sequence[int] | None = None, **how: Any
 ) -> Iterator[dict[str, Any]]:
-    """One object per sequence; its trace has one entry per network call that it took part in.
+    """One object per sequence; its trace has one entry per network call that the sequence took part in.
 
-    how: sampler, steps, draw and so on, which go into every object. index: which sequences of the seed they are.
+    how: sampler, steps, draw and so on, which go into every object. index: the sequences' numbers for the seed.
 
-    An entry has the number of the call among the sequence's own, the positions it filled, with which tokens, their
-    probabilities and their hitting times (tau); where Algorithm 4 masked positions again first (hidden) or kept what
-    stood there (not drawn), that too; and with --ahead the positions and tokens that are guesses for now (guessed).
+    An entry has the number of the call for this sequence, the filled positions, their tokens, probabilities and hitting
+    times (tau). Where Algorithm 4 masked positions again first (hidden) or kept their tokens (not drawn), these are
+    listed too, and with --ahead the positions and tokens that are provisional guesses (guessed).
     """
     traces: list[list[dict[str, Any]]] = [[] for _ in made.text]
     for step in made.trace:
@@ -173,7 +173,7 @@ def put(chosen: TextOptions, model: Model, lines: Iterable[str]) -> None:
 
 
 def for_terminal(text: str, ids: Sequence[int], tokenizer: Tokenizer | ExternalTokenizer) -> str:
-    """On a terminal, an image as a picture, and text without what would move the cursor; elsewhere the text."""
+    """On a terminal, an image as a picture, and text without control characters; elsewhere the text."""
     if not sys.stdout.isatty():
         return text
     from unmask.cli.view import picture, printable

@@ -1,4 +1,4 @@
-"""What ``unmask sample --json`` wrote of a sequence, and the Steps that made it."""
+"""The record of a sequence in ``unmask sample --json``, and the Steps that made it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unmask.sampler import Step
 
 
 def parse(line: str) -> dict[str, Any]:
-    """A record that ``texts.records`` made, or a ValueError that says what is wrong with it."""
+    """Parse a record of ``texts.records``, or raise a ValueError that says what is wrong."""
     try:
         record: dict[str, Any] = json.loads(line)
         length = len(record["tokens"])
@@ -51,7 +51,7 @@ def steps(record: dict[str, Any]) -> list[Step]:
 
 
 def canvas(record: dict[str, Any], mask_id: int) -> Tensor:
-    """The canvas [1, L] before the first call: whatever the trace fills was masked."""
+    """The canvas [1, L] before the first call: every position that the trace fills was masked."""
     tokens = torch.tensor([record["tokens"]], dtype=torch.int64)
     for entry in record["trace"]:
         tokens[0, entry["positions"]] = mask_id

@@ -31,7 +31,7 @@ COMMAND = Command(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``unmask train`` with these arguments. 0; 143 or 130 after a signal; 2 with one line for what was wrong."""
+    """Run ``unmask train``. 0; 143 or 130 after a signal; 2 with a one-line error."""
     try:
         config = parse(arguments)
         main_process = int(os.environ.get("RANK", 0)) == 0
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> TrainConfig:
-    """Flags over --config FILE over the stored configuration of a run that is resumed over the defaults."""
+    """Precedence: flags, --config FILE, the stored configuration of a resumed run, the defaults."""
     rest, file = _taken(list(arguments), "--config")
     settings: dict[str, Any] = read_toml(file) if file else {}
     _, out = _taken(list(arguments), "--out")

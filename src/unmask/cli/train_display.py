@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live line on a terminal, plain lines elsewhere."""
+"""The display of a run: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unmask.training.lines import Lines, RecentSpeed, opening, told
 
 @contextmanager
 def display(stream: TextIO | None = None) -> Iterator[tuple[Report, Progress]]:
-    """What to hand to ``train``: rich's progress bar where the stream is a terminal, otherwise plain lines."""
+    """The callbacks for ``train``: rich's progress bar if the stream is a terminal, otherwise plain lines."""
     stream = stream or sys.stderr
     if not stream.isatty():
         yield Lines(stream), plain_lines(stream)
@@ -31,13 +31,13 @@ def display(stream: TextIO | None = None) -> Iterator[tuple[Report, Progress]]:
     console = Console(file=stream)
     what, shown = TextColumn("{task.description}"), TextColumn("{task.fields[shown]}")
     with Bar(what, BarColumn(), TimeRemainingColumn(compact=True), shown, console=console) as bar:
-        console.show_cursor(True)  # a second Ctrl-C leaves at once, and nobody would bring it back
+        console.show_cursor(True)  # a second Ctrl-C exits at once, and would leave it hidden
         live = Live(bar)
         yield live, live.prepare
 
 
 class Live:
-    """The progress bar, with everything that is worth keeping printed above it."""
+    """The progress bar, with lasting messages printed above it."""
 
     def __init__(self, bar: Any) -> None:
         self.bar, self.speed, self.bound = bar, RecentSpeed(1), ""
@@ -45,7 +45,7 @@ class Live:
         self.task: Any = None
 
     def prepare(self, stage: str, done: int, total: int | None) -> None:
-        """One bar for whatever comes before the first step."""
+        """One bar for everything before the first step."""
         if stage != self.stage:
             self._begin(STAGES.get(stage, stage), total)
             self.stage = stage

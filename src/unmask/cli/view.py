@@ -1,7 +1,7 @@
-"""What a person sees of sampling: the canvas as it fills in, and a bar that knows where it ends.
+"""The display of sampling: the canvas as it fills, and a bar with a known end.
 
-Everything is drawn from Steps. The canvas is cut where the terminal's lines end, as the finished text will be, so that
-a line moves only when a token in it turns out longer or shorter than its blank.
+Everything is drawn from Steps. The canvas is wrapped at the terminal's width, like the finished text, so that a line
+moves only if a token is longer or shorter than its blank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unmask.text.external import ExternalTokenizer
     from unmask.text.tokenizer import Tokenizer
 
-FOG = "░"  # a blank, as wide as a token is on average
+FOG = "░"  # a blank, with the average width of a token
 END = "¶"  # eos and padding
 SHADES = " ░▒▓█"  # grey levels, from black to white
 NEW, RECENT, OLD, GIVEN, BLANK, GUESS = "bold black on green", "green", "", "bold", "dim", "dim italic"
@@ -41,10 +41,10 @@ def view(
     with_canvas: bool = True,
     width: float = 1.0,
 ) -> Iterator[Callable[[Step], None]]:
-    """A callback that shows sequence 0 of the canvas [B, L] and the bar on a terminal, and nothing anywhere else.
+    """A callback that shows sequence 0 of the canvas [B, L] and the bar on a terminal, and nothing elsewhere.
 
-    width: characters per token on average. with_canvas=False shows the bar alone,
-    and needs no tokenizer. It is all gone in the end.
+    width: average number of characters per token. with_canvas=False shows only the bar, and needs no tokenizer.
+    Everything is erased at the end.
     """
     console = _console(stream)
     if console is None:
@@ -66,7 +66,7 @@ def view(
 
 
 class CanvasView:
-    """The state behind the picture: the canvas, and the call that filled each position of sequence 0."""
+    """The state of the display: the canvas, and the call that filled each position of sequence 0."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class CanvasView:
         self.tokenizer, self.tokens, self.mask_id = tokenizer, canvas.cpu().clone(), mask_id
         self.with_canvas, self.fog = with_canvas, FOG * min(max(round(width), 1), MOST_FOG)
         self.filled_at: dict[int, int] = {}
-        self.guesses: dict[int, int] | None = None  # of sequence 0, in a run that looks ahead
+        self.guesses: dict[int, int] | None = None  # of sequence 0, with look-ahead
         self.holes = self._masked()
         self.calls = self.planned = self.own_calls = 0
         self.tau = 1.0
@@ -136,7 +136,7 @@ class CanvasView:
         from rich.table import Table
 
         elapsed = clock.monotonic() - self.started
-        # How many calls a run that looks ahead will need is not known: its tokens are counted.
+        # The number of calls with look-ahead is not known in advance: tokens are counted instead.
         done, total, unit = self.calls, self.planned, "call"
         if self.guesses is not None:
             done, total, unit = self.holes - self._masked(), self.holes, f"call {self.calls:,}, token"
@@ -163,7 +163,7 @@ class CanvasView:
 
 
 def square(length: int) -> int | None:
-    """The side of a square image of so many pixels."""
+    """The side of a square image with this many pixels."""
     side = math.isqrt(length)
     return side if side > 1 and side * side == length else None
 
@@ -183,7 +183,7 @@ def picture(ids: Sequence[int], levels: int) -> str | None:
 
 
 def printable(text: str) -> str:
-    """Text that does nothing to a terminal but appear on it."""
+    """Text without control characters."""
     text = text.replace("\t", "    ")
     return "".join("\ufffd" if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160) else c for c in text)
 
@@ -197,7 +197,7 @@ def duration(seconds: float) -> str:
 def text_spans(
     ids: Sequence[int], styles: Iterable[str], tokenizer: Tokenizer | ExternalTokenizer, fog: str, mask_id: int
 ) -> Iterator[Span]:
-    """Characters appear when the last of their bytes is there, in the style of the token that brought it."""
+    """Characters appear when their last byte is known, in the style of its token."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     separator = b" " if tokenizer.kind == "levels" else b""
     for i, style in zip(ids, styles, strict=True):

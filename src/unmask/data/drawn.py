@@ -1,7 +1,7 @@
-"""Corpora that are drawn from a known law instead of read: token files, and the law's own -log p beside them.
+"""Synthetic corpora, drawn from a known distribution: token files, with the exact -log p beside them.
 
-``NAME.nats.npy`` has one float32 number per token, or per sequence where only that is known: with it a bound becomes a
-distance from the truth.
+``NAME.nats.npy`` has one float32 number per token, or per sequence if only that is known: with it a bound becomes a
+divergence from the true distribution.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def prepare(
 ) -> tuple[TokenFile, TokenFile]:
     """Draw a corpus of NAMES into the new folder ``out``.
 
-    tokens, held_out_tokens: at least so many, in whole sequences. seed: another corpus of the same law. latents,
-    observations: of nae-sat, and the seed then also says which latents are observed together.
+    tokens, held_out_tokens: at least this many, in whole sequences. seed: another corpus from the same distribution.
+    latents, observations: for nae-sat, where the seed also determines which latents are observed together.
     """
     wrong = sorted(set(options) - set(OPTIONS[name]))
     if wrong:
@@ -81,7 +81,7 @@ def prepare(
 def _in_blocks(
     draw: Callable[..., NDArray[Any]], part: str, tokens: int, length: int, nats: float
 ) -> tuple[int, Iterator[Block]]:
-    """How many sequences, and the sequences, all of one probability."""
+    """The number of sequences, and the sequences, all with the same probability."""
     num = math.ceil(tokens / length)
     drawn = draw(num, part=part)
     blocks = (drawn[i : i + AT_ONCE] for i in range(0, num, AT_ONCE))

@@ -1,6 +1,6 @@
-"""From a file to its documents: one table of kinds by suffix, one of compressions, and text for everything else.
+"""From a file to its documents: one table of formats by suffix, one of compressions, and text for everything else.
 
-A kind is a function of (path, column, by_line, size) that gives chunks: (text, whether a document ends with it).
+A format is a function of (path, column, by_line, size) that yields chunks: (text, whether a document ends with it).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Chunk = tuple[str, bool]
 Kind = Callable[[Path, str | None, bool, int], Iterator[Chunk]]
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-COLUMNS = ("text", "smiles", "sequence")  # by which a column is found that was not named
+COLUMNS = ("text", "smiles", "sequence")  # names of the text column, if none was given
 BLOCK = 1 << 20
 
 
 def documents(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
-    """The documents of one file, by what its name says that it is."""
+    """The documents of one file, in the format of its suffix."""
     return KINDS.get(suffix_of(path), _text)(path, column, by_line, size)
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix of a file's kind, without its compression."""
+    """The suffix of a file without its compression."""
     name = path.name.lower()
     for ending in COMPRESSIONS:
         name = name.removesuffix(ending)
@@ -43,7 +43,7 @@ def suffix_of(path: Path) -> str:
 
 
 def preferred(source: object, column: str | None) -> dict[str, str]:
-    """How such a file is prepared unless told otherwise: residues of FASTA and molecules are rows."""
+    """How such a file is prepared by default: FASTA records and molecules are rows."""
     if OFFICIAL.is_file(source):
         return {"tokenizer": "characters", "layout": "wrapped"}
     suffix = suffix_of(Path(source)) if isinstance(source, str | Path) else ""
@@ -57,20 +57,20 @@ def preferred(source: object, column: str | None) -> dict[str, str]:
 
 
 def is_text(path: Path) -> bool:
-    """Whether a file of a folder can be read: by its kind, or because it begins as UTF-8 text does."""
+    """Whether a file of a folder can be read: by its format, or because it begins with UTF-8 text."""
     if suffix_of(path) in KINDS:
         return True
     try:
         with opened(path) as file:
             start = file.read(BLOCK // 16)
-        codecs.getincrementaldecoder("utf-8")().decode(start)  # which may end inside of a character
+        codecs.getincrementaldecoder("utf-8")().decode(start)  # which may end inside a character
     except (ValueError, OSError):
         return False
     return b"\0" not in start
 
 
 def column_of(names: Iterable[str], column: str | None, where: str) -> str:
-    """The asked column; without one, the only one, or the one that is called text, smiles or sequence."""
+    """The given column; without one, the only one, or the one named text, smiles or sequence."""
     names = list(names)
     if column is None:
         usual = [name for name in names if name.lower() in COLUMNS]
@@ -117,7 +117,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def utf8(path: Path) -> Iterator[io.TextIOWrapper]:
-    """The file as text, line ends untouched, a byte order mark dropped; an error says where it is not UTF-8."""
+    """The file as text, with line ends unchanged, without a byte order mark; an error says where it is not UTF-8."""
     with opened(path) as binary:
         text = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
         try:
@@ -160,13 +160,13 @@ def _table(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
 
 
 def _header(first: list[str], column: str | None) -> list[str]:
-    """The names of a table's columns: its first line's, or 1, 2, ... where a number is asked for that is no name."""
+    """The names of a table's columns: its first line, or 1, 2, ... if the column is a number that is not a name."""
     numbered = column is not None and column.isdecimal() and column not in first
     return [str(number) for number in range(1, len(first) + 1)] if numbered else first
 
 
 def _names(path: Path, column: str | None) -> list[str]:
-    """The names of the columns of a table, and none of anything else."""
+    """The column names of a table; none for other formats."""
     if suffix_of(path) == ".parquet":
         return list(_library("pyarrow.parquet").read_schema(path).names)
     if suffix_of(path) not in TABLES:
@@ -176,7 +176,7 @@ def _names(path: Path, column: str | None) -> list[str]:
 
 
 def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with where it stands."""
+    """The objects of a file of JSON lines, each with its place."""
     with utf8(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -212,7 +212,7 @@ def _parquet(path: Path, column: str | None, by_line: bool, size: int) -> Iterat
 
 
 def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
-    """The sequences without their headers, whatever the length of their lines."""
+    """The sequences without their headers, for any line length."""
     parts: list[str] = []
     with utf8(path) as file:
         for number, line in enumerate(file, 1):
@@ -230,7 +230,7 @@ def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
 
 
 def _smiles(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
-    """One molecule per line; what follows it on its line is its name."""
+    """One molecule per line; the rest of the line is its name."""
     with utf8(path) as file:
         for line in file:
             if line.strip():
@@ -251,7 +251,7 @@ KINDS: dict[str, Kind] = {
 
 @contextmanager
 def _long_fields() -> Iterator[None]:
-    # The csv module refuses cells of more than 128 KiB unless told otherwise, and only for the whole process.
+    # The csv module refuses cells of more than 128 KiB by default, and the limit is global to the process.
     before = csv.field_size_limit((1 << 31) - 1)
     try:
         yield

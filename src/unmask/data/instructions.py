@@ -1,7 +1,7 @@
-"""Instructions: prompts with their responses, as rows of which the response alone is predicted.
+"""Instruction data: prompts with responses, as rows of which only the response is predicted.
 
-A row is the prompt's tokens, the response's, eos, and eos up to the length, as LLaDA is fine-tuned: the network learns
-where a response ends. How many tokens are the prompt's stands in ``train.given.npy`` beside ``train.tokens``.
+A row has the tokens of the prompt, those of the response, eos, and eos up to the length, as in LLaDA's fine-tuning: the
+network learns where a response ends. ``train.given.npy`` beside ``train.tokens`` has the lengths of the prompts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from unmask.models.files import new_folder
 from unmask.text.chat import written
 
 PAIRS = (("prompt", "response"), ("prompt", "completion"), ("instruction", "output"), ("question", "answer"))
-LONGEST = 1024  # tokens of a row, unless a length is given
+LONGEST = 1024  # tokens of a row, if no length is given
 SEED, HELD_OUT = 0, 0.05
 Pair = tuple[list[int], list[int]]  # the ids of a prompt, and of its response with its end
 
 
 def is_instructions(path: Path) -> bool:
-    """Whether a file of records has prompts and responses, or messages, by its first record."""
+    """Whether the first record of a file has a prompt and a response, or messages."""
     if path.suffix not in (".jsonl", ".ndjson") or not path.is_file():
         return False
     first = next(json_records(path), ("", {}))[1]
@@ -48,9 +48,9 @@ def prepare_instructions(
 ) -> tuple[TokenFile, TokenFile]:
     """Tokenize a .jsonl file of {prompt, response} or {messages} into the new folder ``out``.
 
-    template: the checkpoint's chat template (Jinja), by which prompts are written; without one a prompt is a text.
-    length: tokens of a row, by default those of the longest, and 1,024 at most. long: "drop" drops what is longer; it
-    is refused otherwise. valid: another such file to be held out; by default one record in twenty is.
+    template: the checkpoint's chat template (Jinja) for prompts; without one a prompt is plain text. length: tokens of
+    a row, by default those of the longest, at most 1,024. long: "drop" drops longer ones; otherwise they are an error.
+    valid: another such file to hold out; by default one record in twenty.
     """
     if _end(tokenizer) is None:
         raise ValueError(f"the tokenizer ({tokenizer.kind}) has no eos, with which responses end")
@@ -77,7 +77,7 @@ def _pairs(source: str | os.PathLike[str], tokenizer: AnyTokenizer, template: st
 
 
 def _fitting(pairs: list[Pair], length: int, long: str | None) -> list[Pair]:
-    """The pairs that a row has room for; others are dropped if ``long`` says so, and refused otherwise."""
+    """The pairs that fit into a row; longer ones are dropped if ``long`` says so, and refused otherwise."""
     kept = [pair for pair in pairs if len(pair[0]) + len(pair[1]) <= length]
     if len(kept) < len(pairs):
         count = len(pairs) - len(kept)
@@ -88,7 +88,7 @@ def _fitting(pairs: list[Pair], length: int, long: str | None) -> list[Pair]:
 
 
 def _end(tokenizer: AnyTokenizer) -> int | None:
-    """What ends a response."""
+    """The id that ends a response."""
     return tokenizer.eos_id if tokenizer.eos_id is not None else padding(tokenizer)
 
 

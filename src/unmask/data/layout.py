@@ -70,7 +70,7 @@ def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: An
 def write_rows(
     writer: TokenWriter, batches: Iterable[Encoded], tokenizer: AnyTokenizer, long: str | None = None
 ) -> None:
-    """One document per sequence, then eos and padding. Longer ones are refused, or as ``long`` says dropped or cut."""
+    """One document per sequence, then eos and padding. Longer ones are refused, or dropped or cut as ``long`` says."""
     length = writer.length
     ends = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     before, eos = (np.array(ids, dtype=np.int64) for ids in frame(tokenizer) or ([], ends))
@@ -111,12 +111,12 @@ def write_rows(
 
 
 def frame(tokenizer: AnyTokenizer) -> Frame | None:
-    """What somebody else's tokenizer has before and after every text as part of the data, or None for eos alone."""
+    """The tokens that another library's tokenizer puts around every text as part of the data, or None for eos only."""
     return tokenizer.frame if tokenizer.frame not in (None, ((), ())) else None
 
 
 def padding(tokenizer: AnyTokenizer) -> int | None:
-    """What stands behind a row that is shorter: padding, or as LLaDA has it eos, which the network predicts."""
+    """The id after a shorter row: padding, or, as in LLaDA, eos, which the network predicts."""
     if isinstance(tokenizer, ExternalTokenizer) and tokenizer.pad_id is None:
         return tokenizer.eos_id
     return tokenizer.pad_id

@@ -1,9 +1,9 @@
 """Latents and observations, after "Train for the worst, plan for the best" (Kim et al. 2025): one order is easy.
 
-A sequence is N latent bits, fair and independent, and then P observations: observation j is 1 unless the three latents
-that it looks at are all equal (Not-All-Equal). Which three, is drawn once for the corpus, without repetition. Given the
-latents the observations are certain, whereas to find the latents from some of the observations is a hard problem.
-Every sequence that is possible has probability 2^-N.
+A sequence is N latent bits, fair and independent, followed by P observations: observation j is 1 unless its three
+latents are all equal (Not-All-Equal). The triples are drawn once for the corpus, without repetition. Given the latents
+the observations are certain, whereas finding the latents from some of the observations is a hard problem. Every
+possible sequence has probability 2^-N.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class NaeSat:
 
     @property
     def nats(self) -> float:
-        """-log p of every sequence that is possible."""
+        """-log p of every possible sequence."""
         return self.latents * math.log(2)
 
     @cached_property
     def triples(self) -> NDArray[np.int64]:
-        """Which latents each observation looks at: [P, 3]."""
+        """The latents of each observation: [P, 3]."""
         every = np.array(list(itertools.combinations(range(self.latents), 3)))
         order = np.random.default_rng(generator(0, self.seed, "nae-sat triples").initial_seed()).permutation(len(every))
         triples: NDArray[np.int64] = every[order[: self.observations]]
@@ -61,13 +61,13 @@ class NaeSat:
         return differ
 
     def draw(self, num: int, *, part: str = "train") -> NDArray[np.uint8]:
-        """``num`` independent sequences [num, N + P]: number i depends on (seed, part, i) alone."""
+        """``num`` independent sequences [num, N + P]: sequence i depends only on (seed, part, i)."""
         noise = Streams.of(self.seed, num).at(f"nae-sat {part}", 1)
         latents = (noise[:, 0].uniform(self.latents) < 0.5).numpy().astype(np.uint8)
         return np.concatenate((latents, self.observed(latents)), 1)
 
     def everything(self) -> NDArray[np.uint8]:
-        """All 2^N sequences, for models/oracles/listed.py: its posterior is the truth."""
+        """All 2^N sequences, for the exact posterior in models/oracles/listed.py."""
         if self.latents > LARGEST_LIST:
             raise ValueError(f"latents={self.latents}: at most {LARGEST_LIST} can be listed")
         numbers = np.arange(2**self.latents)[:, None] >> np.arange(self.latents - 1, -1, -1)
@@ -75,7 +75,7 @@ class NaeSat:
         return np.concatenate((latents, self.observed(latents)), 1)
 
     def right(self, sequences: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which observations [B, P] are what the sequence's own latents say."""
+        """Which observations [B, P] agree with the sequence's latents."""
         cells = np.asarray(sequences)
         wanted: NDArray[np.bool_] = cells[:, self.latents :] == self.observed(cells[:, : self.latents].astype(np.uint8))
         return wanted

@@ -1,9 +1,9 @@
-"""How much of some data stands in other data: a number measured on training text is no held-out number.
+"""The overlap of two data sets: a number measured on training text is not a held-out number.
 
-Wrapped text is a stream again once its frame is taken off, and is compared in windows of about a hundred characters,
-however it was cut into sequences. A window that the training text has once or twice is a copy. One that it has more
-often is boilerplate (a licence, a table's head), which any other text of that kind has too. Rows are compared whole,
-and each that is there is a copy.
+Wrapped text without its frame is a stream again, and is compared in windows of about a hundred characters, however it
+was cut into sequences. A window that occurs once or twice in the training text is a copy. One that occurs more often is
+boilerplate (a licence, a table header), which any other text of that kind contains too. Rows are compared whole, and
+each match is a copy.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from numpy.typing import NDArray
 from unmask import noise as streams
 from unmask.data.tokens import TokenFile
 
-CHARACTERS = 100  # of a window. Two texts that share so many in a row share them for a reason
-COPIES = 2  # how often a copied window is in the training text at most
+CHARACTERS = 100  # per window. Two texts rarely share this many in a row by chance
+COPIES = 2  # the largest number of occurrences in the training text of a copied window
 LOOKED_FOR = 4096  # windows or rows, evenly spaced
 BLOCK = 1 << 22  # tokens read at a time
-TABLE = 20  # bits of a hash that decide at once about nearly every window
+TABLE = 20  # bits of a hash that decide quickly about nearly every window
 
 Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Parts of some data, from 0 to 1."""
+    """Fractions of the data, from 0 to 1."""
 
-    copied: float  # from the training data
-    found: float  # there, boilerplate too
+    copied: float  # copies from the training data
+    found: float  # in the training data, including boilerplate
 
 
 def overlap(tokens: TokenFile, training: TokenFile) -> Overlap:
-    """What of ``tokens`` is in ``training`` too; both are of one tokenizer and layout."""
+    """The fraction of ``tokens`` that is also in ``training``; both have one tokenizer and layout."""
     if tokens.header.sha256 == training.header.sha256:
         return Overlap(1.0, 1.0)
     window = 1 << max(0, math.ceil(math.log2(CHARACTERS / max(training.characters_per_token, 1e-9))))
     wanted = np.concatenate(list(_hashes(tokens, window)))
     wanted = wanted[np.linspace(0, len(wanted) - 1, min(len(wanted), LOOKED_FOR)).astype(np.int64)]
     ordered = np.unique(wanted)
-    times = np.zeros(len(ordered), dtype=np.int64)  # each is in the training data
+    times = np.zeros(len(ordered), dtype=np.int64)  # occurrences of each in the training data
     shift = np.uint64(64 - TABLE)
     possible = np.zeros(1 << TABLE, dtype=bool)
     possible[ordered >> shift] = True
@@ -78,14 +78,14 @@ def _hashes(file: TokenFile, window: int) -> Iterator[Hashes]:
 
 
 def _mixed(tokens: Hashes, width: int) -> Hashes:
-    """Hashes [B, L - width + 1] of the windows of so many tokens: polynomials modulo 2^64, by doubling."""
+    """Hashes [B, L - width + 1] of the windows of this many tokens: polynomials modulo 2^64, by doubling."""
     factor = np.uint64(streams.word("overlap") | 1)
     with np.errstate(over="ignore"):
-        power = (tokens + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)  # of windows of 1, 2, 4, ... tokens
+        power = (tokens + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)  # for windows of 1, 2, 4, ... tokens
         power ^= power >> np.uint64(29)
         made: Hashes | None = None
-        size = 1  # of a window in ``power``
-        done = 0  # of a window in ``made``
+        size = 1  # tokens per window in ``power``
+        done = 0  # tokens per window in ``made``
         while width:
             if width & 1:
                 if made is None:

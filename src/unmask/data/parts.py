@@ -14,20 +14,20 @@ from unmask.data.formats import Chunk
 from unmask.data.source import Reader, last_space
 
 # Called as progress(stage, done, total) in the stages "copy", "count", "tokenizer", "measure", "train" and "valid":
-# done and total are characters of wrapped text, or rows; total is None while nobody knows it.
+# done and total are characters of wrapped text, or rows; total is None while it is unknown.
 Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
 class Part:
-    """The stretch from ``start`` to ``stop`` of a text, in characters, or in documents where they are rows."""
+    """The range from ``start`` to ``stop`` of a text, in characters, or in documents if they are rows."""
 
     reader: Reader
     rows: bool
     start: int
     stop: int
-    drawn: NDArray[np.bool_] | None = None  # which of all documents belong to it, instead of a stretch
-    exact: bool = False  # cut at the very character, and not where a word begins
+    drawn: NDArray[np.bool_] | None = None  # the documents that belong to it, instead of a range
+    exact: bool = False  # cut at the exact character, not at the start of a word
 
     @property
     def name(self) -> str:
@@ -66,14 +66,14 @@ class Part:
 
 
 def _cut(text: str, at: int, exact: bool) -> int:
-    """``at``, within the text and moved back to where a word begins; the two parts at a boundary agree on it."""
+    """``at``, within the text and moved back to the start of a word; both parts at a boundary agree on it."""
     if exact or at <= 0 or at >= len(text):
         return max(0, min(at, len(text)))
     return last_space(text[:at]) or at
 
 
 def counted(reader: Reader, rows: bool, report: Progress) -> Part:
-    """All of a text, which is read once to know how much it is."""
+    """A whole text, which is read once to determine its size."""
     characters = documents = 0
     for text, ends in reader:
         try:
@@ -110,7 +110,7 @@ def split_end(text: Part, holdout: float) -> dict[str, Part]:
 
 
 def split_at_random(text: Part, holdout: float, seed: int = 0) -> dict[str, Part]:
-    """Documents drawn without replacement, always the same ones; all the copies of one are on one side."""
+    """Documents drawn without replacement, always the same ones; all copies of a document are on one side."""
     sizes, content, one = [0], [], hashlib.blake2b(digest_size=8)
     for piece, ends in text.reader:
         sizes[-1] += 1 if text.rows else len(piece)
@@ -121,7 +121,7 @@ def split_at_random(text: Part, holdout: float, seed: int = 0) -> dict[str, Part
             one = hashlib.blake2b(digest_size=8)
     size = np.array(sizes[:-1])
     _, first, copies = np.unique(np.array(content, dtype=np.uint64), return_index=True, return_inverse=True)
-    group = first.argsort().argsort()[copies]  # the distinct documents, numbered as they come
+    group = first.argsort().argsort()[copies]  # the distinct documents, numbered in order of appearance
     if len(first) < 2:
         raise ValueError(f"{text.name} is one document: its end can be held out, but no random part")
     count = max(1, round(len(first) * holdout))

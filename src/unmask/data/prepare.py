@@ -1,6 +1,6 @@
 """``unmask prepare``: text becomes a folder with train.tokens, valid.tokens and tokenizer.json.
 
-Every pass streams, so that memory is bounded by a few chunks whatever the size of the text.
+Every pass streams, so memory is bounded by a few chunks for any size of text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.layout import AnyTokenizer, encoded, frame, write_rows, write_wrapped
 from unmask.data.parts import Part, counted, cut_at, split_at_random, split_end
-from unmask.data.parts import Progress as Progress  # of an argument of prepare, for whoever calls it
+from unmask.data.parts import Progress as Progress  # re-exported as the type of an argument of prepare
 from unmask.data.source import Reader, Source, open_dataset
 from unmask.data.text8 import OFFICIAL
 from unmask.data.tokens import TokenFile
@@ -30,23 +30,23 @@ from unmask.text.molecules import to_selfies
 from unmask.text.tokenizer import EXTERNAL, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
 from unmask.text.weights import gpt2_tokenizer
 
-# A BPE is trained on at most so many characters, taken evenly from the text: more change its merges little.
+# A BPE is trained on at most this many characters, taken evenly from the text: more hardly change its merges.
 BPE_CHARACTERS = 100_000_000
 WRAPPED_LENGTH = 128
-OFFICIAL_LENGTH = 256  # of text8, as the field has it
-LONGEST_ROW = 512  # of FASTA and molecules, unless a length is given: one giant would make all rows as long
-# Documents are cut into pieces of so many characters: a BPE encodes them in parallel, and holds 256 in its training.
+OFFICIAL_LENGTH = 256  # of text8, as is usual
+LONGEST_ROW = 512  # of FASTA and molecules, if no length is given: one giant would make all rows as long
+# Documents are cut into pieces of this many characters: a BPE encodes them in parallel, and holds 256 in its training.
 PIECE = 1 << 16
 
 
 def _smiles(text: str) -> str:
-    """A molecule as it is, if it is one."""
+    """The molecule, if it is valid."""
     if wrong := make.not_smiles(text):
         raise ValueError(f"{text[:60]!r} is not SMILES: {wrong}")
     return text
 
 
-NOTATIONS = {"smiles": _smiles, "selfies": to_selfies}  # what documents are turned into, by tokenizer
+NOTATIONS = {"smiles": _smiles, "selfies": to_selfies}  # the notation of documents, by tokenizer
 
 
 def prepare(
@@ -73,26 +73,25 @@ def prepare(
 ) -> tuple[TokenFile, TokenFile]:
     """Tokenize a source into the new folder ``out``; returns its training and held-out token files.
 
-    source: a text file; .csv, .tsv, .jsonl or .parquet (``column``, a name, or a number where a table has no header);
-        FASTA; .smi; each also .gz, .bz2, .xz or .zst; a folder of them; ``datasets:NAME[:CONFIG]`` (``split``,
-        ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line. A .jsonl
-        file of prompts and responses, or of messages, becomes rows of which the responses alone are predicted
-        (``unmask.data.instructions``).
-    tokenizer: characters, bytes, bpe (of ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a
-        Tokenizer; by default characters for FASTA, smiles for molecules, and otherwise bpe. ``eos`` says whether one
-        that is made here has that token.
-    layout: "wrapped", the paper's: documents concatenated and cut into sequences of ``length`` (128) tokens, the first,
-        the last and those between documents eos. Or "rows": one document each, then eos and padding, by default as long
-        as the longest. Molecules (smiles, selfies) and images (levels) are rows unless told otherwise.
-    name: what to call the source in the files' headers and in errors, if not by its path.
-    long: what becomes of rows that are longer than ``length``: "drop" or "cut", with a count; by default an error.
-    valid: a source of its own for the held-out part, which is otherwise ``holdout`` of the text: its "end", or
-        documents that are drawn at "random" (``held_out``; the default for FASTA and molecules). The file of text8 has
-        the parts that the field uses, 90, 5 and 5 million characters, the last of which is test.tokens.
-    template: the chat template (Jinja) by which the prompts of instructions are written; by default they are texts.
+    source: a text file; .csv, .tsv, .jsonl or .parquet (``column``, a name, or a number if a table has no header);
+    FASTA; .smi; each also .gz, .bz2, .xz or .zst; a folder of them; ``datasets:NAME[:CONFIG]`` (``split``,
+    ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line is. In a .jsonl
+    file of prompts and responses, or of messages, only the responses are predicted (``unmask.data.instructions``).
+    tokenizer: characters, bytes, bpe (with ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a
+    Tokenizer; by default characters for FASTA, smiles for molecules, and otherwise bpe. ``eos`` says whether a new
+    tokenizer has that token.
+    layout: "wrapped", as in the paper: documents are concatenated and cut into sequences of ``length`` (128) tokens, of
+    which the first, the last and those between documents are eos. Or "rows": one document each, then eos and padding,
+    by default as long as the longest. Molecules (smiles, selfies) and images (levels) are rows by default.
+    name: the name of the source in the files' headers and in errors, by default its path.
+    long: what to do with rows longer than ``length``: "drop" or "cut", with a count; by default they are an error.
+    valid: a separate source for the held-out part. Without it, ``holdout`` of the text is held out: its "end", or
+    documents drawn at "random" (``held_out``; the default for FASTA and molecules). The file of text8 has its usual
+    parts of 90, 5 and 5 million characters, the last of which is test.tokens.
+    template: the chat template (Jinja) for the prompts of instructions; by default they are plain texts.
     chunk: how many characters are read and encoded at a time.
 
-    ``out`` appears whole or not at all, and nothing is ever overwritten.
+    ``out`` appears complete or not at all, and nothing is ever overwritten.
     """
     if column is None and isinstance(source, str) and is_instructions(Path(source)):
         other = valid if valid is None or isinstance(valid, str) else str(valid)
@@ -106,7 +105,7 @@ def prepare(
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
     layout = layout or ("rows" if kind in ROWS else "wrapped")
     _check(layout, length, holdout, chunk, long, held_out)
-    rows, separate = layout == "rows", bool(usual) or kind in NOTATIONS  # sequences that have no order among them
+    rows, separate = layout == "rows", bool(usual) or kind in NOTATIONS  # sequences without an order
     report = progress or (lambda stage, done, total: None)
     # A row is never cut, so there a chunk is a whole document.
     size = 1 << 62 if rows else min(chunk, PIECE)
@@ -139,7 +138,7 @@ def prepare(
 
 
 def _read(like: Reader, source: Source, copy: Path, *, split: str, streaming: bool, report: Progress) -> Part:
-    """All of a source, by a reader of the same settings."""
+    """A whole source, read with the same settings."""
     called = like.called or (source if isinstance(source, str) else None)
     if isinstance(source, str) and source.startswith("datasets:"):
         source = open_dataset(source, split, streaming)
@@ -148,7 +147,7 @@ def _read(like: Reader, source: Source, copy: Path, *, split: str, streaming: bo
 
 
 def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Part, report: Progress) -> Tokenizer:
-    """A BPE learns from the training part alone; a closed vocabulary must know every character of both."""
+    """A BPE is trained on the training part only; a closed vocabulary must contain every character of both."""
 
     def texts(part: Part) -> Iterator[str]:
         return (text for text, _ in part.told(partial(report, "tokenizer")))
@@ -176,7 +175,7 @@ def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Par
 def _usual_length(
     parts: Mapping[str, Part], tokenizer: AnyTokenizer, chunk: int, report: Progress, long: str | None, *, bounded: bool
 ) -> tuple[int, str | None]:
-    """The length of sequences that were given none: of rows the longest, and what becomes of those that are longer."""
+    """The default length of sequences: for rows the longest, and what to do with longer ones."""
     train, other = parts["train"], parts["valid"]
     if not train.rows:
         return WRAPPED_LENGTH, long
@@ -207,7 +206,7 @@ def _write(
 
 
 def _ready(tokenizer: str | AnyTokenizer | None) -> AnyTokenizer:
-    """A tokenizer that needs no text to be made of."""
+    """A tokenizer that does not depend on the text."""
     known = known_tokenizer(tokenizer or "bytes")
     if known == "gpt2":
         return gpt2_tokenizer()

@@ -1,4 +1,4 @@
-"""What the word DATA names, for training and evaluation alike."""
+"""What DATA names, for training and evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["tokens", "prepared", "corpus", "text"]
 
 
 def resolve(data: str) -> tuple[Kind, Path]:
-    """A token file, a folder of prepared data, a corpus, or text; and where it is.
+    """The kind of DATA and its path: a token file, a folder of prepared data, a corpus, or text.
 
     In this order: a .tokens file; a folder with prepared data, or of a run that prepared its own; a corpus's name,
     unless there is a file of that name (a folder kjv is ./kjv); any other file or folder, or datasets:NAME, is text.

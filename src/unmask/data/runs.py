@@ -1,4 +1,4 @@
-"""What a run's folder says about the data it was trained on, for whoever reads runs."""
+"""What a run's folder says about its training data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RunData:
 
 
 def data_of(model: Path) -> RunData | None:
-    """The data of the run that a model or a checkpoint belongs to; None where the run does not say, or is none."""
+    """The data of the run that a model or a checkpoint belongs to; None if there is no run or it does not say."""
     for folder in (model, model.parent, model.parent.parent):
         if (folder / IDENTITY).is_file():
             files = _read(folder / IDENTITY).get("files")
@@ -42,7 +42,7 @@ def data_of(model: Path) -> RunData | None:
 
 
 def named(files: dict[str, Path], folder: Path) -> dict[str, str]:
-    """The files as the run's identity keeps them: what is inside of the folder moves with it."""
+    """The files as stored in the run's identity: paths inside the folder are relative, so that it can be moved."""
     inside = {name: path.resolve().is_relative_to(folder.resolve()) for name, path in files.items()}
     return {
         name: os.path.relpath(path.resolve(), folder.resolve()) if inside[name] else str(path.resolve())

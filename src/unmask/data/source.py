@@ -1,6 +1,6 @@
-"""Reading text from wherever it lies, in pieces that fit into memory.
+"""Reading text from any source, in pieces that fit into memory.
 
-A source is a path (of a file that ``formats`` knows, or of a folder of them), ``datasets:NAME`` or
+A source is a path (of a file in one of the ``formats``, or of a folder of them), ``datasets:NAME`` or
 ``datasets:NAME:CONFIG``, or an iterable of texts or of records. It is read as chunks: (text, whether a document ends
 with it).
 """
@@ -24,11 +24,11 @@ Source = str | os.PathLike[str] | Iterable[str] | Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads a source as often as it is asked: counting, training a tokenizer and encoding are one pass each.
+    """Reads a source repeatedly: counting, training a tokenizer and encoding take one pass each.
 
-    ``by_line`` makes each line of a text file a document of its own; otherwise each file is one. ``size`` is the number
-    of characters after which a long document is handed on in part; ``called`` replaces the source's name in messages;
-    ``notate`` is what each document is turned into.
+    ``by_line`` makes each line of a text file a document; otherwise each file is one. ``size`` is the number of
+    characters after which a long document is passed on in part; ``called`` replaces the source's name in messages;
+    ``notate`` converts each document.
     """
 
     source: Source
@@ -56,15 +56,15 @@ class Reader:
 
     @property
     def name(self) -> str:
-        """What to call the source in a header or an error."""
+        """The name of the source in a header or an error."""
         if self.called is not None:
             return self.called
         return str(self.source) if isinstance(self.source, str | os.PathLike) else type(self.source).__name__
 
     def repeatable(self, copy: Path, report: Callable[[int], None]) -> Reader:
-        """This reader, or, where the source can be read once only or comes over a network, one of a local copy of it.
+        """This reader, or one of a local copy, if the source can be read only once or comes over a network.
 
-        ``report`` is told how many characters were copied.
+        ``report`` is called with the number of characters copied.
         """
         if isinstance(self.source, str | os.PathLike | Sized):
             return self
@@ -99,7 +99,7 @@ class Reader:
 
 @lru_cache(maxsize=4)
 def _files_of(folder: Path) -> list[Path]:
-    """The files of a folder that can be read; hidden ones are not meant, and what else is left out is said, once."""
+    """The readable files of a folder, without hidden ones; others that are left out are reported once."""
     there = sorted(path for path in folder.rglob("*") if path.is_file())
     there = [path for path in there if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     found = [path for path in there if is_text(path)]
@@ -126,9 +126,9 @@ def open_dataset(name: str, split: str, streaming: bool) -> Iterable[Mapping[str
 
 
 def last_space(text: str) -> int:
-    """The last place to cut a text such that a byte-level BPE gives the same tokens in two parts as in one; 0 if none.
+    """The last place to split a text such that a byte-level BPE gives the same tokens for both parts; 0 if none.
 
-    No token of such a BPE spans from a visible character to a space, and none looks back.
+    No token of such a BPE spans from a visible character to a space, and none depends on earlier text.
     """
     cut = max(text.rfind(" "), text.rfind("\n"))
     while cut > 0 and text[cut - 1].isspace():
@@ -137,7 +137,7 @@ def last_space(text: str) -> int:
 
 
 def _parts(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
-    """Chunks of about ``size`` characters at most, cut where tokens do not notice; empty documents are dropped."""
+    """Chunks of at most about ``size`` characters, split where tokens do not change; empty documents are dropped."""
     rest = ""
     for text, ends in chunks:
         rest += text

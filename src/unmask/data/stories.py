@@ -1,13 +1,13 @@
-"""The corpus ``stories``: what the 15 M TinyStories model writes, with the exact -log p of every token.
+"""The corpus ``stories``: text of the 15 M TinyStories model, with the exact -log p of every token.
 
-The law. The teacher is stories15m with its vocabulary cut to the 4,096 ids that it uses most: at each step it is
-conditioned on one of them. A row begins with the token that begins and ends stories; the teacher then writes at
-temperature 1, and where it ends a story, a new one begins that sees nothing of it. The row is cut at its length. So
-rows are independent, all of one law, and log p(row) is the sum of the teacher's log-probabilities.
+The distribution: the teacher is stories15m with its vocabulary restricted to the 4,096 ids that it uses most, at every
+step. A row begins with the token that begins and ends stories; the teacher then writes at temperature 1, and where it
+ends a story, a new one begins, independent of it. The row is cut at its length. So rows are independent and identically
+distributed, and log p(row) is the sum of the teacher's log-probabilities.
 
-Rows are drawn in shards, each a file that appears whole: what was stopped goes on with the next shard, and machines
-may share the shards between them. A token is a function of its noise, which belongs to (seed, part, row, position),
-and of the teacher's distribution; another batch or machine changes the latter by rounding alone.
+Rows are drawn in shards, each a file that is written atomically: an interrupted run continues with the next shard, and
+machines may share the shards. A token is a function of its noise, which belongs to (seed, part, row, position), and of
+the teacher's distribution; another batch or machine changes the latter only by rounding.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from unmask.text.tokenizer import Tokenizer
 
 PARTS = ("valid", "train")  # in the order in which they are drawn
 
-LENGTH = 256  # of the rows, their first token included; what the teacher was trained to read
+LENGTH = 256  # of the rows, with their first token; what the teacher was trained on
 ROWS = 256  # of a shard
 DRAWN = ROWS * (LENGTH - 1)  # tokens of a shard: the first of each row is given
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A causal network that writes stories with some of its ids, those of ``ids``; the last begins and ends a story."""
+    """A causal network that writes stories using only ``ids``; the last of these begins and ends a story."""
 
     network: Llama = field(repr=False)
     ids: Tensor = field(repr=False)  # int64 [V]: the teacher's id of each of ours
@@ -62,7 +62,7 @@ class Teacher:
         self, seed: int, part: str, first: int, count: int, length: int = LENGTH,
         seen: Callable[[Tensor, int], None] | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Rows first .. first + count - 1 of a part: tokens int64 [count, length], and float64 nats of each.
+        """Rows first .. first + count - 1 of a part: tokens int64 [count, length], and their nats in float64.
 
         The first token of a row is given, so it has 0 nats. seen: called with each step's log-probabilities.
         """
@@ -94,19 +94,19 @@ class Teacher:
 
 
 def law(cache: str | os.PathLike[str] | None = None) -> Teacher:
-    """The law that the corpus is drawn from."""
+    """The distribution that the corpus is drawn from."""
     return Teacher(llama2c.stories15m(cache)[0], kept_ids())
 
 
 def kept_ids() -> Tensor:
-    """The teacher's ids that the corpus is written with; ``recipes/stories_vocabulary.py`` chose them."""
+    """The teacher's ids that the corpus uses; ``recipes/stories_vocabulary.py`` chose them."""
     raw = resources.files("unmask.data").joinpath("stories.ids").read_bytes()
     return torch.from_numpy(np.frombuffer(raw, "<u2").astype(np.int64))
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Some rows of a part, on the disk or not yet."""
+    """Some rows of a part, drawn or not yet."""
 
     path: Path
     part: str
@@ -148,12 +148,12 @@ class Store:
         return [Shard(path, part, i * self.rows, self.rows, self.length) for i, path in enumerate(paths)]
 
     def missing(self, counts: Mapping[str, int]) -> Iterator[Shard]:
-        """What is still to be drawn, the held-out part first."""
+        """The shards still to be drawn, the held-out part first."""
         for part in PARTS:
             yield from (shard for shard in self.shards(part, counts[part]) if not shard.exists())
 
     def fill(self, teacher: Teacher, counts: Mapping[str, int], report: Progress) -> None:
-        """Draw what is missing, and report the tokens that are there."""
+        """Draw the missing shards, and report the number of tokens."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for shard in self.missing(counts):
             tokens = self.length - 1
@@ -164,7 +164,7 @@ class Store:
 def parts(
     tokens: Mapping[str, int], seed: int, cache: str | os.PathLike[str] | None, report: Progress
 ) -> tuple[Tokenizer, dict[str, tuple[int, Iterator[tuple[NDArray[np.uint16], NDArray[np.float32]]]]]]:
-    """Draw what is missing of at least so many tokens; the tokenizer, and each part's number of rows and its rows."""
+    """Draw what is missing of this many tokens; the tokenizer, and each part's number of rows and rows."""
     store, counts = Store.of(seed, cache), {part: math.ceil(count / DRAWN) for part, count in tokens.items()}
     network, pieces = llama2c.stories15m(cache)
     store.fill(Teacher(network, kept_ids()), counts, report)

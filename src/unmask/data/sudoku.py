@@ -1,9 +1,9 @@
-"""Sudoku grids drawn uniformly, and puzzles with one solution.
+"""Sudoku grids drawn uniformly, and puzzles with a unique solution.
 
-A grid is a row of cells, line after line, with values 0 .. n - 1; a box has ``lines`` x ``columns`` cells, and
-n = lines * columns. Renaming the values turns grids into grids, and exactly one of the n! renamings of a grid makes its
-first line 0, 1, ..., n - 1: it is *reduced*. So a reduced grid drawn uniformly and a renaming drawn uniformly are a
-grid drawn uniformly. There are 12 reduced grids of 4 x 4 (288 in all) and 39,168 of 6 x 6 (28,200,960).
+A grid is a row of cells, line after line, with values 0 .. n - 1; a box has ``lines`` x ``columns`` cells, and n =
+lines * columns. Permuting the values maps grids to grids, and exactly one of the n! permutations of a grid makes its
+first line 0, 1, ..., n - 1: the grid is then *reduced*. So a uniform reduced grid with a uniform permutation is a
+uniform grid. There are 12 reduced grids of 4 x 4 (288 in all) and 39,168 of 6 x 6 (28,200,960).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from unmask.noise import Streams
 
 Grids = NDArray[np.uint8]
 EMPTY = -1
-LARGEST = 6  # size of the grids that can be listed: the reduced ones of 9 x 9 are 1.8e16
+LARGEST = 6  # size of the grids that can be listed: there are 1.8e16 reduced ones of 9 x 9
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The form of a box, and with it of a grid."""
+    """The shape of a box, which determines that of the grid."""
 
     lines: int
     columns: int
 
     @property
     def size(self) -> int:
-        """How many values, lines, columns and boxes there are."""
+        """The number of values, lines, columns and boxes."""
         return self.lines * self.columns
 
     @property
@@ -84,7 +84,7 @@ def _chunks(*arrays: NDArray[np.int16], size: int = 1024) -> Iterator[tuple[int,
 
 
 def count(shape: Shape) -> int:
-    """How many grids there are."""
+    """The number of grids."""
     return len(reduced(shape)) * math.factorial(shape.size)
 
 
@@ -97,7 +97,7 @@ def everything(shape: Shape) -> Grids:
 
 
 def draw(shape: Shape, num: int, *, seed: int = 0, part: str = "train") -> Grids:
-    """``num`` independent grids, each uniform over all: grid i depends on (seed, part, i) alone."""
+    """``num`` independent grids, each uniform: grid i depends only on (seed, part, i)."""
     noise = Streams.of(seed, num).at(f"sudoku {part}", 2)
     table = reduced(shape)
     which = (noise[:, 0].uniform() * len(table)).floor().long().numpy()
@@ -118,7 +118,7 @@ def is_valid(grids: Grids | torch.Tensor, shape: Shape) -> NDArray[np.bool_]:
 
 
 def solutions(puzzle: NDArray[np.integer], shape: Shape, limit: int = 2) -> list[list[int]]:
-    """Up to ``limit`` grids that agree with the puzzle, whose empty cells are -1; the cell with fewest values first."""
+    """Up to ``limit`` grids that agree with the puzzle, whose empty cells are -1; the most constrained cell first."""
     n, cells = shape.size, [int(value) for value in puzzle]
     units = [(i // n, n + i % n, 2 * n + shape.box(i // n, i % n)) for i in range(n * n)]
     used = [0] * (3 * n)
@@ -156,9 +156,9 @@ def solutions(puzzle: NDArray[np.integer], shape: Shape, limit: int = 2) -> list
 
 
 def puzzle(grid: Grids, clues: int, shape: Shape, *, seed: int) -> NDArray[np.int64] | None:
-    """The grid with all but ``clues`` cells emptied (-1), so that one solution is left; None where that fails.
+    """The grid with all but ``clues`` cells emptied (-1), with a unique solution; None if that fails.
 
-    Cells are emptied in random order, those without which there would be a second solution excepted.
+    Cells are emptied in random order, except those without which there would be a second solution.
     """
     if not 0 <= clues <= shape.cells:
         raise ValueError(f"clues={clues}: a grid has {shape.cells} cells")

@@ -1,7 +1,7 @@
 """text8's cleaning of a Wikipedia dump to the letters a-z and single spaces.
 
-The rules are those of Matt Mahoney's public-domain filter, by which text8 is defined, in its order and on its records
-(up to each ">"): what a browser shows is kept, tables and foreign links go, digits are spelt.
+The rules are those of Matt Mahoney's public-domain filter, which defines text8, in its order and on its records (up to
+each ">"): what a browser shows is kept, tables and links to other languages are removed, digits are spelled out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES = [
         (rb"&gt;", b">"),
         (rb"<ref[^<]*</ref>", b""),  # references
         (rb"<[^>]*>", b""),  # tags
-        (rb"\[http:[^\] ]*", b"["),  # addresses; the text shown for them stays
+        (rb"\[http:[^\] ]*", b"["),  # addresses; their link text stays
         (rb"(?i)\|thumb", b""),
         (rb"(?i)\|left", b""),
         (rb"(?i)\|right", b""),
@@ -30,7 +30,7 @@ RULES = [
         (rb"(?i)\[\[image:[^\[\]]*\|", b""),  # images; the caption stays
         (rb"(?i)\[\[category:([^|\]]*)[^\]]*\]\]", rb"[[\1]]"),
         (rb"\[\[[a-z\-]*:[^\]]*\]\]", b""),  # links to other languages
-        (rb"\[\[[^|\]]*\|", b"[["),  # links; the text shown for them stays
+        (rb"\[\[[^|\]]*\|", b"[["),  # links; their link text stays
         (rb"\{\{[^}]*\}\}", b""),  # icons and tables
         (rb"\{[^}]*\}", b""),
         (rb"[\[\]]", b""),
@@ -65,7 +65,7 @@ def clean(dump: Readable, block: int = 1 << 20) -> Iterator[str]:
         record = record.lower()
         for digit, word in enumerate(DIGITS):
             record = record.replace(b"%d" % digit, word)
-        # Every record begins with one space; the one at its end is the next one's.
+        # Every record begins with one space; the space at its end belongs to the next one.
         yield NOT_LETTERS.sub(b" ", b" " + record + b" ")[:-1].decode("ascii")
 
 
@@ -81,16 +81,16 @@ def _records(dump: Readable, block: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Official:
-    """text8 itself, which no package carries whole, and the parts that the field trains, validates and tests on."""
+    """text8 itself, which no package contains in full, and its usual training, validation and test parts."""
 
     characters: int = 100_000_000
     ends: tuple[int, int, int] = (90_000_000, 95_000_000, 100_000_000)
-    opening: int = 10_000_000  # of it the checksum is known, by cleaning the dump
+    opening: int = 10_000_000  # characters whose checksum is known, from cleaning the dump
     sha256: str = OPENING_SHA256
     name: str = "text8, 90M/5M/5M"
 
     def is_file(self, source: object) -> bool:
-        """Whether a source is that file: its size, and what it begins with."""
+        """Whether a source is that file, by its size and its beginning."""
         path = Path(source) if isinstance(source, str | Path) else None
         if path is None or not path.is_file() or path.stat().st_size != self.characters:
             return False
@@ -102,7 +102,7 @@ OFFICIAL = Official()
 
 
 def compared(source: str, bits_per_character: float) -> str:
-    """A number on text8 beside the published ones, where it may stand beside them; "" for other data."""
+    """A number on text8 compared with the published ones, if comparable; "" for other data."""
     if source == OFFICIAL.name:
         beside = ", ".join(f"{name} {bits:.2f}" for name, bits in PUBLISHED.items())
         return f"{bits_per_character:.3f} bits per character; published, on the test part: {beside}"

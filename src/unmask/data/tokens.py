@@ -1,12 +1,12 @@
 """The token file: one header and one memory-mapped [num, length] array of token ids.
 
-    8 bytes   magic, written last of all: a file without it is not a token file
+    8 bytes   magic, written last: a file without it is not a token file
     4 + 4     version, and the CRC-32 of the header, little-endian
     8 bytes   length of the header
     header    JSON padded with spaces to a multiple of 64 bytes, the tokenizer inside
     tokens    num x length ids, uint8, uint16 or uint32, little-endian, row after row
 
-A file is written under a temporary name and renamed when it is whole, and its size must be what its header says.
+A file is written under a temporary name and renamed when complete, and its size must match its header.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ VERSION = 1
 PREFIX = struct.Struct("<8sIIQ")
 DTYPES = {"uint8": 1 << 8, "uint16": 1 << 16, "uint32": 1 << 32}
 LARGEST_HEADER = 1 << 28
-GIVEN = ".given.npy"  # in place of .tokens: how many tokens at the beginning of each sequence are a prompt
+GIVEN = ".given.npy"  # instead of .tokens: how many tokens at the beginning of each sequence are a prompt
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the file says of itself; ``characters`` and ``bytes`` count the source text that its tokens stand for."""
+    """The file's metadata; ``characters`` and ``bytes`` count the source text of its tokens."""
 
     dtype: str
     vocab_size: int
@@ -90,7 +90,7 @@ def smallest_dtype(vocab_size: int) -> str:
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A token file that was found whole; open it with ``TokenFile.open(path)``."""
+    """A complete token file; open it with ``TokenFile.open(path)``."""
 
     path: Path
     header: Header
@@ -115,7 +115,7 @@ class TokenFile:
         return cls(path, header, offset, own)
 
     def verify(self) -> None:
-        """Read everything: the checksum must agree and every id be in the vocabulary."""
+        """Read everything: the checksum must match and every id must be in the vocabulary."""
         digest = hashlib.sha256()
         largest = 0
         rows = max(1, (1 << 22) // self.length)
@@ -131,15 +131,17 @@ class TokenFile:
             raise ValueError(f"{self.path} holds the id {largest}, its vocabulary is 0..{self.vocab_size - 1}")
 
     def verified(self) -> TokenFile:
-        """This file, verified. A hidden stamp beside it remembers size and time of what was found sound: the next look
-        at an unchanged file costs nothing."""
+        """This file, verified.
+
+        A hidden stamp beside it records size and time, so that verifying an unchanged file again costs nothing.
+        """
         stamp, stat = self.path.with_name(f".{self.path.name}.verified"), self.path.stat()
         seen = f"{stat.st_size} {stat.st_mtime_ns} {self.header.sha256}\n"
         with suppress(OSError, UnicodeDecodeError):
             if stamp.read_text() == seen:
                 return self
         self.verify()
-        with suppress(OSError):  # a folder that cannot be written is verified every time
+        with suppress(OSError):  # in a read-only folder it is verified every time
             write_whole(stamp, seen.encode())
         return self
 
@@ -156,18 +158,18 @@ class TokenFile:
         return torch.from_numpy(tokens)
 
     def lengths(self, tokens: Tensor) -> Tensor | None:
-        """How many of the tokens [B, L] come before the padding, [B]; None where padding is data, or there is none.
+        """How many of the tokens [B, L] come before the padding, [B]; None if padding is data, or there is none.
 
-        Our own tokenizers' padding is a token that networks predict. Somebody else's is none of the network's data.
+        The padding of our tokenizers is a token that networks predict. That of other libraries is not data.
         """
         pad = self.tokenizer.pad_id if isinstance(self.tokenizer, ExternalTokenizer) else None
         return None if pad is None or self.header.layout != "rows" else (tokens != pad).sum(1)
 
     def asked(self, indices: ArrayLike | Tensor) -> Tensor | None:
-        """The positions of these sequences that a model predicts, bool [B, L]; None where it predicts all.
+        """The positions of these sequences that a model predicts, bool [B, L]; None if it predicts all.
 
-        Not the prompts of instructions (``given.npy`` beside the file), and no id that is none of the data: padding,
-        and the unknown words of a masked LM, which never predicts them.
+        Prompts of instructions (``given.npy`` beside the file) are excluded, and ids that are not data: padding, and
+        the unknown token of a masked LM, which it never predicts.
         """
         tokens, places = self.sequences(indices), torch.arange(self.length)
         path, asked = self.path.with_suffix(GIVEN), None
@@ -187,7 +189,7 @@ class TokenFile:
 
     @cached_property
     def no_data(self) -> list[int]:
-        """Ids that a masked LM with padding of its own never predicts; of other tokenizers, none."""
+        """Ids that a masked LM with its own padding never predicts; none for other tokenizers."""
         tokenizer = self.tokenizer
         if not isinstance(tokenizer, ExternalTokenizer) or tokenizer.pad_id is None:
             return []
@@ -195,7 +197,7 @@ class TokenFile:
         return sorted(tokenizer.special_ids - framing)
 
     def truth(self, indices: ArrayLike | Tensor) -> Tensor | None:
-        """-log p of these sequences by the law that they were drawn from, float64 [B]; None where nobody knows it."""
+        """-log p of these sequences under the distribution they were drawn from, float64 [B]; None if unknown."""
         path = self.path.with_suffix(".nats.npy")
         if not path.is_file():
             return None
@@ -220,7 +222,7 @@ class TokenFile:
 
     @property
     def characters_per_token(self) -> float:
-        """Source characters per stored token, eos and padding counted as tokens.
+        """Source characters per stored token, counting eos and padding as tokens.
 
         Bits per character are therefore bits per token, averaged over whole sequences, divided by this.
         """
@@ -228,7 +230,7 @@ class TokenFile:
 
     @property
     def units_note(self) -> str:
-        """Why bits per character exceed bits per token, where they do; otherwise ""."""
+        """Why bits per character exceed bits per token, if they do; otherwise ""."""
         per_token = self.characters_per_token
         if per_token >= 1 or self.tokenizer.kind == "levels":
             return ""
@@ -240,7 +242,7 @@ class TokenFile:
     def bound(self, nats: Tensor, errors: Tensor | None = None, asked: Tensor | None = None) -> Bound:
         """The bound of some of its sequences from their nats [B], in all units; exact without ``errors``.
 
-        asked bool [B, L]: the positions that were predicted, if not all.
+        asked bool [B, L]: the predicted positions, if not all.
         """
         length = torch.full((len(nats),), self.length) if asked is None else asked.sum(1)
         counted = self.tokenizer.kind != "levels" and asked is None
@@ -257,7 +259,7 @@ class TokenFile:
         return np.memmap(self.path, dtype=dtype, mode="r", offset=self.offset, shape=(len(self), self.length))
 
     def __reduce__(self) -> tuple[Callable[[Path], TokenFile], tuple[Path]]:
-        # A worker process maps the file itself instead of receiving a copy of it.
+        # A worker process maps the file instead of receiving a copy of it.
         return TokenFile.open, (self.path,)
 
 

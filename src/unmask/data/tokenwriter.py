@@ -1,4 +1,4 @@
-"""Writing a token file, whose form is that of ``data.tokens``."""
+"""Writing a token file in the format of ``data.tokens``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unmask.text.tokenizer import Tokenizer
 
 
 class TokenWriter:
-    """Writes one token file in blocks; ``finish`` makes it appear, and leaving the block without it leaves nothing."""
+    """Writes one token file in blocks; it appears with ``finish``, and without that nothing is left behind."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class TokenWriter:
             raise ValueError(f"{self.path} already exists and is not overwritten")
         self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
         dtype = dtype or smallest_dtype(tokenizer.vocab_size)
-        # A header of the final size is set aside now: counts of 19 digits, checksums of 64.
+        # A header of the final size is reserved now: counts of 19 digits, checksums of 64.
         most = (1 << 63) - 1
         self._header = Header(
             dtype, tokenizer.vocab_size, length, most, layout, most, most, tokenizer.hash, "0" * 64, source
@@ -55,7 +55,7 @@ class TokenWriter:
 
     @property
     def num(self) -> int:
-        """How many sequences were written so far."""
+        """The number of sequences written so far."""
         return self._num
 
     def __enter__(self) -> TokenWriter:
@@ -77,7 +77,7 @@ class TokenWriter:
         self._num += len(block)
 
     def finish(self, *, characters: int, bytes: int) -> TokenFile:
-        """Complete the header, bring everything to the disk, and give the file its name."""
+        """Complete the header, flush everything to disk, and rename the file."""
         if not self._num:
             raise ValueError(f"{self.path}: no sequence was written")
         self._header = Header(

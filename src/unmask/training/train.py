@@ -1,4 +1,4 @@
-"""Training from Python: ``unmask.train``. It is the command's own loop, for any network and any loss."""
+"""Training from Python: ``unmask.train``, the loop of the command for any network and any loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from unmask.training.events import Report
 from unmask.training.lines import Lines
 from unmask.training.masking import Loss
 
-HELD_OUT = 20  # one sequence in so many
+HELD_OUT = 20  # one sequence in this many
 
 
 def train(
@@ -41,23 +41,23 @@ def train(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Model:
-    """Train a masked model as ``unmask train`` does, and return it with its averaged weights.
+    """Train a masked model like the command ``unmask train``, and return it with its averaged weights.
 
-    data: whatever the command takes (a corpus, a text, a table, prepared data), or token ids, integers [N, L].
-    network: a denoiser that is a torch module, or what makes one: ``network(vocab_size, length)``, which is called
-    with the data's own. Ids are 0 .. vocab_size - 1 and mask_id is vocab_size; the logits may or may not have a column
-    for it. A copy is trained, and the module that was given stays as it is. By default the network is the project's,
-    of the size that ``preset`` says.
-    out: the run's folder. valid: held-out data of the same kind; by default one sequence of 20, or what the data have.
-    loss: ``loss(network, x0, masking)`` with complete tokens x0, int64 [B, L], and an ``unmask.masking.Masking``
-    (masked bool [B, L], time and weight float64 [B]) gives each sequence's loss in nats, [B], to be differentiated; the
-    step minimises its mean per token. By default that of ``objective``. Validation is the bound of Eq. 7 in any case.
-    report: called with every event of ``unmask.training.events``; by default lines on stderr. progress: called as
-    (stage, done, total) while text is prepared.
-    settings: the command's, with underscores: steps, minutes, batch, objective, learning_rate, ema, resume, ...
-    (``unmask train --help``). resume=True goes on from the newest checkpoint, and begins where there is none.
+    data: anything that the command takes (a corpus, a text, a table, prepared data), or token ids, integers [N, L].
+    network: a denoiser that is a torch module, or a function ``network(vocab_size, length)`` that returns one. Ids are
+    0 .. vocab_size - 1 and mask_id is vocab_size; the logits may or may not have a column for it. A copy is trained,
+    and the given module is not changed. By default it is the project's network, of the size ``preset``.
+    out: the run's folder. valid: held-out data of the same kind; by default one sequence in 20, or the data's own
+    split.
+    loss: ``loss(network, x0, masking)`` returns each sequence's loss in nats, [B], from complete tokens x0, int64 [B,
+    L], and an ``unmask.masking.Masking`` (masked bool [B, L], time and weight float64 [B]); training minimises its mean
+    per token. By default it is that of ``objective``. Validation always uses the bound of Eq. 7.
+    report: called with every event of ``unmask.training.events``; by default it prints lines on stderr. progress:
+    called as (stage, done, total) while text is prepared.
+    settings: those of the command, with underscores: steps, minutes, batch, objective, learning_rate, ema, resume, ...
+    (``unmask train --help``). resume=True continues from the newest checkpoint, or starts if there is none.
 
-    ``unmask.load(out)`` loads the model again; for a network of your own give it once more: load(out, network=...).
+    ``unmask.load(out)`` loads the model again; for your own network pass it once more: load(out, network=...).
     """
     for name, value in (("network", network), ("loss", loss)):
         if value is not None and not callable(value):
@@ -78,7 +78,7 @@ def train(
 
 
 def _store(data: Any, valid: Any, folder: Path, network: Make | None, config: TrainConfig) -> None:
-    """Write ids as token files into the run's folder; those of a run that is resumed must be the same."""
+    """Write ids as token files to the run's folder; for a resumed run they must be the same."""
     rows = _ids(data, "data")
     if valid is None:
         if len(rows) < 2:

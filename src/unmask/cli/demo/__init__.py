@@ -1,1 +1,1 @@
-"""``make demo``: the models in the box sample, fill in and complete; then the float32 fault, measured and gone."""
+"""``make demo``: the bundled models sample, infill and complete; then the float32 error, measured and fixed."""

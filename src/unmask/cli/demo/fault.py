@@ -1,7 +1,7 @@
 """One model, one N, two samplers: as published in float32, and exact. Entropy and perplexity.
 
-N coupled float32 steps are sampled by their law (``samplers.law``), which needs as many network calls as something
-happens in, and not N: so the demo takes seconds, at N = 100,000 as well.
+N coupled float32 steps are simulated (``samplers.law``), with as many network calls as there are steps in which
+something happens: so the demo takes seconds, even at N = 100,000.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXPLANATION = (
 
 @dataclass(frozen=True)
 class Row:
-    """What one sampler did."""
+    """The result of one sampler."""
 
     sampler: str
     entropy: float  # nats, the mean over the sequences
@@ -37,7 +37,7 @@ class Row:
 
 
 def of_the_box(model: unmask.Model, judge: unmask.Model, watch: Watch, *, num: int, steps: int) -> list[Row]:
-    """The trained model at V = 4,096: with so few tokens the fault begins near N = 10,000."""
+    """The trained model at V = 4,096: with this vocabulary the error appears near N = 10,000."""
 
     def nats(tokens: Tensor) -> Tensor:
         return unmask.objective.left_to_right(judge.denoiser, tokens).double()
@@ -46,7 +46,7 @@ def of_the_box(model: unmask.Model, judge: unmask.Model, watch: Watch, *, num: i
 
 
 def of_the_oracle(watch: Watch, *, num: int, length: int, steps: int) -> list[Row]:
-    """A hidden Markov model whose topics have Zipf's law over 50,257 tokens: its optimal masked network is exact."""
+    """A hidden Markov model whose topics follow Zipf's law over 50,257 tokens: its optimal masked network is exact."""
     model = oracle()
     return _both(model, lambda tokens: -model.log_likelihood(tokens), watch, num, length, steps)
 

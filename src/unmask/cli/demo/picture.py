@@ -1,4 +1,4 @@
-"""The demo's picture: digits that the model made, and what float32 does to one coupled step (Prop. 5.2)."""
+"""The demo's figure: digits that the model made, and the effect of float32 on one coupled step (Prop. 5.2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(path: Path, completed: Sequence[Ids], sampled: Sequence[Ids], given: Id
 
 
 def _digits(axes: Any, completed: Sequence[Ids], sampled: Sequence[Ids], given: Ids) -> None:
-    """Three rows of four: the half that was given and its completions, then samples."""
+    """Three rows of four: the given half and its completions, then samples."""
     tiles = [given, *completed[:3], *sampled[:8]]
     canvas = np.full((3 * 9 + 1, 4 * 9 + 1, 3), 255, dtype=np.uint8)
     for i, ids in enumerate(tiles):

@@ -1,4 +1,4 @@
-"""What the demo shows, one after the other. Under a minute on two cores; something moves all the time."""
+"""The parts of the demo in order. Under a minute on two cores; something always moves."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _filled(model: unmask.Model, seed: int, show: Callable[[unmask.Step], None])
 
 
 def the_fault(kjv: unmask.Model, judge: unmask.Model) -> None:
-    """One table for the trained model and one for the truth."""
+    """One table for the trained model and one for the oracle."""
 
     def of_kjv(canvas: Tensor, mask_id: int, run: Run[unmask.Sample]) -> unmask.Sample:
         return watched(kjv, canvas, run)
@@ -135,7 +135,7 @@ def beside(pictures: list[str], width: int = 20) -> str:
 
 
 def watched(model: unmask.Model, canvas: Tensor, run: Run[Made], *, seconds: float = 0.0) -> Made:
-    """Sample with the canvas shown as it fills in, at a pace that eyes follow; off a terminal, nothing is shown."""
+    """Sample while showing the canvas, slowly enough to watch; nothing is shown without a terminal."""
     pause = seconds if sys.stdout.isatty() else 0.0
     mask_id = model.denoiser.mask_id
     with view(model.tokenizer, canvas, mask_id, stream=sys.stdout, width=model.token_width) as show:

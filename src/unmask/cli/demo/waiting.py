@@ -1,4 +1,4 @@
-"""Something that moves while one waits. It imports nothing that takes long."""
+"""A spinner for waiting times. It imports nothing slow."""
 
 from __future__ import annotations
 
