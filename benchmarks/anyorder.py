@@ -38,7 +38,8 @@ from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
 from unmask.sampling import Step
 from unmask.training import data as find_data
-from unmask.training.config import TrainConfig, resolve
+from unmask.training.config import TrainConfig
+from unmask.training.defaults import resolve
 from unmask.training.learner import Learner
 from unmask.training.loop import make_accelerator
 from unmask.training.network import of_config

@@ -22,8 +22,9 @@ from tests.training.runs import metrics, run, settings, start, write_tokens
 from unmask.models import files
 from unmask.training import checkpoint, learner, validate
 from unmask.training.checkpoint import CheckpointError, listed, newest, read, verify, write
-from unmask.training.config import TrainConfig, resolve
+from unmask.training.config import TrainConfig
 from unmask.training.data import find
+from unmask.training.defaults import resolve
 from unmask.training.events import Event, Stepped, Validated
 from unmask.training.learner import Learner, NotFinite
 from unmask.training.loop import make_accelerator, train

@@ -13,7 +13,7 @@ from unmask import nelbo, sample
 from unmask.masking import Masking
 from unmask.schedule import Linear
 from unmask.text.folder import load_network as load
-from unmask.training import loop
+from unmask.training import report
 from unmask.training.loop import train
 from unmask.training.masking import Losses, of_step
 
@@ -65,7 +65,7 @@ def test_a_run_learns_by_blocks_and_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_preview_takes_the_calls_that_its_blocks_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "PREVIEW_STEPS", 2)  # fewer than the three blocks
+    monkeypatch.setattr(report, "PREVIEW_STEPS", 2)  # fewer than the three blocks
     data = write_tokens(tmp_path / "letters")
     how = {"attention": "block", "block": 4, "objective": "count", "steps": 1, "preview": True}
     train(settings(data, tmp_path / "run", **how))

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from unmask.cli.train import parse
-from unmask.training.config import SIZES, TrainConfig, differences, explained, read_toml, resolve, to_toml
+from unmask.training.config import TrainConfig, differences, read_toml, to_toml
+from unmask.training.defaults import SIZES, explained, resolve
 
 
 def test_the_papers_recipe_is_the_default_at_the_papers_size() -> None:

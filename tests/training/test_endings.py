@@ -16,8 +16,9 @@ from unmask.models.ngram import kneser_ney
 from unmask.text.folder import load_network
 from unmask.training import loop, start
 from unmask.training.checkpoint import listed, read
-from unmask.training.config import SIZES, Size, TrainConfig
+from unmask.training.config import TrainConfig
 from unmask.training.data import Data, few
+from unmask.training.defaults import SIZES, Size
 from unmask.training.events import Event, Finished, Previewed, Saved, Started, Validated
 from unmask.training.loop import train
 from unmask.training.report import by_heart

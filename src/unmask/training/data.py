@@ -19,7 +19,8 @@ from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import write_whole
 from unmask.text.tokenizer import Layout
-from unmask.training.config import OVERFIT_SEQUENCES, TrainConfig
+from unmask.training.config import TrainConfig
+from unmask.training.defaults import OVERFIT_SEQUENCES
 
 ROWS_SETTINGS = ("layout", "column", "long", "held_out")
 

@@ -49,10 +49,6 @@ class Base:
         return length
 
     @property
-    def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.network.parameters())
-
-    @property
     def kept(self) -> bool:
         """Whether the fine-tuned model is written in the format of the checkpoint, and not in this project's."""
         return bool(self.loaded.names)

@@ -11,34 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from unmask.data.parts import Progress
 from unmask.data.text8 import compared
 from unmask.models.own import Make
-from unmask.network import logits_at
-from unmask.protocol import block_of, is_left_to_right
-from unmask.sampling import sample
 from unmask.text.model import Model
 from unmask.training import checkpoint as checkpoints
 from unmask.training import data as find_data
-from unmask.training.config import OWN, TrainConfig, explained
+from unmask.training.config import OWN, TrainConfig
 from unmask.training.data import Data
+from unmask.training.defaults import explained
 from unmask.training.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
 from unmask.training.export import beside, export
 from unmask.training.finetune import Base, opened
 from unmask.training.learner import Learner
 from unmask.training.lora import merged, save_adapters
 from unmask.training.masking import Loss
-from unmask.training.network import SMALL, made, of_config, of_user
-from unmask.training.report import by_heart, draw_curve, samples_of, trigram
+from unmask.training.network import SMALL, made
+from unmask.training.report import Plain, by_heart, draw_curve, samples_of, trigram
 from unmask.training.run import MetricsFile, Run
 from unmask.training.signals import Interrupted, Signals
-from unmask.training.start import make_accelerator, planned, resolved, restored
+from unmask.training.start import make_accelerator, network_of, planned, resolved, restored
 from unmask.training.trackers import trackers
 from unmask.training.validate import validate
 
-PREVIEW_STEPS = 64
 FIRST_VALIDATION = 60.0  # seconds after which the first validation, sample and checkpoint come, however long the run is
 
 
@@ -60,7 +57,8 @@ def train(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     accelerator = accelerator or make_accelerator(config)
-    run = Run(Path(config.out))
+    main, run = accelerator.is_main_process, Run(Path(config.out))
+    progress = progress if main else None
     resumed = run.occupied(config)
     base = opened(config, resumed=resumed)
     if base is not None:
@@ -68,40 +66,32 @@ def train(
             raise ValueError(f"init={config.init!r} brings a network, and so does the caller: give one of them")
         config = base.fitted(config)
     with accelerator.main_process_first():
-        data = find_data.find(
-            config, progress if accelerator.is_main_process else None, None if base is None else base.reads()
-        )
+        data = find_data.find(config, progress, None if base is None else base.reads())
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
         module = None if own is None else made(own, data, config)
-        small = None if module is None else sum(parameter.numel() for parameter in module.parameters()) < SMALL
-        if base is not None:
-            small = base.parameters < SMALL
+        given = module if base is None else base.network
+        small = None if given is None else sum(parameter.numel() for parameter in given.parameters()) < SMALL
         asked, config = config, resolved(config, data, run, accelerator, small)
         if config.overfit:
             with accelerator.main_process_first():
                 data = find_data.few(data, Path(config.out))
-        vocab_size, length = data.train.vocab_size, data.train.length
-        if base is not None:
-            network = replace(base.made(config, length), loss=loss)
-        else:
-            network = of_config(config, vocab_size, length) if module is None else of_user(module, length, loss)
+        network = network_of(config, data, base, module, loss)
         if resumed:
             run.check(config, data, network)
-        if accelerator.is_main_process:
+        if main:
             stack.enter_context(run.locked())
         started = time.monotonic()
         if config.minutes is not None and asked.steps is None and not resumed:
-            told = progress if progress and accelerator.is_main_process else _untold
-            config, network = planned(asked, data, network, accelerator, small, told)
+            config, network = planned(asked, data, network, accelerator, small, progress)
         learner = Learner(config, network, accelerator)
         accelerator.wait_for_everyone()  # everybody has looked at the folder before it changes
         lines = restored(learner, run, config) if resumed else 0
         if config.init is not None and base is None and learner.step == 0:
             learner.begin_with(config.init)
         metrics = None
-        if accelerator.is_main_process:
+        if main:
             run.start(config, data, network)
             metrics = stack.enter_context(closing(MetricsFile(run.metrics, lines)))
         tracked = stack.enter_context(trackers(config, run, learner.step, accelerator))
@@ -200,24 +190,12 @@ class Training:
 
     def preview(self, stop: Callable[[], object]) -> None:
         """One sampled sequence, always from the same seed; broken off quietly by a signal."""
-        learner, length = self.learner, self.data.train.length
         # What makes a network faster reads its weights, and would miss the adapters beside them.
-        network = learner.network if self.config.lora is None else _Plain(learner.network)
-
-        def check(step: object) -> None:
-            if stop():
-                raise _Stopped
-
-        try:
-            steps = preview_steps(learner.network, length)
-            made = sample(
-                network, length=length, steps=steps, seed=self.config.seed, schedule=learner.schedule, callback=check
-            )
-        except _Stopped:
-            return
-        text = self._model(network).texts(made.tokens.tolist())[0]
-        self.log("preview", text=text)
-        self.tell(Previewed(learner.step, text))
+        network = self.learner.network if self.config.lora is None else Plain(self.learner.network)
+        texts = samples_of(self._model(network), self.config.seed, num=1, stop=stop)
+        if texts:
+            self.log("preview", text=texts[0])
+            self.tell(Previewed(self.learner.step, texts[0]))
 
     def save(self) -> None:
         """A checkpoint of this step; a failure in the main process is everybody's."""
@@ -263,12 +241,11 @@ class Training:
             lines = map(json.loads, self.run.metrics.read_text(encoding="utf-8").splitlines())
             bounds = [line["nats_per_token"] for line in lines if line["kind"] == "validation"]
             return replace(ended, picture=picture, overfit=by_heart(data.train, bounds))
-        steps = preview_steps(network, data.train.length)
         return replace(
             ended,
             picture=picture,
             trigram=trigram(data.train, data.valid, config.validate_sequences) if config.preview else None,
-            samples=samples_of(self._model(network), config.seed, steps) if config.preview else (),
+            samples=samples_of(self._model(network), config.seed) if config.preview else (),
         )
 
     def _model(self, network: Any) -> Model:
@@ -310,35 +287,9 @@ class Now:
     late: bool  # the minutes are over
 
 
-class _Plain:
-    """A denoiser that is called as it is."""
-
-    def __init__(self, network: Any) -> None:
-        self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
-
-    def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        if rows is None:
-            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        return logits_at(self.network, tokens, time, rows)
-
-
-class _Stopped(Exception):
-    """Leaves a preview."""
-
-
-def _untold(stage: str, done: int, total: int | None) -> None:
-    """The progress that nobody asked for."""
-
-
 def _started(asked: TrainConfig, training: Training) -> Started:
     config, parameters = training.config, training.learner.network.parameters()
     assert config.batch is not None
     processes = training.learner.accelerator.num_processes
     note = explained(asked, config, sum(parameter.numel() for parameter in parameters), processes)
     return Started(config, training.learner.step, config.batch * training.data.train.length, note)
-
-
-def preview_steps(network: nn.Module, length: int) -> int | None:
-    """The calls of a sequence that is shown; None for one per token, where a network goes from left to right."""
-    in_turn = is_left_to_right(network) or block_of(network) is not None
-    return None if in_turn else min(length, PREVIEW_STEPS)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from unmask.data.tokens import TokenFile
 from unmask.models.ngram import kneser_ney
+from unmask.network import logits_at
+from unmask.protocol import block_of, is_left_to_right
 from unmask.sampling import sample
 from unmask.text.model import Model
 from unmask.training import curve
 
-SAMPLES = 3
+SAMPLES, PREVIEW_STEPS = 3, 64
 LARGEST = 20_000_000  # training tokens of the trigram: about a minute, and as many gigabytes as a laptop has
 BY_HEART = 0.1  # what may be left of the way from the tokens' entropy down to the least that is possible
 FALLING = 0.1  # the part of what is left that must go between two validations for a run to be on its way
@@ -30,10 +35,43 @@ def trigram(train: TokenFile, valid: TokenFile, sequences: int) -> float:
     return float(-fitted.log_prob(valid.sequences(np.arange(num) * len(valid) // num).numpy()).mean())
 
 
-def samples_of(model: Model, seed: int, steps: int | None) -> tuple[str, ...]:
-    """A few texts of the finished model, always from the same seed."""
-    made = sample(model.denoiser, num=SAMPLES, length=model.length, steps=steps, seed=seed, schedule=model.schedule)
+def samples_of(
+    model: Model, seed: int, *, num: int = SAMPLES, stop: Callable[[], object] = lambda: False
+) -> tuple[str, ...]:
+    """A few texts of the model, always from the same seed; none if ``stop`` says so after a network call.
+
+    One token per call where a network goes from left to right or by blocks, and otherwise PREVIEW_STEPS calls.
+    """
+    network, length = model.denoiser, model.length
+    inner = network.network if isinstance(network, Plain) else network
+    in_turn = is_left_to_right(inner) or block_of(inner) is not None
+    steps = None if in_turn or length is None else min(length, PREVIEW_STEPS)
+
+    def check(step: object) -> None:
+        if stop():
+            raise _Stopped
+
+    try:
+        made = sample(network, num=num, length=length, steps=steps, seed=seed, schedule=model.schedule, callback=check)
+    except _Stopped:
+        return ()
     return tuple(model.texts(made.tokens.tolist()))
+
+
+class Plain:
+    """A denoiser that is called as it is, never what its ``for_sampling`` would make of it."""
+
+    def __init__(self, network: Any) -> None:
+        self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
+
+    def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return logits_at(self.network, tokens, time, rows)
+
+
+class _Stopped(Exception):
+    """Ends a preview."""
 
 
 def draw_curve(metrics: Path, path: Path) -> Path | None:

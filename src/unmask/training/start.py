@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from unmask.data.prepare import Progress
 from unmask.training import checkpoint as checkpoints
-from unmask.training.config import TrainConfig, completed, resolve
+from unmask.training.config import TrainConfig
 from unmask.training.data import Data
+from unmask.training.defaults import completed, resolve
+from unmask.training.finetune import Base
 from unmask.training.learner import Learner
-from unmask.training.network import Network, of_config
+from unmask.training.masking import Loss
+from unmask.training.network import Network, of_config, of_user
 from unmask.training.run import Run, stored_config
 
 TIMED_STEPS, PART_FOR_STEPS = 3, 0.9  # how a run of so many minutes is planned; the rest is for validations
@@ -45,7 +49,7 @@ def resolved(config: TrainConfig, data: Data, run: Run, accelerator: Any, small:
 
 
 def settled(config: TrainConfig, data: Data, accelerator: Any, small: bool | None = None) -> TrainConfig:
-    """What was left open, filled in for the data and the machine; small as in ``config.resolve``."""
+    """What was left open, filled in for the data and the machine; small as in ``defaults.resolve``."""
     if accelerator.distributed_type.value == "FSDP" and config.optimizer is None:
         config = replace(config, optimizer="adamw")  # muon needs whole matrices
     tokens = len(data.train) * data.train.length
@@ -57,7 +61,7 @@ def settled(config: TrainConfig, data: Data, accelerator: Any, small: bool | Non
 
 
 def planned(
-    asked: TrainConfig, data: Data, network: Network, accelerator: Any, small: bool | None, report: Progress
+    asked: TrainConfig, data: Data, network: Network, accelerator: Any, small: bool | None, report: Progress | None
 ) -> tuple[TrainConfig, Network]:
     """The configuration with the steps that fit into its minutes, by timing a few of them with a learner of its own.
 
@@ -67,7 +71,8 @@ def planned(
     learner = Learner(one, network, accelerator)
     before = 0.0
     for done in range(TIMED_STEPS + 1):
-        report("timing", done, TIMED_STEPS + 1)
+        if report is not None:
+            report("timing", done, TIMED_STEPS + 1)
         if done == 1:  # the first one warms up
             before = time.perf_counter()
         learner.update(data.train, Path(asked.out))
@@ -82,6 +87,16 @@ def planned(
         network = of_config(settled(chosen, data, accelerator), data.train.vocab_size, data.train.length)
         return planned(chosen, data, network, accelerator, small, report)
     return settled(replace(asked, steps=steps), data, accelerator, small), network
+
+
+def network_of(
+    config: TrainConfig, data: Data, base: Base | None, module: nn.Module | None, loss: Loss | None
+) -> Network:
+    """The network of a run: that of a checkpoint, the user's own module, or the project's."""
+    length = data.train.length
+    if base is not None:
+        return replace(base.made(config, length), loss=loss)
+    return of_config(config, data.train.vocab_size, length) if module is None else of_user(module, length, loss)
 
 
 def restored(learner: Learner, run: Run, config: TrainConfig) -> int:
