@@ -65,6 +65,18 @@ class TestRule:
         assert outcome(far, bad) == "fails" and claim("", "", "", far, bad).needed is None
         assert claim("", "", "", Number("x", 1.0, 0.1, 100).at_least(0)).needed is None
 
+    def test_an_open_claim_shows_every_value_against_the_paper(self):
+        """Eight numbers, of which two lie outside, one of them far: neither a count nor a rule may leave it out."""
+        inside = [Number(f"in {i}", 0.5 + i / 10, 0.4, 100).at_least(0) for i in range(6)]
+        against = [Number("slightly against", -0.01, 0.4, 100), Number("far against", -0.3, 0.9, 100)]
+        one = claim("it is so", "-", "numbers", *inside, *(number.at_least(0) for number in against))
+        assert one.outcome in ("not decided", "no verdict") and one.outside == [n.at_least(0) for n in against]
+        shown = files.claims_table([one])
+        assert "slightly against: -0.01" in shown and "far against: -0.3" in shown
+        assert "2 of 8 values against the paper" in shown and "and 3 more" in shown
+        fails = claim("it is so", "-", "numbers", *inside, Number("the one", -9.0, 0.1, 100).at_least(0))
+        assert fails.outcome == "fails" and "the one: -9" in files.claims_table([fails])
+
     def test_computed_numbers_have_no_error(self):
         assert outcome(Number("x", 1e-13).at_most(1e-12)) == "holds"
         assert outcome(Number("x", 1e-11).at_most(1e-12)) == "fails"

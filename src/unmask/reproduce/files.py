@@ -49,7 +49,7 @@ def rendered(
         "item": name,
         "title": title,
         "paper": paper,
-        "settings": {key: value for key, value in asdict(settings).items() if key != "cells"},
+        "settings": asdict(settings) | {"cells": settings.cells is not None},
         "seconds": round(seconds, 1),
         "version": __version__,
         "draw": DRAW,
@@ -118,10 +118,11 @@ def markdown(about: Mapping[str, Any], claims: list[Claim]) -> str:
     command = f"unmask reproduce {about['item']}" + (" --fast" if about["settings"]["size"] == "fast" else "")
     if about["settings"]["seed"]:
         command += f" --seed {about['settings']['seed']}"
+    command += " --resume" if about["settings"].get("cells") else ""
     lines = [
         f"# {about['title']}",
         "",
-        f"{about['paper']}. `{command}`, {about['seconds']:.0f} s with torch {about['machine']['torch']} on a CPU. "
+        f"{about['paper']}. `{command}`, {_took(about)} with torch {about['machine']['torch']} on a CPU. "
         f"Version {about['version']}; draws of tokens: {about['draw']}.",
         "",
     ]
@@ -136,6 +137,12 @@ def markdown(about: Mapping[str, Any], claims: list[Claim]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _took(about: Mapping[str, Any]) -> str:
+    """What was kept of an interrupted run took no time in the last one."""
+    parts = "in parts, the last of " if about["settings"].get("cells") else ""
+    return f"{parts}{about['seconds']:.0f} s"
+
+
 COLUMNS = ("the paper says", "its value", "measured", "holds if", "on", "told from", "outcome")
 
 
@@ -148,35 +155,40 @@ def claims_table(claims: list[Claim]) -> str:
             ", ".join(dict.fromkeys(_range(number) for number in _some(one))),
             one.on,
             f"{one.power:.2g} away" if one.power is not None and math.isfinite(one.power) else "-",
-            one.outcome + (f": takes n = {_rounded(one.needed)}" if one.needed else ""),
+            one.outcome + _open(one),
         )
         for one in claims
     ]
     return table_markdown(Table(COLUMNS, tuple(rows)))
 
 
+def _open(one: Claim) -> str:
+    """What would decide a claim that is not decided, and how much of it lies against the paper."""
+    if one.outcome in ("holds", "fails"):
+        return ""
+    told = [f"takes n = {_rounded(one.needed)}"] if one.needed else []
+    told += [f"{len(one.outside)} of {len(one.numbers)} values against the paper"] if one.outside else []
+    return ": " + "; ".join(told) if told else ""
+
+
 def _some(one: Claim) -> list[Number]:
-    """All numbers of a claim, or if there are many, the three closest to an end of their range."""
+    """All numbers of a claim, or of many those outside their range and the three that come nearest to its end."""
 
     def room(number: Number) -> float:
-        ends = [abs(end - (number.value or 0)) for end in (number.low, number.high) if math.isfinite(end)]
-        return min(ends, default=math.inf) / (number.error or 1)
+        return min(number.high - (number.value or 0), (number.value or 0) - number.low) / (number.error or 1)
 
-    return list(one.numbers) if len(one.numbers) <= 6 else sorted(one.numbers, key=room)[:3]
+    return list(one.numbers) if len(one.numbers) <= 6 else sorted(one.numbers, key=room)[: 3 + len(one.outside)]
+
+
+def _rest(one: Claim) -> str:
+    more = len(one.numbers) - len(_some(one))
+    return f"; and {more} more that are further from the end of their range" if more else ""
 
 
 def _rounded(n: int) -> str:
     """Rounded to two digits: it is an estimate."""
     step = 10 ** max(0, len(str(n)) - 2)
     return f"{math.ceil(n / step) * step:,}"
-
-
-def _rest(one: Claim) -> str:
-    return (
-        f"; and {len(one.numbers) - 3} more that are further from the end of their range"
-        if len(one.numbers) > 6
-        else ""
-    )
 
 
 def _value(number: Number) -> str:
@@ -260,19 +272,25 @@ Each claim gives its numbers a range. A number's interval reaches as many standa
 needs for a chance of 0.00135 beyond either end (three, for many samples; of k numbers of one claim 0.00135 / k each).
 The claim **holds** if the whole interval lies in the range, **fails** if none of it does, and is **not decided**
 otherwise. "Told from" is the power: a true value that far from the end of its range is told with probability 0.9. What
-is computed and not sampled has no error and no power. What is not decided says which n would decide it, if the values
-are as measured. Where that is more than ten times the n that was affordable, the claim has **no verdict**, and its
-numbers stand for themselves; neither has a claim without a range, whose numbers depend on the machine or could not be
-had. This page is made from the stored numbers by `unmask reproduce --verdicts`."""
+is computed and not sampled has no error and no power.
+
+What is not decided says which n would decide it, if the values are as measured. Where that is more than ten times the n
+of the run, the claim has **no verdict**; neither has a claim without a range, whose numbers depend on the machine or
+could not be had. The factor of ten was chosen after the first results had been seen, and so were the larger n of some
+items whose first run decided nothing. To keep either from hiding a failure, an open claim shows every value that lies
+outside its range, and how many there are. The factor never changes "fails". A claim that was measured twice had two
+chances to be wrong. This page is made from the stored numbers by `unmask reproduce --verdicts`."""
 
 
 def summary(folder: Path) -> str:
     """All claims of the items whose JSON is in a folder."""
     found = {about["item"]: claims_of(about) for about in stored(folder)}
     outcomes: Counter[str] = Counter(claim.outcome for claims in found.values() for claim in claims)
-    lines = [RULE, "", ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES) + ".", ""]
+    leaning = sum(bool(_open(one)) and bool(one.outside) for claims in found.values() for one in claims)
+    counts = ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES)
+    lines = [RULE, "", f"{counts}. Of those without a decision, {leaning} have a value against the paper.", ""]
     for about in stored(folder):
-        how = f"size {about['settings']['size']}, {about['seconds']:.0f} s; draws of tokens: {about['draw']}"
+        how = f"size {about['settings']['size']}, {_took(about)}; draws of tokens: {about['draw']}"
         lines += [f"## [{about['title']}]({about['item']}.md)", "", f"{about['paper']}; {how}.", ""]
         lines += [claims_table(found[about["item"]]), ""]
     return "\n".join(lines).rstrip() + "\n"

@@ -11,7 +11,9 @@ The power of a verdict is the distance from the end of its range at which a true
 the interval's half-width plus 1.28 standard errors.
 
 An undecided claim says how many samples would decide it if the values are as measured. If that is more than ``REACH``
-times the current number, the claim cannot be decided here: its numbers are given without a verdict.
+times the current number, the claim cannot be decided here: its numbers are given without a verdict. Either
+way the claim says how many of its values are outside their ranges, so that neither outcome hides a number against the
+paper.
 """
 
 from __future__ import annotations
@@ -74,6 +76,11 @@ class Claim:
         return "no verdict" if self.needed and self.needed > REACH * min(one.n for one in ranged) else "not decided"
 
     @property
+    def outside(self) -> list[Number]:
+        """The numbers whose value, whatever its error, lies against the claim."""
+        return [one for one in self.numbers if one.value is not None and not one.low <= one.value <= one.high]
+
+    @property
     def needed(self) -> int | None:
         """How many samples would decide it, if all values are as measured; None if nothing is undecided.
 
@@ -83,9 +90,8 @@ class Claim:
         found = {_outcome(number, len(ranged)) for number in ranged}
         if "fails" in found or "not decided" not in found or not all(one.known and one.error for one in ranged):
             return None
-        outside = [one for one in ranged if not one.low <= (one.value or 0.0) <= one.high]
-        many = [_enough(one, len(ranged)) for one in outside or ranged]
-        return min(many) if outside else max(many)
+        many = [_enough(one, len(ranged)) for one in self.outside or ranged]
+        return min(many) if self.outside else max(many)
 
     @property
     def power(self) -> float | None:
