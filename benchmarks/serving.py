@@ -43,7 +43,7 @@ from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 from unmask.serve.http.request import unmask_work
 from unmask.serve.http.schemas import UnmaskRequest
-from unmask.text import tokenizer as tokenizers
+from unmask.text import vocabularies as tokenizers
 
 CLIENTS = 16
 ANY_ORDER = "any-order, cached"

@@ -11,7 +11,7 @@ from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.models.llama import Llama, LlamaConfig
 from unmask.models.pretrained import Card, save
-from unmask.text import tokenizer as make
+from unmask.text import vocabularies as make
 from unmask.text.tokenizer import Tokenizer
 
 TEXT = "In the beginning God created the heaven and the earth. And the earth was without form, and void; é ü 神.\n" * 4

@@ -15,7 +15,7 @@ import torch
 
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
-from unmask.text import tokenizer as make
+from unmask.text import vocabularies as make
 from unmask.text.tokenizer import Tokenizer
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "cow", "jumped", "moon", "café"]

@@ -15,7 +15,7 @@ from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
 from unmask.models.oracles.enumerated import MarkovOracle
 from unmask.text.model import Model
-from unmask.text.tokenizer import characters
+from unmask.text.vocabularies import characters
 
 LETTERS = "abcd"
 TOKENIZER = characters(LETTERS, eos=False)

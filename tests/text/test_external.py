@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from unmask import Model
-from unmask.text import external
+from unmask.text import external, external_files
 from unmask.text.adapters.framed import Framed
 from unmask.text.external import ExternalTokenizer
 
@@ -21,7 +21,7 @@ TEXT = "the quick brown fox jumps over the lazy dog, and é 神 again the quick 
 def word_piece(folder, **settings) -> ExternalTokenizer:
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, **settings}))
-    return external.load(folder)
+    return external_files.load(folder)
 
 
 def byte_level(folder, *, as_json: bool) -> ExternalTokenizer:
@@ -32,7 +32,7 @@ def byte_level(folder, *, as_json: bool) -> ExternalTokenizer:
         made.save(str(folder / "tokenizer.json"))
     else:
         made.save_model(str(folder))
-    return external.load(folder)
+    return external_files.load(folder)
 
 
 def metaspace(folder) -> ExternalTokenizer:
@@ -47,7 +47,7 @@ def metaspace(folder) -> ExternalTokenizer:
     )
     made.train_from_iterator([TEXT] * 20, trainer)
     made.save(str(folder / "tokenizer.json"))
-    return external.load(folder)
+    return external_files.load(folder)
 
 
 class Flat(nn.Module):
@@ -108,7 +108,7 @@ class TestFiles:
 
     def test_an_alphabet(self, tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join(ESM))
-        made = external.load(tmp_path)
+        made = external_files.load(tmp_path)
         assert made.kind == "characters" and made.mask_id == 32 and made.around == ((0,), (2,))
         assert made.special_ids == {0, 1, 2, 3, 31, 32}
         assert made.decode(made.encode("MKV")) == "MKV"
@@ -117,12 +117,12 @@ class TestFiles:
 
     def test_fairseqs_dictionary(self, tmp_path):
         (tmp_path / "dict.txt").write_text("A 12\nC 3\n")
-        made = external.load(tmp_path)
+        made = external_files.load(tmp_path)
         assert made.vocab == ("<s>", "<pad>", "</s>", "<unk>", "A", "C", "<mask>")
         assert made.encode("CA") == [5, 4] and made.mask_id == 6 and made.special_ids == {0, 1, 2, 3, 6}
         (tmp_path / "dict.txt").write_text("1532 12\n464 3\n")
         with pytest.raises(ValueError, match="its symbols are not single characters"):
-            external.load(tmp_path)
+            external_files.load(tmp_path)
 
     def test_names_come_from_the_config(self, tmp_path):
         (tmp_path / "special_tokens_map.json").write_text(json.dumps({"mask_token": {"content": "dog"}}))
@@ -130,13 +130,13 @@ class TestFiles:
         assert word_piece(tmp_path).mask_id == WORDS.index("dog")
 
     def test_a_folder_without_one_and_damaged_files(self, tmp_path):
-        assert external.load(tmp_path) is None
+        assert external_files.load(tmp_path) is None
         (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
         with pytest.raises(ValueError, match="its tokenizer cannot be read"):
-            external.load(tmp_path)
+            external_files.load(tmp_path)
         (tmp_path / "special_tokens_map.json").write_text("[")
         with pytest.raises(ValueError, match=r"special_tokens_map\.json"):
-            external.load(tmp_path)
+            external_files.load(tmp_path)
 
     def test_pieces(self, tmp_path):
         made = word_piece(tmp_path)
@@ -152,7 +152,7 @@ class TestFiles:
 class TestModel:
     def test_special_ids_are_never_drawn_and_stand_around_the_canvas(self, tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join(ESM))
-        model = flat(external.load(tmp_path))
+        model = flat(external_files.load(tmp_path))
         out = model.sample(200, length=12, seed=1, steps=3)
         assert not set(out.tokens.flatten().tolist()) & model.tokenizer.special_ids
         assert len(set(out.tokens.flatten().tolist())) == 27

@@ -10,7 +10,7 @@ import unmask
 from tests.small_models import LENGTH, TOKENIZERS, folder
 from tests.training.runs import settings, write_tokens
 from unmask.text import find
-from unmask.text.tokenizer import characters
+from unmask.text.vocabularies import characters
 from unmask.training.loop import train
 
 
@@ -108,7 +108,7 @@ def test_the_hub_is_asked_through_its_cache(tmp_path):
     program = """
 import json, unmask
 from unmask.text import find
-from unmask.text.tokenizer import characters
+from unmask.text.vocabularies import characters
 said = {"text": unmask.load("me/tiny").sample(2, seed=1).text, "vocab": find.tokenizer_of("me/tiny").vocab_size,
         "found": [(f.name, f.where) for f in find.available()]}
 for name in ("me/none", "me/bare", "me/bad--name"):

@@ -10,7 +10,7 @@ import unmask
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
 from unmask.models.self_conditioned import SelfConditioned
-from unmask.text.tokenizer import characters
+from unmask.text.vocabularies import characters
 
 TEXT_KINDS = ("bpe", "characters", "bytes")
 MODELS = {

@@ -10,8 +10,7 @@ import torch
 import unmask
 from unmask.cli import main
 from unmask.data.prepare import prepare
-from unmask.text.molecules import fragments, of_smiles, to_smiles
-from unmask.text.tokenizer import not_smiles
+from unmask.text.molecules import fragments, not_smiles, of_smiles, to_smiles
 
 
 @pytest.fixture(scope="module")

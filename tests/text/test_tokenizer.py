@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.data.source import last_space
-from unmask.text import tokenizer as make
+from unmask.text import vocabularies as make
 from unmask.text.tokenizer import Tokenizer
 
 TEXT = "In the beginning God created the heaven and the earth. Äpfel, 你好, 🙂!\n\n  Two  spaces\tand a tab.\r\n" * 20

@@ -13,7 +13,7 @@ import torch
 from tests.text.adapters import checkpoints as ddit
 from tests.text.adapters import llama_checkpoints as llama
 from tests.text.adapters import test_sapiens as fairseq
-from unmask.text.tokenizer import characters
+from unmask.text.vocabularies import characters
 
 LENGTH = 12  # of every canvas
 LETTERS = "abcdefg"

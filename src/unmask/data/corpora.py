@@ -24,7 +24,7 @@ from unmask.data.prepare import known_tokenizer, prepare
 from unmask.data.source import Reader, Source
 from unmask.data.tokens import TokenFile
 from unmask.models.files import new_folder, sha256_of
-from unmask.text import tokenizer as make
+from unmask.text import vocabularies as make
 from unmask.text.fetch import Carrier, FetchError, cache_folder, package_file, package_files
 from unmask.text.molecules import to_selfies
 from unmask.text.tokenizer import Tokenizer

@@ -21,7 +21,7 @@ from unmask.data.parts import Progress
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import new_folder
-from unmask.text import tokenizer as make
+from unmask.text import vocabularies as make
 from unmask.text.tokenizer import Layout, Tokenizer
 
 Block = tuple[NDArray[Any], NDArray[np.floating[Any]]]

@@ -24,10 +24,11 @@ from unmask.data.text8 import OFFICIAL
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
 from unmask.models.files import new_folder
-from unmask.text import tokenizer as make
+from unmask.text import vocabularies as make
 from unmask.text.external import restored
-from unmask.text.molecules import to_selfies
+from unmask.text.molecules import not_smiles, to_selfies
 from unmask.text.tokenizer import EXTERNAL, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
+from unmask.text.tokenizer import split as tokens_of
 from unmask.text.weights import gpt2_tokenizer
 
 # A BPE is trained on at most this many characters, taken evenly from the text: more hardly change its merges.
@@ -41,7 +42,7 @@ PIECE = 1 << 16
 
 def _smiles(text: str) -> str:
     """The molecule, if it is valid."""
-    if wrong := make.not_smiles(text):
+    if wrong := not_smiles(text):
         raise ValueError(f"{text[:60]!r} is not SMILES: {wrong}")
     return text
 
@@ -167,7 +168,7 @@ def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Par
     if kind == "selfies":
         return make.selfies(both(), eos=eos)
     if kind == "levels":
-        return make.levels(1 + max(int(level) for text in both() for level in make.split("levels", text)))
+        return make.levels(1 + max(int(level) for text in both() for level in tokens_of("levels", text)))
     stride = 1 if train.rows else math.ceil(len(train) / BPE_CHARACTERS)
     return make.bpe((text for i, text in enumerate(texts(train)) if i % stride == 0), vocab, eos=eos)
 

@@ -7,7 +7,6 @@ code that came with a checkpoint is run.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -151,32 +150,6 @@ def from_json(text: str) -> ExternalTokenizer:
         raise ValueError(repr(error)) from None
 
 
-def load(folder: str | os.PathLike[str]) -> ExternalTokenizer | None:
-    """The tokenizer of a checkpoint's folder, or None if there is none.
-
-    tokenizer.json, or vocab.txt (WordPiece, or an alphabet), or vocab.json with merges.txt, or fairseq's dict.txt; what
-    they do not say about special tokens is looked up in tokenizer_config.json and special_tokens_map.json.
-    """
-    folder = Path(folder)
-    names = _names(folder)
-    try:
-        if (folder / "tokenizer.json").is_file():
-            return wrapped(import_tokenizers().Tokenizer.from_file(str(folder / "tokenizer.json")), names)
-        if (folder / "vocab.txt").is_file():
-            # split, not splitlines: some of BERT's tokens are line separators of Unicode.
-            vocab = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
-            return alphabet(vocab, names) if _is_alphabet(vocab) else _word_piece(vocab, folder, names)
-        if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-            return _byte_level(folder, names)
-        if (folder / "dict.txt").is_file():
-            return fairseq(folder / "dict.txt")
-    except ImportError:
-        raise
-    except Exception as error:  # the tokenizers package raises bare Exceptions
-        raise ValueError(f"{folder}: its tokenizer cannot be read: {error}") from error
-    return None
-
-
 def parsed(written: str, names: dict[str, str]) -> ExternalTokenizer:
     """A tokenizer from the content of its tokenizer.json."""
     try:
@@ -187,21 +160,11 @@ def parsed(written: str, names: dict[str, str]) -> ExternalTokenizer:
         raise ValueError(f"the tokenizer in the checkpoint cannot be read: {error}") from error
 
 
-def fairseq(path: Path) -> ExternalTokenizer:
-    """The alphabet of fairseq's dict.txt: <s> <pad> </s> <unk>, one symbol per line with its count, and <mask>."""
-    symbols = [line.rsplit(" ", 1)[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    # A dictionary is filled up to a multiple of eight with names that stand for nothing.
-    real = [symbol for symbol in symbols if not symbol.startswith("madeupword")]
-    if not real or any(len(symbol) != 1 for symbol in real):
-        raise ValueError(f"{path}: its symbols are not single characters, so they are not an alphabet")
-    return alphabet(["<s>", "<pad>", "</s>", "<unk>", *symbols, "<mask>"], {"cls_token": "<s>", "sep_token": "</s>"})
-
-
 def alphabet(vocab: Sequence[str], names: dict[str, str] | None = None) -> ExternalTokenizer:
     """One id per character; tokens of more than one character are special."""
     vocab = [token.rstrip("\r") for token in vocab]
     special = frozenset(i for i, token in enumerate(vocab) if len(token) != 1)
-    return _made("characters", vocab, special, names or {}, None)
+    return of_vocabulary("characters", vocab, special, names or {}, None)
 
 
 def wrapped(tokenizer: Any, names: dict[str, str] | None = None) -> ExternalTokenizer:
@@ -211,14 +174,14 @@ def wrapped(tokenizer: Any, names: dict[str, str] | None = None) -> ExternalToke
     for token, i in ids.items():
         vocab[i] = token
     added = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    if _is_alphabet(vocab):
+    if is_alphabet(vocab):
         return alphabet(vocab, names)
 
     def encoder(text: str) -> Sequence[int]:
         found: Sequence[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return found
 
-    made = _made(_kind(tokenizer), vocab, frozenset(added), names or {}, encoder)
+    made = of_vocabulary(_kind(tokenizer), vocab, frozenset(added), names or {}, encoder)
     return replace(made, written=tokenizer.to_str())
 
 
@@ -231,16 +194,16 @@ def of_transformers(tokenizer: Any) -> ExternalTokenizer:
     vocab = [""] * (max(ids.values()) + 1)
     for token, i in ids.items():
         vocab[i] = token
-    if _is_alphabet(vocab):
+    if is_alphabet(vocab):
         return alphabet(vocab, names)
     kind: Kind = "metaspace" if any(token.startswith(METASPACE) for token in vocab) else "wordpiece"
     if not any(token.startswith(("##", METASPACE)) for token in vocab):
         kind = "bpe"
     special = frozenset(tokenizer.all_special_ids)
-    return _made(kind, vocab, special, names, lambda text: tokenizer.encode(text, add_special_tokens=False))
+    return of_vocabulary(kind, vocab, special, names, lambda text: tokenizer.encode(text, add_special_tokens=False))
 
 
-def _made(
+def of_vocabulary(
     kind: Kind,
     vocab: Sequence[str],
     special: frozenset[int],
@@ -297,54 +260,7 @@ def _kind(tokenizer: Any) -> Kind:
     raise ValueError(f"a {parts['model']['type']} tokenizer whose tokens neither begin words nor spell bytes")
 
 
-def _is_alphabet(vocab: Sequence[str]) -> bool:
+def is_alphabet(vocab: Sequence[str]) -> bool:
     """Single characters and special names in brackets, and nothing else."""
     rest = [token for token in vocab if len(token.rstrip("\r")) != 1]
     return len(rest) < len(vocab) and all(re.fullmatch(r"\[\w+\]|<[^<>]+>|", token.rstrip("\r")) for token in rest)
-
-
-def _names(folder: Path) -> dict[str, str]:
-    """The special tokens by their names: mask_token, cls_token, ..."""
-    names: dict[str, str] = {}
-    for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / file).is_file():
-            try:
-                content = json.loads((folder / file).read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise ValueError(f"{folder / file}: {error}") from error
-            for name, value in content.items() if isinstance(content, dict) else ():
-                token = value.get("content") if isinstance(value, dict) else value
-                if name.endswith("_token") and isinstance(token, str):
-                    names[name] = token
-    return names
-
-
-def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> ExternalTokenizer:
-    """BERT's tokenizer from its vocab.txt."""
-    config = folder / "tokenizer_config.json"
-    settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    lower = settings.get("do_lower_case")
-    if lower is None:  # a vocabulary without capitals is one of lower-cased text
-        lower = not any(token != token.lower() for token in vocab if not re.fullmatch(r"\[\w+\]", token))
-    import_tokenizers()
-    made: Any = importlib.import_module("tokenizers.implementations").BertWordPieceTokenizer(
-        {token: i for i, token in enumerate(vocab)}, lowercase=bool(lower), strip_accents=settings.get("strip_accents")
-    )
-    special = frozenset(i for i, token in enumerate(vocab) if token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
-
-    def encoder(text: str) -> Sequence[int]:
-        found: Sequence[int] = made.encode(text, add_special_tokens=False).ids
-        return found
-
-    return replace(_made("wordpiece", vocab, special, names, encoder), written=made.to_str())
-
-
-def _byte_level(folder: Path, names: dict[str, str]) -> ExternalTokenizer:
-    """RoBERTa's tokenizer from GPT-2's kind of files."""
-    tokenizers = import_tokenizers()
-    model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    made = tokenizers.Tokenizer(model)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    usual = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-    made.add_special_tokens([token for token in usual if made.token_to_id(token) is not None])
-    return wrapped(made, names)

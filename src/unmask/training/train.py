@@ -20,7 +20,7 @@ from unmask.models.files import new_folder
 from unmask.models.own import Make
 from unmask.text.find import load
 from unmask.text.model import Model
-from unmask.text.tokenizer import levels
+from unmask.text.vocabularies import levels
 from unmask.training import loop
 from unmask.training.config import TrainConfig, from_mapping
 from unmask.training.events import Report

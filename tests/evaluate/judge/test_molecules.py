@@ -6,7 +6,7 @@ import pytest
 
 from unmask.evaluate.judge.molecules import canonical, judged, properties
 from unmask.text.molecules import to_selfies, to_smiles
-from unmask.text.tokenizer import selfies
+from unmask.text.vocabularies import selfies
 
 pytest.importorskip("rdkit")
 pytest.importorskip("selfies")

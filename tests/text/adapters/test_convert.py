@@ -15,7 +15,7 @@ from tests.text.adapters import checkpoints as made
 from unmask.cli import main
 from unmask.text.adapters import look, mdlm
 from unmask.text.adapters.convert import to_mdlm, to_own
-from unmask.text.tokenizer import bytes_of_utf8
+from unmask.text.vocabularies import bytes_of_utf8
 
 VOCAB = 258  # 256 bytes, eos and the mask
 

@@ -13,7 +13,7 @@ from tests.text.adapters import checkpoints as made
 from unmask.models.ddit import DDiT, preset
 from unmask.network import logits_at
 from unmask.text.adapters import Found, Tensorlike, ddit_family, look, mdlm, radd, recognise, sedd
-from unmask.text.tokenizer import bytes_of_utf8
+from unmask.text.vocabularies import bytes_of_utf8
 
 VOCAB = 20
 ROWS = torch.tensor([[0, 5, 11], [3, 3, 7], [10, 1, 0]])

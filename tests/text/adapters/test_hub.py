@@ -10,7 +10,7 @@ import pytest
 import unmask
 from tests.text.adapters import checkpoints as made
 from unmask.text import find
-from unmask.text.tokenizer import bytes_of_utf8
+from unmask.text.vocabularies import bytes_of_utf8
 
 
 def test_a_hub_id_is_loaded_and_its_code_is_not_run(tmp_path, monkeypatch):

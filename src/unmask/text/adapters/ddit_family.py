@@ -13,7 +13,7 @@ import torch
 from unmask.models.config import DDiTConfig
 from unmask.models.ddit import DDiT
 from unmask.models.layers import Rotary, Transformer
-from unmask.text import tokenizer as make
+from unmask.text import vocabularies as make
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.settings import refuse_unknown
 from unmask.text.fetch import FetchError
@@ -242,7 +242,7 @@ def tokenizer_of(found: Found, data_ids: int) -> tuple[str | None, str | None]:
 
 def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
     """The folder's tokenizer, or GPT-2's if the number of ids matches; or None and what is needed."""
-    from unmask.text import external
+    from unmask.text import external, external_files
 
     folder, (_, needed) = found.folder, tokenizer_of(found, data_ids)
     if needed is not None:
@@ -253,7 +253,7 @@ def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
     for encoder, merges in GPT2_FILES:
         if (folder / encoder).is_file() and (folder / merges).is_file():
             return _byte_level(folder / encoder, folder / merges), None
-    theirs = external.load(folder)
+    theirs = external_files.load(folder)
     if theirs is None and found.tokenizer is not None:
         theirs = external.parsed(*found.tokenizer)
     if theirs is not None and not (theirs.kind == "bpe" and data_ids == GPT2):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.models.llama import LlamaConfig
-from unmask.text import external
+from unmask.text import external, external_files
 from unmask.text.adapters.found import Found
 from unmask.text.adapters.llamas import LlamaFormat, Names, mask_of, number
 from unmask.text.external import ExternalTokenizer
@@ -81,7 +81,7 @@ def _tokenizer(folder: Path) -> ExternalTokenizer | None:
     Dream has code in place of a tokenizer.json. The code is not run.
     """
     if (folder / "tokenizer.json").is_file() or not (folder / "vocab.json").is_file():
-        return external.load(folder)
+        return external_files.load(folder)
     return external.wrapped(_qwen2(folder), {})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unmask.models.llama import LlamaConfig
-from unmask.text import external
+from unmask.text import external_files
 from unmask.text.adapters.found import Found
 from unmask.text.adapters.llamas import LlamaFormat, Names, mask_of, number
 from unmask.text.external import ExternalTokenizer
@@ -81,5 +81,5 @@ def _config(found: Found, tokenizer: ExternalTokenizer | None, override: Mapping
     )
 
 
-_FORMAT = LlamaFormat(NAME, Names(TOP, f"{PREFIX}blocks", BLOCK), FIXED, KNOWN, _config, external.load)
+_FORMAT = LlamaFormat(NAME, Names(TOP, f"{PREFIX}blocks", BLOCK), FIXED, KNOWN, _config, external_files.load)
 load, about = _FORMAT.load, _FORMAT.about

@@ -16,7 +16,7 @@ from unmask.text.adapters import ddit_family as family
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.mdlm_ar import Given
 from unmask.text.external import ExternalTokenizer, alphabet
-from unmask.text.external import load as external_tokenizer
+from unmask.text.external_files import load as external_tokenizer
 
 NAME = "MDLM"
 NEEDS = "tensors backbone.vocab_embed.embedding, backbone.blocks.0.attn_qkv.weight, ... (model.safetensors or .ckpt)"

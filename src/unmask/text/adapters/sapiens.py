@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.text import external
+from unmask.text import external_files
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.framed import Framed
 from unmask.text.external import ExternalTokenizer
@@ -139,7 +139,7 @@ def _facts(found: Found, override: dict[str, Any]) -> tuple[dict[str, Any], Exte
         raise ValueError(
             f"{found.path}: its ids have no meaning without fairseq's {DICTIONARY}; put it into the same folder"
         )
-    tokenizer = external.fairseq(found.folder / DICTIONARY)
+    tokenizer = external_files.fairseq(found.folder / DICTIONARY)
     if tokenizer.vocab_size != sizes["vocab"] or tokenizer.mask_id is None:
         raise ValueError(
             f"{found.path} knows {sizes['vocab']} ids, and {DICTIONARY} {tokenizer.vocab_size}: "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.network import inference
-from unmask.text import external
+from unmask.text import external_files
 from unmask.text.adapters.found import Found, Loaded
 from unmask.text.adapters.framed import Framed
 from unmask.text.external import ExternalTokenizer
@@ -53,7 +53,7 @@ def recognises(found: Found) -> bool:
 def load(found: Found, **override: Any) -> Loaded:
     """The network with its tokenizer. override: ``mask_id``, which a folder without a tokenizer needs."""
     facts = about(found, **override)
-    tokenizer, network = external.load(found.folder), _network(found)
+    tokenizer, network = external_files.load(found.folder), _network(found)
     names = {name: _renamed(name) for name in found.tensors}
     missing, unexpected = _fill(network, {names[name]: tensor for name, tensor in found.read().items()}, found)
     if missing:
@@ -74,7 +74,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
             f"{found.path} is a {kind} without the head that predicts tokens ({' or '.join(head)} is needed): "
             "it was trained for another task and cannot be sampled"
         )
-    tokenizer = external.load(found.folder)
+    tokenizer = external_files.load(found.folder)
     mask_id = _mask_id(found, tokenizer, override)
     around = tokenizer.around if tokenizer else ((), ())
     limit = _limit(found.config)
