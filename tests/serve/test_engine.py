@@ -19,11 +19,12 @@ from unmask.draw import Pick, inverse_cdf
 from unmask.models.seats import Seated
 from unmask.noise import Streams
 from unmask.plan import Plan, first_hitting
-from unmask.serve.engine.batch import Batch, SharedState
+from unmask.serve.engine.batch import Batch
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.forecast import begins
 from unmask.serve.engine.job import Failed, Job, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.shared_state import SharedState
 from unmask.serve.engine.work import Served
 from unmask.serve.http.request import options, unmask_work
 from unmask.serve.http.schemas import UnmaskRequest

@@ -22,11 +22,12 @@ from torch.nn import functional
 from unmask.network import answer, inference
 from unmask.plan import resized
 from unmask.protocol import Caches, bytes_of, for_sampling
-from unmask.sampler import Ask, InParts, PlanState, Step, apply
+from unmask.sampler import Ask
 from unmask.samplers.ahead import Ahead
 from unmask.serve.engine.change import Change, changes, likeliest
 from unmask.serve.engine.job import SequenceRun
 from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.shared_state import SharedState, joined
 from unmask.serve.engine.work import Served
 
 Answer = tuple[int, Tensor | Exception]
@@ -42,57 +43,6 @@ class Outcome:
     change: Change | None = None
     tokens: list[int] | None = None
     error: Exception | None = None
-
-
-@dataclass(eq=False)
-class SharedState:
-    """Sequences with a common state: those of one request, or of all plans with the same predictor and draw."""
-
-    sampler: Any
-    state: Any
-    members: list[SequenceRun]
-    ask: Any  # the rows of the next call
-    filling: Iterator[Step | None] | None = None  # a step made in parts that is not finished
-
-    @classmethod
-    def of(cls, sampler: Any, state: Any, members: list[SequenceRun]) -> SharedState:
-        return cls(sampler, state, members, sampler.ask(state))
-
-    @property
-    def joins(self) -> bool:
-        """Whether it may be joined with others and divided: the sequences of a plan are independent."""
-        return isinstance(self.state, PlanState)
-
-    @property
-    def going(self) -> list[bool]:
-        """Which of its sequences need another call."""
-        going: list[bool] = (self.ask.rows >= 0).any(1).tolist()
-        return going
-
-    def fill(self, log_mu: Sequence[Tensor | Exception]) -> Step | None:
-        """One Step, from log mu of each sequence's rows; None after a part of it that is not the last."""
-        for found in log_mu:
-            if isinstance(found, Exception):
-                raise found
-        if self.filling is None:
-            told = self.state, self.ask, torch.cat(log_mu)  # type: ignore[arg-type]
-            in_parts = isinstance(self.sampler, InParts)
-            self.filling = self.sampler.parts(*told) if in_parts else iter([self.sampler.fill(*told)])
-        step = next(self.filling)
-        if step is None:
-            return None
-        self.filling = None
-        apply(step, self.state.x, self.state.task.mask_id)
-        self.ask = self.sampler.ask(self.state)
-        return step
-
-    def part(self, index: Sequence[int]) -> SharedState:
-        """Some of its sequences, without padding that only longer ones needed."""
-        at, members = torch.tensor(index, dtype=torch.int64), [self.members[i] for i in index]
-        state = self.state.take(at)
-        if self.joins:
-            state = state.resized(max(one.length for one in members))
-        return SharedState(self.sampler, state, members, self.ask.take(at))
 
 
 class Batch:
@@ -241,7 +191,7 @@ class Batch:
             for number, index in split.items():
                 alike = number, shared.sampler.predict, shared.state.task.pick
                 wanted[alike].append(shared if len(split) == 1 else shared.part(index))
-        self.states = [_joined(pieces) for pieces in wanted.values()]
+        self.states = [joined(pieces) for pieces in wanted.values()]
 
     def _stacked(self) -> tuple[Tensor, Ask]:
         """The network's input and the requested rows of every seat; rows are padded with -1, canvases with masks."""
@@ -313,10 +263,3 @@ class Batch:
             tokens = None if going else shared.state.x[i, : one.length].tolist()
             outcomes.append(Outcome(one, call, change, tokens))
         return outcomes
-
-
-def _joined(pieces: Sequence[SharedState]) -> SharedState:
-    if len(pieces) == 1:
-        return pieces[0]
-    state = PlanState.join([piece.state for piece in pieces])
-    return SharedState.of(pieces[0].sampler, state, [one for piece in pieces for one in piece.members])

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask.serve.engine.batch import Batch, Outcome, SharedState
+from unmask.serve.engine.batch import Batch, Outcome
 from unmask.serve.engine.forecast import Costs, begins, forecasts
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Key, Lane, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
+from unmask.serve.engine.shared_state import SharedState
 from unmask.serve.engine.shares import Times, admitted
 from unmask.serve.engine.work import Served, trial
 

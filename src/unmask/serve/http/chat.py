@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unmask.serve.engine.work import Served
-from unmask.serve.http.request import ApiError
+from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.schemas import ChatRequest, CompletionRequest
 from unmask.text.chat import written
 

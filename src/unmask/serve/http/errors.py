@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from unmask.serve.engine.job import Refused
 from unmask.serve.http.exchange import error_of
-from unmask.serve.http.request import ApiError
+from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.schemas import error_body
 
 

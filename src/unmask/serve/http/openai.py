@@ -15,7 +15,8 @@ from unmask.serve.engine.change import Change
 from unmask.serve.engine.job import Done, Filled, Refused
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, error_of, sse
-from unmask.serve.http.request import ApiError, Prompted
+from unmask.serve.http.refusals import ApiError
+from unmask.serve.http.request import Prompted
 from unmask.serve.http.settled import Settled, first_stop, held_back
 from unmask.text.model import Model
 

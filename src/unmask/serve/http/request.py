@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,23 +19,13 @@ from unmask.samplers.scored import Scored
 from unmask.sampling import chosen
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served, Work
-from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest, error_body
+from unmask.serve.http.refusals import ApiError, at_most, blaming, check_text
+from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest
 from unmask.text.blanks import BLANK, Blanks
 
 HOLES = "\ue000\ue001\ue002\ue003"  # private-use characters, one of which does not occur in the text
 
-CHARACTERS_PER_TOKEN = 16
-"""A text with more characters than so many times the tokens that it may have is refused before it is tokenized."""
-
 Prompt = str | list[int]  # a text, or token ids
-
-
-class ApiError(Exception):
-    """An error response: its status and message."""
-
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.body = status, error_body(status, message, param, code)
 
 
 def find(models: Mapping[str, Served], name: str | None) -> Served:
@@ -72,7 +61,7 @@ def unmask_work(models: Mapping[str, Served], body: UnmaskRequest, limits: Limit
         raise ApiError(400, "max_tokens goes with a prompt or an empty canvas, and no length", param="max_tokens")
     if body.mask_character is not None and given != ["text"]:
         raise ApiError(400, "mask_character needs text", param="mask_character")
-    _at_most("number", body.number, limits.max_number)
+    at_most("number", body.number, limits.max_number)
     maker = WorkMaker.of(find(models, body.model), body, body.number, body.seed, limits)
     maker.bounded("length", body.length)
     maker.bounded("max_tokens", body.max_tokens)
@@ -103,7 +92,7 @@ def completion_works(models: Mapping[str, Served], body: CompletionRequest, limi
         raise ApiError(400, "echo goes with a prompt alone, not with a suffix", param="echo")
     several = isinstance(body.prompt, list) and body.prompt and not isinstance(body.prompt[0], int)
     prompts: list[Any] = [*body.prompt] if several else [body.prompt or ""]  # type: ignore[misc]
-    _at_most("n", number, limits.max_number)
+    at_most("n", number, limits.max_number)
     if len(prompts) > limits.max_prompts:
         raise ApiError(400, f"{len(prompts)} prompts: this server takes at most {limits.max_prompts}", param="prompt")
     seed = None if body.seed is None else body.seed % 2**64
@@ -129,9 +118,9 @@ class WorkMaker:
     def of(cls, served: Served, body: SamplingRequest, number: int, seed: int | None, limits: Limits) -> WorkMaker:
         """Without a seed, a random one is drawn, which the answer reports."""
         longest = limits.length_of(served.model.length)
-        _at_most("steps", body.steps, limits.max_steps)
-        _at_most("block", body.block, longest)
-        _at_most("ahead", body.ahead if isinstance(body.ahead, int) else None, longest)
+        at_most("steps", body.steps, limits.max_steps)
+        at_most("block", body.block, longest)
+        at_most("ahead", body.ahead if isinstance(body.ahead, int) else None, longest)
         with blaming(body):
             how = options(body).arguments()
             drawn = {name: how.pop(name) for name in ("draw", "temperature", "top_k", "top_p") if name in how}
@@ -270,34 +259,6 @@ class WorkMaker:
         return Work(self.served, self.number, self.seed, ids, blanks, sampler, self.pick, self.how.get("steps"))
 
 
-def check_text(name: str, text: str, longest: int) -> None:
-    """Refuse a text that is too long for this many tokens before tokenizing it, which would take long."""
-    most = CHARACTERS_PER_TOKEN * longest
-    if len(text) > most:
-        says = f"{name} has {len(text)} characters: this server takes at most {most}, for {longest} tokens"
-        raise ApiError(400, says, param=name)
-    _clean(name, text)
-
-
-@contextmanager
-def blaming(who: SamplingRequest | str, otherwise: str | None = None) -> Iterator[None]:
-    """Turn a user error of the library into an ApiError, with the field of the request that it names."""
-    try:
-        yield
-    except ValueError as error:
-        param = who if isinstance(who, str) else named(str(error), who.model_fields_set) or otherwise
-        raise ApiError(400, str(error), param=param) from error
-
-
-def named(message: str, given: Collection[str] = ()) -> str | None:
-    """The field that a message is about: the last one it names of those given, or else of all sampling fields."""
-    words: list[str] = re.findall(r"\w+", message)
-    for names in (given, SamplingRequest.model_fields):
-        if found := [word for word in words if word in names]:
-            return found[-1]
-    return None
-
-
 def _bias(body: SamplingRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
     found = {}
     for key, value in (body.logit_bias or {}).items():
@@ -306,16 +267,3 @@ def _bias(body: SamplingRequest, vocab_size: int) -> tuple[tuple[int, float], ..
             raise ApiError(400, says, param="logit_bias")
         found[int(key)] = value
     return tuple(sorted(found.items()))
-
-
-def _at_most(name: str, value: int | None, limit: int) -> None:
-    if value is not None and value > limit:
-        raise ApiError(400, f"{name}={value}: this server takes at most {limit}", param=name)
-
-
-def _clean(name: str, text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ApiError(400, f"{name} has half of a surrogate pair, which is not a character", param=name) from None
-    return text

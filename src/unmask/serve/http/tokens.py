@@ -11,7 +11,8 @@ from fastapi import FastAPI
 
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
-from unmask.serve.http.request import ApiError, check_text, find
+from unmask.serve.http.refusals import ApiError, check_text
+from unmask.serve.http.request import find
 from unmask.serve.http.schemas import RESPONSES, DetokenizeRequest, TokenizeRequest
 
 

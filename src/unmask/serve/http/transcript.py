@@ -15,7 +15,7 @@ from unmask.serve.engine.change import Change
 from unmask.serve.engine.job import Done, Filled, Forecast, Refused
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, error_of, sse
-from unmask.serve.http.request import ApiError
+from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.settled import Settled
 from unmask.serve.http.structure import structure
 

@@ -11,26 +11,15 @@ import math
 import pickletools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partialmethod
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
-STORAGES = {
-    f"torch.{name}Storage": dtype
-    for name, dtype in (
-        ("Double", torch.float64),
-        ("Float", torch.float32),
-        ("Half", torch.float16),
-        ("BFloat16", torch.bfloat16),
-        ("Long", torch.int64),
-        ("Int", torch.int32),
-        ("Short", torch.int16),
-        ("Char", torch.int8),
-        ("Byte", torch.uint8),
-        ("Bool", torch.bool),
-    )
-}
+FLOATS = {"Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16}
+INTEGERS = {"Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8}
+STORAGES = {f"torch.{name}Storage": dtype for name, dtype in (FLOATS | INTEGERS | {"Bool": torch.bool}).items()}
 ITEM_LIMIT = 2_000_000  # opcodes, seconds of work; a checkpoint has thousands, a tokenizer a few hundred thousand
 
 
@@ -141,6 +130,10 @@ class Machine:
         items, self.stack = self.stack, self.marks.pop()
         return items
 
+    def _push_marked(self, make: Callable[[list[Any]], Any]) -> None:
+        items = self.to_mark()
+        self.stack.append(make(items))
+
     def op_mark(self, _: Any) -> None:
         self.marks.append(self.stack)
         self.stack = []
@@ -171,29 +164,23 @@ class Machine:
     op_binget = op_long_binget = op_get
 
     def op_tuple(self, _: Any) -> None:
-        items = self.to_mark()
-        self.stack.append(tuple(items))
+        self._push_marked(tuple)
 
     def op_list(self, _: Any) -> None:
-        items = self.to_mark()
-        self.stack.append(items)
+        self._push_marked(list)
 
     def op_frozenset(self, _: Any) -> None:
-        items = self.to_mark()
-        self.stack.append(frozenset(map(_key, items)))
+        self._push_marked(lambda items: frozenset(map(_key, items)))
 
     def op_dict(self, _: Any) -> None:
-        items = self.to_mark()
-        self.stack.append({_key(name): item for name, item in _pairs(items)})
+        self._push_marked(lambda items: {_key(name): item for name, item in _pairs(items)})
 
-    def op_tuple1(self, _: Any) -> None:
-        self.stack[-1:] = [(self.stack[-1],)]
+    def op_tuple1(self, _: Any, size: int = 1) -> None:
+        if len(self.stack) < size:
+            raise ValueError("the pickle makes a tuple of more items than it has")
+        self.stack[-size:] = [tuple(self.stack[-size:])]
 
-    def op_tuple2(self, _: Any) -> None:
-        self.stack[-2:] = [(self.stack[-2], self.stack[-1])]
-
-    def op_tuple3(self, _: Any) -> None:
-        self.stack[-3:] = [(self.stack[-3], self.stack[-2], self.stack[-1])]
+    op_tuple2, op_tuple3 = partialmethod(op_tuple1, size=2), partialmethod(op_tuple1, size=3)
 
     def op_append(self, _: Any) -> None:
         self._extend([self.stack.pop()])
@@ -251,14 +238,9 @@ class Machine:
     def op_binpersid(self, _: Any) -> None:
         """('storage', type, key, device, number of elements), and in older files a sixth, for views."""
         match self.stack.pop():
-            case ("storage", Global(name), str(key), _, int(count)) | (
-                "storage",
-                Global(name),
-                str(key),
-                _,
-                int(count),
-                None,
-            ) if (name in STORAGES or name == "torch.storage.UntypedStorage") and count >= 0:
+            case ("storage", Global(name), str(key), _, int(count), *rest) if (
+                rest in ([], [None]) and count >= 0 and name in (*STORAGES, "torch.storage.UntypedStorage")
+            ):
                 self.storages[key] = Storage(key, STORAGES.get(name, torch.uint8), count)
                 self.stack.append(self.storages[key])
             case other:
