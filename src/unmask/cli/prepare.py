@@ -33,7 +33,7 @@ STAGES = {  # the names of stages for display
 DRAWN = {option for options in drawn.OPTIONS.values() for option in options}
 HELP = {
     "source": "Text, .csv, .tsv, .jsonl, .parquet, FASTA or .smi (each also .gz, .bz2, .xz or .zst), a folder of them, "
-    "datasets:NAME[:CONFIG], or one of " + ", ".join(corpora.NAMES),
+    "datasets:NAME[@REVISION][:CONFIG], or one of " + ", ".join(corpora.NAMES),
     "out": "The folder to make; it must not exist yet",
 }
 

@@ -75,7 +75,7 @@ def prepare(
     """Tokenize a source into the new folder ``out``; returns its training and held-out token files.
 
     source: a text file; .csv, .tsv, .jsonl or .parquet (``column``, a name, or a number if a table has no header);
-    FASTA; .smi; each also .gz, .bz2, .xz or .zst; a folder of them; ``datasets:NAME[:CONFIG]`` (``split``,
+    FASTA; .smi; each also .gz, .bz2, .xz or .zst; a folder of them; ``datasets:NAME[@REVISION][:CONFIG]`` (``split``,
     ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line is. In a .jsonl
     file of prompts and responses, or of messages, only the responses are predicted (``unmask.data.instructions``).
     tokenizer: characters, bytes, bpe (with ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a

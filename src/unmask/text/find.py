@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,14 +16,12 @@ import torch
 
 from unmask.models import checkpoints
 from unmask.text import folder as own
+from unmask.text import hub
 from unmask.text.folder import CONFIG, TOKENIZER
 from unmask.text.model import Model
 
 BOX = Path(__file__).parents[1] / "box"
 DEFAULT = "kjv"  # a bundled model
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-# The files fetched from a hub repository: never code, and pickles only if there is no safetensors file.
-DATA_FILES, PICKLES = ("*.safetensors", "*.json", "*.txt"), ("*.bin", "*.ckpt", "*.pt", "*.pth")
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,8 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = No
     ``unmask models`` lists the names; ``unmask inspect`` describes a folder or file. device: where to put the network,
     the CPU by default. override: settings that a checkpoint lacks or that should differ from it. For MDLM, for example,
     ``time=True`` feeds the time to a network that was trained without it, and ``ema=False`` takes the raw weights.
-    network: the class or module to use for a model that ``unmask.train`` trained with your network.
+    network: the class or module to use for a model that ``unmask.train`` trained with your network. A hub id is
+    ORG/NAME, or ORG/NAME@REVISION for a commit, a tag or a branch.
     """
     path = locate(name)
     # A folder or file is named by its full path, so that a saved trace finds it from anywhere.
@@ -69,7 +67,7 @@ def tokenizer_of(name: str) -> Any:
 
 def locate(name: str | os.PathLike[str]) -> Path:
     """The folder or file of a model; fetched from the hub if it is nowhere else."""
-    return find(name) or _hub_folder(str(name))
+    return find(name) or hub.repository(str(name))
 
 
 def find(name: str | os.PathLike[str]) -> Path | None:
@@ -126,14 +124,16 @@ def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:
     if name in NAMED:
         return fetch(name)
     # A misspelt folder is not looked up on the hub.
-    if HUB_ID.fullmatch(name) and not Path(name).expanduser().parent.is_dir():
+    if hub.ID.fullmatch(name) and not Path(name).expanduser().parent.is_dir():
         return None
     known = sorted({*boxed, *cached})
     names = {known_name.lower(): known_name for known_name in (*NAMED, *known)}
     close = [names[found] for found in difflib.get_close_matches(name.lower(), names, n=1)]
     by_name = f"by name there are {', '.join(known) or 'none'}, and to be fetched {', '.join(NAMED)}"
     there = f"did you mean {close[0]!r}?" if close else by_name
-    raise ValueError(f"there is no model {name!r}: {there}; otherwise give a run's folder, or a hub id ORG/NAME")
+    raise ValueError(
+        f"there is no model {name!r}: {there}; otherwise give a run's folder, or a hub id ORG/NAME[@REVISION]"
+    )
 
 
 def available() -> list[Known]:
@@ -207,21 +207,6 @@ def _hub_cache() -> list[Known]:
                     continue
                 found.append(Known(repository.repo_id, "hub", folder))
     return found
-
-
-def _hub_folder(name: str) -> Path:
-    """A repository of the hub, in the hub's cache."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=list(DATA_FILES)))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*DATA_FILES, *PICKLES]))
-    except OSError as error:
-        why = "it cannot be reached" if isinstance(error, LocalEntryNotFoundError) else error
-        raise ValueError(f"{name} is not a folder, and could not be downloaded from the hub: {why}") from error
-    return folder
 
 
 def _put(network: Any, device: str | torch.device | None) -> Any:

