@@ -106,3 +106,44 @@ def test_tables_are_markdown():
 def test_settings_say_what_is_wrong(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         Settings(**change)
+
+
+class TestOneSubject:
+    def test_the_stored_rows_of_other_subjects_are_kept(self, tmp_path):
+        """A second subject is stored beside an oracle with a wrong number; the oracle alone is measured anew."""
+        whole = Settings("tiny", workers=1)
+        assert command.reproduce(["precisions"], whole, tmp_path) == 0
+        path = tmp_path / "precisions.json"
+        about = json.loads(path.read_text())
+        right = about["tables"]["cells"]["rows"]
+        other = [["kjv", *row[1:]] for row in right]
+        wrong = [[*row[:5], 99.0, *row[6:]] for row in right]
+        about["tables"]["cells"]["rows"] = [*wrong, *other]
+        about["notes"].append("of kjv")
+        path.write_text(json.dumps(about))
+        assert command.reproduce(["precisions"], Settings("tiny", workers=1, subject="oracle"), tmp_path) == 0
+        again = json.loads(path.read_text())
+
+        def numbers(rows):
+            return [row[:-1] for row in rows]  # but for the seconds
+
+        assert numbers(again["tables"]["cells"]["rows"]) == numbers([*right, *other])
+        assert "of kjv" in again["notes"] and len(again["notes"]) == len(set(again["notes"]))
+        assert [one["on"].split(":")[0] for one in again["claims"]] == ["oracle"] * 3 + ["kjv"] * 3
+        assert "| kjv |" in (tmp_path / "precisions.md").read_text()
+
+    def test_results_of_other_sizes_are_not_joined(self, tmp_path, capsys):
+        assert command.reproduce(["precisions"], Settings("tiny", workers=1), tmp_path) == 0
+        before = (tmp_path / "precisions.json").read_bytes()
+        assert command.reproduce(["precisions"], Settings("fast", subject="oracle"), tmp_path) == 1
+        assert "size tiny and not fast" in capsys.readouterr().err
+        assert (tmp_path / "precisions.json").read_bytes() == before
+
+    @pytest.mark.parametrize(
+        ("item", "subject", "told"),
+        [("beta_densities", "oracle", "items with several subjects"), ("precisions", "kvj", "one of oracle, kjv")],
+    )
+    def test_what_it_does_not_know_is_refused(self, tmp_path, capsys, item, subject, told):
+        assert main(["reproduce", item, "--fast", "--subject", subject, "--out", str(tmp_path / "out")]) != 0
+        assert told in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()

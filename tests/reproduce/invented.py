@@ -8,12 +8,6 @@ from unmask.reproduce.items.high_order import CORRECT, EXTRAPOLATE, FIRST, THIRD
 from unmask.reproduce.items.prioritised_unmasking import COUNTED, KINDS
 from unmask.reproduce.items.training_variants import COUNTS, FED, FROZEN, SAMPLED, TIME, TOLD, TWIN, WEIGHTED
 
-WITH_CELLS = (
-    *("published_steps", "precisions", "after_the_fix", "temperature"),
-    *("high_order", "first_hitting_precision", "generated_text"),
-)
-"""The items that sample and judge, with a table of cells."""
-
 L = 32
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.reproduce.invented import WITH_CELLS
 from unmask import theory
 from unmask.reproduce import ITEMS, Settings, cells, files, run, verdict
 from unmask.reproduce.cells import How
-from unmask.reproduce.items import module
+from unmask.reproduce.items import WITH_SUBJECTS, module
 from unmask.reproduce.subjects import oracle
 
 TINY = Settings("tiny", workers=2)
@@ -99,7 +98,7 @@ def test_sampling_time_counts_calls():
         assert seconds == pytest.approx(network + elsewhere) and network > 0
 
 
-@pytest.mark.parametrize("name", WITH_CELLS)
+@pytest.mark.parametrize("name", WITH_SUBJECTS)
 def test_cells_are_whole(name):
     table = result(name).tables["cells"]
     assert set(table.column("subject")) == {"characters" if name == "high_order" else "oracle"}

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.reproduce.invented import WITH_CELLS
 from tests.small_models import folder
 from unmask.reproduce import Settings, cells, run
 from unmask.reproduce.cells import How
-from unmask.reproduce.items import published_steps
+from unmask.reproduce.items import WITH_SUBJECTS, published_steps
 from unmask.reproduce.subjects import subjects
 from unmask.reproduce.trained import trained
 
@@ -29,7 +28,7 @@ def test_a_checkpoint_is_one_more_subject_with_its_twin_and_its_judge(settings):
     assert mine.left_to_right(2, 8, 0).tokens.shape == (2, 8)
 
 
-@pytest.mark.parametrize("name", WITH_CELLS)
+@pytest.mark.parametrize("name", WITH_SUBJECTS)
 def test_items_run_on_it(settings, name):
     table = run(name, settings).tables["cells"]
     mine = table.where(subject=settings.checkpoint)

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unmask.cli.command import Command
@@ -14,7 +14,7 @@ from unmask.cli.options import guarded
 from unmask.models.files import write_whole
 from unmask.reproduce import files
 from unmask.reproduce.item import Settings
-from unmask.reproduce.items import ITEMS, module
+from unmask.reproduce.items import ITEMS, WITH_SUBJECTS, module
 
 HELP = "An item's name, several, 'all', or 'list', which names them"
 
@@ -32,6 +32,8 @@ class ReproduceOptions:
     """The seed of all random numbers."""
     checkpoint: str | None = None
     """Your own model as one more subject: a run's folder, a name that unmask models lists, or ORG/NAME on the hub."""
+    subject: str | None = None
+    """Measure this subject alone (oracle, kjv, your checkpoint), and keep the others of the result stored in OUT."""
     judge: str = "smollm2"
     """The judge for texts of trained models. The oracle is judged by the true model."""
     json: bool = False
@@ -69,10 +71,13 @@ def _reproduce(chosen: ReproduceOptions) -> int:
     names = ITEMS if "all" in names else names
     for name in names:
         module(name)  # a misspelt name is refused before anything is computed
+        if chosen.subject is not None and name not in WITH_SUBJECTS:
+            raise ValueError(f"--subject is for items with several subjects: {', '.join(WITH_SUBJECTS)}; got {name}")
     settings = Settings(
         "fast" if chosen.fast else "full",
         seed=chosen.seed,
         checkpoint=chosen.checkpoint,
+        subject=chosen.subject,
         judge=chosen.judge,
         cells=str(Path(chosen.out) / "cells") if chosen.resume else None,
     )
@@ -87,14 +92,17 @@ def reproduce(names: Sequence[str], settings: Settings, out: Path, *, as_json: b
         item = module(name)
         print(f"{name}: {item.TITLE} ...", file=sys.stderr, flush=True)
         started = time.perf_counter()
+        before = files.found(out, name) if settings.subject is not None else None
         try:
+            if before is not None:
+                files.check_same(asdict(settings), before)
             result = item.run(settings)
         except (ValueError, OSError, ImportError) as error:
             print(f"{name}: failed: {error}", file=sys.stderr)
             failed.append(name)
             continue
         seconds = time.perf_counter() - started
-        written = files.rendered(name, item.TITLE, item.PAPER, settings, result, seconds)
+        written = files.rendered(name, item.TITLE, item.PAPER, settings, result, seconds, before)
         files.write(out, written)
         verdicts: list[str] = [claim.outcome for claim in item.claims(result.tables | result.data)]
         if as_json:

@@ -40,9 +40,18 @@ COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08214", "#762a83", "#6b6b6b", "#1
 
 
 def rendered(
-    name: str, title: str, paper: str, settings: Settings, result: ItemResult, seconds: float
+    name: str,
+    title: str,
+    paper: str,
+    settings: Settings,
+    result: ItemResult,
+    seconds: float,
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, bytes]:
-    """The files of an item by name, all in memory, so that an error leaves nothing behind."""
+    """The files of an item by name, all in memory, so that an error leaves nothing behind.
+
+    before: its stored result, of which the subjects that were not measured now are kept.
+    """
     files = {f"{name}{'-' + key if key else ''}.png": png(draw) for key, draw in result.pictures.items()}
     files = {path: content for path, content in files.items() if content}
     about = {
@@ -67,7 +76,38 @@ def rendered(
         },
         "texts": dict(result.texts),
     }
-    return files | judged(json.loads(as_json(about)))
+    made = json.loads(as_json(about))
+    return files | judged(made if before is None else joined(made, before))
+
+
+def joined(made: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """A result of one subject with the stored rows of the others."""
+    check_same(made["settings"], before)
+    tables = {}
+    for key, table in made["tables"].items():
+        at, stored = table["columns"].index("subject"), before["tables"][key]["rows"]
+        new = {row[at] for row in table["rows"]}
+        order = list(dict.fromkeys(row[at] for row in [*stored, *table["rows"]]))
+        rows = [*(row for row in stored if row[at] not in new), *table["rows"]]
+        tables[key] = {**table, "rows": sorted(rows, key=lambda row: order.index(row[at]))}
+    return {
+        **made,
+        "settings": {**made["settings"], "subject": None, "cells": True},
+        "tables": tables,
+        "notes": list(dict.fromkeys([*before["notes"], *made["notes"]])),
+        "pictures": sorted({*before["pictures"], *made["pictures"]}),
+        "texts": {**before["texts"], **made["texts"]},
+    }
+
+
+def check_same(settings: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Refuse to join results of different sizes, seeds or judges."""
+    for key in ("size", "seed", "judge"):
+        if settings[key] != before["settings"][key]:
+            raise ValueError(
+                f"the stored {before['item']} has {key} {before['settings'][key]} and not {settings[key]}: "
+                "measure all of its subjects anew, without --subject"
+            )
 
 
 def judged(about: Mapping[str, Any]) -> dict[str, bytes]:
@@ -93,11 +133,12 @@ def tables_of(about: Mapping[str, Any]) -> dict[str, Table]:
 
 def stored(folder: Path) -> list[dict[str, Any]]:
     """The items whose JSON is in a folder, in the order of the items."""
-    return [
-        json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ITEMS
-        if (folder / f"{name}.json").exists()
-    ]
+    return [about for name in ITEMS if (about := found(folder, name)) is not None]
+
+
+def found(folder: Path, name: str) -> dict[str, Any] | None:
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def judge_again(folder: Path) -> None:

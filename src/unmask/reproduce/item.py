@@ -26,6 +26,7 @@ class Settings:
     workers: int = os.cpu_count() or 1  # sequences sampled in parallel, where it is safe
     cells: str | None = None  # a folder that stores measured sequences, so that a run can be interrupted
     box: tuple[str, ...] = ("kjv",)  # the bundled models to use as subjects
+    subject: str | None = None  # measure this one alone: "oracle" or the name of a model
 
     def __post_init__(self) -> None:
         if self.size not in get_args(Size):
@@ -93,3 +94,8 @@ class Subject:
     most: int | None = None  # sequences per cell at most, where judging is expensive
     sedd: Any = field(default=None, repr=False)  # a network trained with the score entropy; by default `model` itself
     at_once: int = 8  # sequences of a batch
+
+    @property
+    def suffix(self) -> str:
+        """Of its picture's name: the oracle's is the main one."""
+        return "" if self.exact else self.name

@@ -30,10 +30,14 @@ def subjects(settings: Settings, known: Callable[[str, int], Subject] | None = N
     """The available subjects, and why others are not; known: another oracle than the default."""
     names = [] if settings.size == "tiny" else list(settings.box)
     names += [settings.checkpoint] if settings.checkpoint is not None else []
-    makers: list[Callable[[], Subject]] = [partial(known or oracle, settings.size, settings.seed)]
-    makers += [partial(trained, name, settings) for name in names]
+    makers: dict[str, Callable[[], Subject]] = {"oracle": partial(known or oracle, settings.size, settings.seed)}
+    makers |= {name: partial(trained, name, settings) for name in names}
+    if settings.subject is not None:
+        if settings.subject not in makers:
+            raise ValueError(f"subject must be one of {', '.join(makers)}, got {settings.subject!r}")
+        makers = {settings.subject: makers[settings.subject]}
     found, missing = [], []
-    for make in makers:
+    for make in makers.values():
         try:
             found.append(make())
         except (ValueError, OSError, ImportError) as error:

@@ -29,6 +29,11 @@ ITEMS = (
     "generated_text",
     "propositions",
 )
+WITH_SUBJECTS = (
+    *("published_steps", "precisions", "after_the_fix", "temperature"),
+    *("high_order", "first_hitting_precision", "generated_text"),
+)
+"""The items that sample and judge several subjects, with a table of cells."""
 
 
 def module(name: str) -> ModuleType:

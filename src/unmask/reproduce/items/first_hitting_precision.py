@@ -40,7 +40,7 @@ def run(settings: Settings) -> ItemResult:
             pairs.append(("left to right", *cells.pair(ar[0], ar[1])))
         styles = {name: {"style": "o-" if "64" in name else "s--", "color": f"C{'sec' in name:d}"} for name in curves}
         title = f"{subject.name}, L = {L}"
-        pictures[subject.name if pictures else ""] = against_steps(curves, {}, title, styles=styles, powers=True)
+        pictures[subject.suffix] = against_steps(curves, {}, title, styles=styles, powers=True)
     tables = {"cells": cells.table(measured), "pairs": Table(("order", *PAIRS), tuple(pairs))}
     return ItemResult(tables, pictures, tuple(notes))
 

@@ -21,7 +21,7 @@ def run(settings: Settings) -> ItemResult:
         L, N = subject.length, drawn_steps(settings)[-1]
         # As in published_steps and after_the_fix: the same cells.
         num = settings.pick(full=32, fast=24, tiny=8)
-        exact, wide = settings.pick(full=(300 if subject.exact else 96, 50_000), fast=(200, 10_000), tiny=(20, 32))
+        exact, wide = settings.pick(full=(300 if subject.exact else 64, 50_000), fast=(200, 10_000), tiny=(20, 32))
         ways: list[tuple[How, int | None, int]] = [
             (MDLM, N, num),
             (How("coupled"), wide, num),

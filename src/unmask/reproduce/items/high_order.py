@@ -41,7 +41,7 @@ def run(settings: Settings) -> ItemResult:
             ]
         base = cells.reference(subject, subject.long, settings) if subject.exact else None
         measured += [base] if base else []
-        pictures[subject.name if pictures else ""] = against_steps(
+        pictures[subject.suffix] = against_steps(
             {how.label: sweep for how, sweep in sweeps.items()},
             {"the truth": base},
             f"{subject.name}, L = {subject.long}",

@@ -24,7 +24,7 @@ def run(settings: Settings) -> ItemResult:
     for subject in found:
         num = settings.pick(full=64 if subject.exact else 32, fast=24, tiny=8)
         most = settings.pick(
-            full=160 if subject.exact else 96, fast=24, tiny=8
+            full=160 if subject.exact else 64, fast=24, tiny=8
         )  # to show that float64 is right takes more than to show that float32 is not
         by = {
             bits: cells.measure(
@@ -34,7 +34,7 @@ def run(settings: Settings) -> ItemResult:
         }
         base = cells.reference(subject, subject.length, settings)
         measured += [*by.values(), base]
-        pictures[subject.name if pictures else ""] = drawing(by, base)
+        pictures[subject.suffix] = drawing(by, base)
     printed = ", ".join(f"{ppl} and {entropy} in {bits}" for bits, (ppl, entropy) in PRINTED.items())
     notes.append(
         f"The paper's perplexities and entropies at N = 2,048: {printed}. Here every number that can win is drawn."

@@ -47,7 +47,7 @@ def run(settings: Settings) -> ItemResult:
         measured += [*(cell for curve in curves.values() for cell in curve), *([ar] if ar else []), base]
         # For an oracle, left-to-right sampling has the true distribution.
         levels = {base.how.label: base, "left to right": ar if subject.exact is None else None}
-        pictures[subject.name if pictures else ""] = against_steps(
+        pictures[subject.suffix] = against_steps(
             {how.label: curve for how, curve in curves.items()}, levels, f"{subject.name}, L = {L}", styles=STYLES
         )
     notes.append(

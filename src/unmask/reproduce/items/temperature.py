@@ -41,7 +41,7 @@ def run(settings: Settings) -> ItemResult:
             full=(2048, 10_000, 50_000), fast=(10_000, 50_000), tiny=(1000, 100_000_000)
         )]  # fmt: skip
         measured += [*(cell for curve in curves.values() for cell in curve), *fault]
-        pictures[subject.name if pictures else ""] = drawing(subject.name, curves, fault, L)
+        pictures[subject.suffix] = drawing(subject.name, curves, fault, L)
     return ItemResult({"cells": cells.table(measured)}, pictures, tuple(notes))
 
 
