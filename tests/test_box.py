@@ -40,6 +40,12 @@ def test_the_table_of_the_recipes_is_what_its_command_prints() -> None:
     assert f"{box.table()}\n" in (Path(box.__file__).parent / "README.md").read_text()
 
 
+def test_a_card_quotes_every_order_that_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert box.orders("molecules") == (5, 7) and box.orders("kjv") == (5,)
+    monkeypatch.setitem(box.HIGHER, "kjv", (5,))
+    assert box.counting("kjv", "kjv").count(box.shown(box.measured("ngram5-kjv"))) == 2
+
+
 @pytest.mark.parametrize("name", NAMES)
 class TestShipped:
     def test_weights_are_the_ones_that_were_measured(self, name: str) -> None:
@@ -59,6 +65,7 @@ class TestShipped:
         if name not in WAITING:
             assert card.measured_by and (card.estimate_error is None) == model(name).left_to_right
             assert f"Kneser-Ney {box.ORDER}-gram" in card.ngram and f"unmask evaluate ngram:{box.ORDER} " in card.ngram
+            assert card.ngram == box.counting(name, box.measured(name)["data"])
         assert len(card.samples) == 3
         text = (BOX / name / pretrained.README).read_text()
         assert card.command in text
