@@ -24,7 +24,7 @@ from torch import Tensor
 import unmask
 from unmask import theory
 from unmask.evaluate.data import found
-from unmask.evaluate.likelihood.profile import Profile, by_count
+from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_by_count
 
 STEPS = (4, 8, 16, 32, 64, 128)
 FOLDS = 8
@@ -51,8 +51,8 @@ def measured(chosen: argparse.Namespace) -> dict[str, Any]:
     with found(data, model) as file:
         num = min(chosen.sequences or len(file), len(file))
         tokens = file.sequences(torch.arange(num) * len(file) // num)
-    values = by_count(model.denoiser, tokens, passes=chosen.orders * tokens.shape[1], schedule=model.schedule)
-    profile = Profile.of(values)
+    values = entropy_by_count(model.denoiser, tokens, passes=chosen.orders * tokens.shape[1], schedule=model.schedule)
+    profile = EntropyProfile.of(values)
     steps = [n for n in STEPS if n <= len(profile.nats)]
     command = f"python -m benchmarks.parallel {chosen.model}" + "".join(
         f" --{name} {value}"
@@ -72,7 +72,7 @@ def measured(chosen: argparse.Namespace) -> dict[str, Any]:
 def costs(values: Tensor, steps: Sequence[int]) -> list[dict[str, Any]]:
     """The losses in so many steps, from h(n) of each sequence, [B, L], with their standard errors."""
     rows, fold = [], torch.arange(len(values)) % FOLDS
-    for cost in theory.parallel_costs(Profile.of(values).nats, steps):
+    for cost in theory.parallel_costs(EntropyProfile.of(values).nats, steps):
         found = {"equal": _losses(values, theory.equal_sizes(values.shape[1], cost.steps))}
         found["optimal"] = _losses(values, cost.sizes)
         found["others"] = torch.zeros_like(found["equal"])

@@ -144,7 +144,7 @@ def check_canvas(model: Denoiser, canvas: Tensor | None, num: int | None, length
 
 
 def together(
-    plan: Any, predict: Any, sampler: Sampler | None, looks: bool, guide: Guide | None, particles: int
+    plan: object, predict: object, sampler: Sampler | None, looks: bool, guide: Guide | None, particles: int
 ) -> None:
     """Refuse what cannot be meant by any network."""
     if not isinstance(predict, predictors.Predictor):

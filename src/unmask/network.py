@@ -7,7 +7,7 @@ positions, and from any other the requested rows are gathered.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from unmask.predict import log_mean
-from unmask.protocol import Caches, ComputesWhere, LooksAhead, SuppressesMask
+from unmask.protocol import Caches, ComputesWhere, Denoiser, LooksAhead, SuppressesMask
 from unmask.sampler import Ask
 
 
-def takes(model: Any, argument: str) -> bool:
+def takes(model: object, argument: str) -> bool:
     """Whether the model's call has this keyword."""
     call = model.forward if isinstance(model, torch.nn.Module) else model
     if not hasattr(call, "__func__") and not inspect.isroutine(call):
@@ -29,7 +29,7 @@ def takes(model: Any, argument: str) -> bool:
 
 
 @lru_cache
-def _keywords(call: Any) -> frozenset[str]:
+def _keywords(call: Callable[..., object]) -> frozenset[str]:
     parameters = inspect.signature(call).parameters.values()
     return frozenset("**" if p.kind is p.VAR_KEYWORD else p.name for p in parameters)
 
@@ -43,21 +43,21 @@ def device_of(model: object) -> torch.device:
 
 
 @contextmanager
-def inference(model: Any) -> Iterator[None]:
+def inference(model: object) -> Iterator[None]:
     """No gradients and no dropout inside; the model's mode is restored afterwards."""
-    training = isinstance(model, torch.nn.Module) and model.training
-    if training:
-        model.eval()
+    training = model if isinstance(model, torch.nn.Module) and model.training else None
+    if training is not None:
+        training.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        if training:
-            model.train()
+        if training is not None:
+            training.train()
 
 
 def logits_at(
-    model: Any,
+    model: Denoiser,
     tokens: Tensor,
     time: Tensor | None,
     rows: Tensor,
@@ -82,7 +82,7 @@ def logits_at(
 
 
 def logits_of(
-    model: Any,
+    model: Denoiser,
     tokens: Tensor,
     time: Tensor | None,
     rows: Tensor,
@@ -108,7 +108,7 @@ def where(logits: Tensor, real: Tensor) -> Tensor:
 
 
 def logits_where(
-    model: Any, tokens: Tensor, time: Tensor | None, where: Tensor, *, lengths: Tensor | None = None
+    model: Denoiser, tokens: Tensor, time: Tensor | None, where: Tensor, *, lengths: Tensor | None = None
 ) -> Tensor:
     """Logits [M, V] at the M positions where the boolean [B, L] is true, in row-major order.
 
@@ -126,7 +126,7 @@ def logits_where(
     return logits_at(model, tokens, time, rows, lengths=lengths)[valid]
 
 
-def suppress_mask(model: Any, logits: Tensor) -> Tensor:
+def suppress_mask(model: Denoiser, logits: Tensor) -> Tensor:
     """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf."""
     if model.mask_id >= logits.shape[-1] or (isinstance(model, SuppressesMask) and model.suppresses_mask):
         return logits
@@ -134,7 +134,7 @@ def suppress_mask(model: Any, logits: Tensor) -> Tensor:
     return logits.index_fill(-1, index, -torch.inf)
 
 
-def _check_shape(model: Any, logits: Tensor, leading: tuple[int, ...]) -> None:
+def _check_shape(model: Denoiser, logits: Tensor, leading: tuple[int, ...]) -> None:
     expected = (*leading, model.vocab_size)
     if not isinstance(logits, Tensor):
         raise ValueError(
@@ -154,7 +154,7 @@ Allowed = Mapping[int, Tensor]
 
 
 def answer(
-    network: Any,
+    network: Denoiser,
     x: Tensor,
     ask: Ask,
     allowed: Sequence[Allowed | None],
@@ -183,7 +183,7 @@ def answer(
     return log_mean(logits)
 
 
-def _chained(network: Any, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
+def _chained(network: Denoiser, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
     """Logits [M, V] of a chain's rows from any denoiser: one canvas per guess, and one for all rows after them."""
     assert ask.known is not None
     real = ask.rows >= 0
@@ -213,7 +213,7 @@ def waits(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def leave(network: Any, live: Tensor) -> Tensor:
+def leave(network: Denoiser, live: Tensor) -> Tensor:
     """Which rows continue, int64 [b]: the last one takes the place, and in a cache the seat, of a finished one."""
     rows = list(range(len(live)))
     for row in (~live).nonzero().squeeze(1).flip(0).tolist():

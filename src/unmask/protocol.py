@@ -63,14 +63,14 @@ class Denoiser(Protocol):
 class ForSampling(Protocol):
     """Sampling should call another network: a faster one, or one with an empty cache."""
 
-    def for_sampling(self) -> Any: ...
+    def for_sampling(self) -> Denoiser: ...
 
 
 @runtime_checkable
 class ForBound(Protocol):
     """A bound should be computed with another network: for self-conditioning, one that calls it twice."""
 
-    def for_bound(self) -> Any: ...
+    def for_bound(self) -> Denoiser: ...
 
 
 @runtime_checkable
@@ -184,12 +184,12 @@ class LooksAhead(Caches, Protocol):
         ...
 
 
-def for_sampling(model: Any) -> Any:
+def for_sampling(model: Denoiser) -> Denoiser:
     """The network to call in a sampling run: constants folded, its cache empty."""
     return model.for_sampling() if isinstance(model, ForSampling) else model
 
 
-def for_bound(model: Any) -> Any:
+def for_bound(model: Denoiser) -> Denoiser:
     """The network to call for a bound: mu as a function of only the canvas and the time."""
     return model.for_bound() if isinstance(model, ForBound) else model
 

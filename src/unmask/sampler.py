@@ -87,11 +87,11 @@ class Ask(Batched):
 class Sampler(Protocol):
     """A way to fill a canvas. The loop calls ``ask`` once before every ``fill``."""
 
-    def begin(self, canvas: Tensor, task: Task) -> Any:
+    def begin(self, canvas: Tensor, task: Task) -> State:
         """The initial State of a canvas int64 [B, L]."""
         ...
 
-    def ask(self, state: Any) -> Any:
+    def ask(self, state: Any) -> Ask:
         """The rows of the next call, as an Ask."""
         ...
 

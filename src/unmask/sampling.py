@@ -27,8 +27,8 @@ from unmask.network import Allowed, answer, inference, leave, waits
 from unmask.noise import Streams
 from unmask.plan import Blocks, Planner
 from unmask.predict import Predictor, correct, first_order
-from unmask.protocol import Caches, block_of, for_sampling, is_left_to_right
-from unmask.sampler import InBlocks, Planned, Sampler, SamplingOptions, Skips, Step, Task, Window, apply
+from unmask.protocol import Caches, Denoiser, block_of, for_sampling, is_left_to_right
+from unmask.sampler import InBlocks, Planned, Sampler, SamplingOptions, Skips, State, Step, Task, Window, apply
 from unmask.samplers.ahead import Ahead
 from unmask.schedule import Linear, Schedule
 
@@ -70,7 +70,7 @@ class Sample:
 
 
 def sample(
-    model: Any,
+    model: Denoiser,
     *,
     num: int | None = None,
     length: int | None = None,
@@ -145,7 +145,11 @@ def sample(
 
 
 def stream(
-    model: Any, canvas: Tensor, *, allowed: Allowed | list[Allowed] | None = None, **options: Unpack[SamplingOptions]
+    model: Denoiser,
+    canvas: Tensor,
+    *,
+    allowed: Allowed | list[Allowed] | None = None,
+    **options: Unpack[SamplingOptions],
 ) -> Iterator[Step]:
     """Yield one Step per network call; arguments as in ``sample``. ``apply`` turns Steps into tokens."""
     stop = _stop_ids(model, options.get("stop"))
@@ -160,7 +164,7 @@ def stream(
             yield replace(step, sequences=part[step.sequences], calls=calls, planned=max(planned, calls))
 
 
-def _stop_ids(model: Any, stop: int | Sequence[int] | None) -> tuple[int, ...]:
+def _stop_ids(model: Denoiser, stop: int | Sequence[int] | None) -> tuple[int, ...]:
     if stop is None:
         return ()
     from unmask.stopping import stop_ids
@@ -168,7 +172,7 @@ def _stop_ids(model: Any, stop: int | Sequence[int] | None) -> tuple[int, ...]:
     return stop_ids(stop, model.vocab_size)
 
 
-def divided(model: Any, canvas: Tensor, **options: Unpack[SamplingOptions]) -> list[list[int]]:
+def divided(model: Denoiser, canvas: Tensor, **options: Unpack[SamplingOptions]) -> list[list[int]]:
     """The sequences of a canvas that ``sample`` puts into each batch, so that batches can be run one by one.
 
     ``sample`` of one batch, with its sequences as ``index``, makes the same network calls as for all of them.
@@ -178,7 +182,7 @@ def divided(model: Any, canvas: Tensor, **options: Unpack[SamplingOptions]) -> l
 
 
 def _begun(
-    model: Any,
+    model: Denoiser,
     canvas: Tensor,
     *,
     plan: Planner | None = None,
@@ -197,7 +201,7 @@ def _begun(
     seed: int | Sequence[int] = 0,
     index: Sequence[int] | None = None,
     batch: int | None = None,
-) -> tuple[Sampler, Any, list[Tensor]]:
+) -> tuple[Sampler, State, list[Tensor]]:
     """The sampler to use, the state of its sequences before the first call, and their batches."""
     canvas = checks.check_canvas(model, canvas, None, None)
     checks.choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
@@ -226,7 +230,7 @@ def _batches(calls: Tensor, batch: int | None, each: int = 1) -> list[Tensor]:
 
 
 def _run(
-    network: Any, sampler: Sampler, state: Any, allowed: Sequence[Allowed | None], stop: tuple[int, ...] = ()
+    network: Denoiser, sampler: Sampler, state: State, allowed: Sequence[Allowed | None], stop: tuple[int, ...] = ()
 ) -> Iterator[Step]:
     """One batch of sequences from the first network call to the last."""
     stopping = None
@@ -265,7 +269,7 @@ def _run(
 
 
 def chosen(
-    model: Any,
+    model: Denoiser,
     canvas: Tensor,
     *,
     plan: Planner | None = None,

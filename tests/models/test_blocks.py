@@ -14,7 +14,7 @@ from tests.helpers import FALSE_ALARM, chi_square, codes, frequencies, generator
 from tests.models.test_ddit import TOLERANCE, reference
 from tests.small_models import small
 from unmask import nelbo, plan, predict, sample
-from unmask.evaluate.likelihood.profile import by_count
+from unmask.evaluate.likelihood.profile import entropy_by_count
 from unmask.models.ddit import DDiT
 from unmask.models.fast.in_turn import BlockCached
 from unmask.samplers import decoding
@@ -287,7 +287,7 @@ def test_what_blocks_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="continues a text"):
         nelbo(model, clean(), where=noised(clean()) == V)
     with pytest.raises(ValueError, match=r"use unmask\.nelbo"):
-        by_count(model, clean())
+        entropy_by_count(model, clean())
     with pytest.raises(ValueError, match="clean is for attention='block'"):
         network().packed(clean(), None, clean() > 3, clean=clean())
     for wrong in ({"block": 0}, {"block": 5}, {"block": 4, "conditioning": "time"}, {"block": -4}):

@@ -143,6 +143,21 @@ def failing(*_: Any) -> Tensor:
     raise RuntimeError("no memory")
 
 
+def ahead(
+    run: Any, tokens: Tensor, windows: list[list[int]], width: int, choose: random.Random
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits of windows of which a random part is guessed, the canvases with the guesses, and their number."""
+    known = torch.tensor([choose.randrange(len(window) + 1) for window in windows])
+    order = torch.tensor([window + [-1] * (width - len(window)) for window in windows])
+    guessed = tokens.clone()
+    for b, window in enumerate(windows):
+        for position in window[: int(known[b])]:
+            guessed[b, position] = choose.randrange(V)
+    found = run.ahead(guessed, order, known)
+    assert found.shape == (len(tokens), width, V)
+    return found, guessed, known
+
+
 @CONVOLUTIONS
 @torch.inference_mode()
 def test_a_window_of_guesses_in_any_order(convolution: int) -> None:
@@ -157,14 +172,7 @@ def test_a_window_of_guesses_in_any_order(convolution: int) -> None:
     for _ in range(12):
         width = choose.randrange(1, 6)
         windows = [order[n : n + width] for order, n in zip(plan, done, strict=True)]
-        known = torch.tensor([choose.randrange(len(window) + 1) for window in windows])
-        order = torch.tensor([window + [-1] * (width - len(window)) for window in windows])
-        guessed = tokens.clone()
-        for b, window in enumerate(windows):
-            for position in window[: int(known[b])]:
-                guessed[b, position] = choose.randrange(V)
-        found = run.ahead(guessed, order, known)
-        assert found.shape == (batch, width, V)
+        found, guessed, known = ahead(run, tokens, windows, width, choose)
         settled = torch.where(tokens == V, 99, run.when)
         for b, window in enumerate(windows):
             for k, position in enumerate(window):
@@ -213,14 +221,7 @@ def test_a_window_of_guesses_left_to_right(given: bool, convolution: int) -> Non
     for _ in range(12):
         width = choose.randrange(1, 6)
         windows = [[p for p in range(LENGTH) if row[p] == V][:width] for row in tokens.tolist()]
-        known = torch.tensor([choose.randrange(len(window) + 1) for window in windows])
-        order = torch.tensor([window + [-1] * (width - len(window)) for window in windows])
-        guessed = tokens.clone()
-        for b, window in enumerate(windows):
-            for position in window[: int(known[b])]:
-                guessed[b, position] = choose.randrange(V)
-        found = run.ahead(guessed, order, known)
-        assert found.shape == (batch, width, V)
+        found, guessed, known = ahead(run, tokens, windows, width, choose)
         expected = inner(guessed)
         for b, window in enumerate(windows):
             for k, position in enumerate(window):

@@ -40,7 +40,7 @@ def test_loss_and_gradients_are_those_of_the_plain_way(which: int, piece: int, m
     weight = torch.rand(5, generator=generator)
     masking = Masking(where, time, weight)
 
-    total, losses = cross_entropy(network, network.states_where(x, time, where), x0, masking)
+    total, losses = cross_entropy(network, network.states(x, time, where.nonzero(as_tuple=True)), x0, masking)
     (3 * total).backward()
     found = {name: parameter.grad for name, parameter in network.named_parameters()}
     network.zero_grad()
@@ -58,7 +58,7 @@ def test_no_masked_position_is_no_loss_and_a_zero_gradient() -> None:
     x = torch.zeros(2, 12, dtype=torch.int64)
     nowhere = torch.zeros(2, 12, dtype=torch.bool)
     masking = Masking(nowhere, torch.ones(2), torch.ones(2))
-    total, losses = cross_entropy(network, network.states_where(x, None, nowhere), x, masking)
+    total, losses = cross_entropy(network, network.states(x, None, nowhere.nonzero(as_tuple=True)), x, masking)
     total.backward()
     assert float(total.detach()) == 0 and losses.tolist() == [0, 0]
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in network.parameters())
@@ -68,7 +68,7 @@ def test_nothing_is_kept_where_no_gradient_is_wanted() -> None:
     network = networks()[0]
     x = torch.full((2, 12), network.mask_id)
     with torch.no_grad():
-        states = network.states_where(x, None, x == network.mask_id)
+        states = network.states(x, None, (x == network.mask_id).nonzero(as_tuple=True))
         total, _ = cross_entropy(network, states, torch.zeros_like(x), all_tokens(torch.rand(2, 12)))
     assert total.grad_fn is None and float(total) > 0
 

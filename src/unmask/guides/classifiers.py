@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from unmask.guide import Call, Weigh
 from unmask.network import inference, logits_of
 from unmask.predict import log_mean
-from unmask.protocol import check
+from unmask.protocol import Denoiser, check
 
 Classify = Callable[[Tensor], Tensor]
 """Canvases int64 [N, L], mask_id at their holes, -> log p(y | canvas), [N]."""
@@ -120,7 +119,7 @@ def only(allowed: Mapping[int, Tensor]) -> Only:
 class ClassifierFree:
     """log-weights (1 + s) log mu - s log mu', with mu' from a second call."""
 
-    model: Any
+    model: Denoiser
     strength: float
     hide: bool
     everywhere: bool = False
@@ -144,7 +143,7 @@ class ClassifierFree:
         return weigh
 
 
-def classifier_free(model: Any, strength: float, *, hide: bool = True) -> ClassifierFree:
+def classifier_free(model: Denoiser, strength: float, *, hide: bool = True) -> ClassifierFree:
     """Guide by the difference that a prompt makes: weights mu^(1 + strength) / mu'^strength, as LLaDA's cfg_scale.
 
     mu' is the model's prediction with the initially visible tokens masked, or, with hide=False, another network's on

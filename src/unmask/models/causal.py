@@ -62,11 +62,11 @@ class Causal(Transformer, Pretrained):
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
         """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
-        return self.logits(self.states_where(tokens, time, where))
+        return self.logits(self.states(tokens, time, where.nonzero(as_tuple=True)))
 
-    def states_where(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
-        """The final states [M, width] of ``packed``."""
-        return self.next_states(self.inputs(tokens), where.nonzero(as_tuple=True))
+    def states(self, tokens: Tensor, time: Tensor | None = None, at: tuple[Tensor, ...] | None = None) -> Tensor:
+        """The final states [B, L, width] that predict each position, or those at some indices."""
+        return self.next_states(self.inputs(tokens), at)
 
     def inputs(self, tokens: Tensor) -> Tensor:
         """What the network reads for tokens [B, L]: the start token and all but the last."""

@@ -61,19 +61,8 @@ class DDiT(Transformer, Pretrained):
         for one with attention="order", says when each visible token became visible (``unmask.models.anyorder``).
         ``lengths`` [B]: sequences of several lengths, padded behind their ends (``unmask.protocol.TakesLengths``).
         """
-        return self.logits(self.states(tokens, time, rows, previous, when, lengths))
-
-    def states(
-        self,
-        tokens: Tensor,
-        time: Tensor | None = None,
-        rows: Tensor | None = None,
-        previous: Tensor | None = None,
-        when: Tensor | None = None,
-        lengths: Tensor | None = None,
-    ) -> Tensor:
-        """The final states [B, R, width]: arguments as in ``forward``."""
-        return self._states(tokens, time, None if rows is None else by_rows(rows), previous, when, lengths, None)
+        at = None if rows is None else by_rows(rows)
+        return self.logits(self.states(tokens, time, at, previous, when, lengths))
 
     def packed(
         self,
@@ -89,31 +78,20 @@ class DDiT(Transformer, Pretrained):
 
         clean [B, L], for attention="block": what the blocks before a position hold, whatever they are in tokens.
         """
-        return self.logits(self.states_where(tokens, time, where, previous, when, lengths, clean))
+        at = where.nonzero(as_tuple=True)
+        return self.logits(self.states(tokens, time, at, previous, when, lengths, clean))
 
-    def states_where(
+    def states(
         self,
         tokens: Tensor,
-        time: Tensor | None,
-        where: Tensor,
+        time: Tensor | None = None,
+        at: tuple[Tensor, ...] | None = None,
         previous: Tensor | None = None,
         when: Tensor | None = None,
         lengths: Tensor | None = None,
         clean: Tensor | None = None,
     ) -> Tensor:
-        """The final states [M, width] of ``packed``."""
-        return self._states(tokens, time, where.nonzero(as_tuple=True), previous, when, lengths, clean)
-
-    def _states(
-        self,
-        tokens: Tensor,
-        time: Tensor | None,
-        at: tuple[Tensor, ...] | None,
-        previous: Tensor | None,
-        when: Tensor | None,
-        lengths: Tensor | None,
-        clean: Tensor | None,
-    ) -> Tensor:
+        """The final states [B, L, width], or those at some indices; the other arguments are those of ``packed``."""
         check_tokens(tokens)
         rule, taps, block = self.config.attention, self.config.convolution, self.config.block
         if clean is None and lengths is None and rule == "bidirectional":

@@ -9,13 +9,12 @@ one pass: the text is a window whose guesses are all right.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask.plan import start_time
-from unmask.protocol import LooksAhead
+from unmask.protocol import Denoiser, LooksAhead
 from unmask.sampler import Ask, State, Step, Task
 
 WINDOW = 64  # tokens of a pass, of a network that looks ahead
@@ -38,7 +37,7 @@ class Scored:
     window: int = 1
 
     @classmethod
-    def of(cls, network: Any, tokens: tuple[int, ...]) -> Scored:
+    def of(cls, network: Denoiser, tokens: tuple[int, ...]) -> Scored:
         """In as few calls as what ``for_sampling`` makes of a network can do."""
         return cls(tokens, WINDOW if isinstance(network, LooksAhead) else 1)
 

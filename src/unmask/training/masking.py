@@ -140,7 +140,8 @@ class Losses(nn.Module):
         along = {"when": masking.when} if follows_order(network) else {}
         if block_of(network) is not None:
             along = {"clean": x0}
-        return network.states_where(x, masking.time, masking.masked, **along)  # type: ignore[no-any-return]
+        at = masking.masked.nonzero(as_tuple=True)
+        return network.states(x, masking.time, at, **along)  # type: ignore[no-any-return]
 
 
 def _checked(losses: Any, x0: Tensor) -> Tensor:
