@@ -193,3 +193,16 @@ def test_a_dataset_of_a_local_repository_is_trained_on(tmp_path: Path) -> None:
 
     data = find(replace(config, data=f"datasets:{tmp_path / 'repository'}"))
     assert "text number 3" in "".join(read(data.train))
+
+
+@pytest.mark.parametrize("giants", [1, 2])
+def test_a_few_giants_that_pad_all_rows_are_told(giants: int, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """One of 100 rows is no reason to make all of them as long; two are more than a hundredth of the data."""
+    table = tmp_path / "some.csv"
+    rows = ["ab" * 5] * (100 - giants) + ["ab" * 20] * giants
+    table.write_text("text\n" + "\n".join(f"{i % 10}{row}" for i, row in enumerate(rows)))
+    train, _ = prepare(str(table), tmp_path / "out", tokenizer="characters", layout="rows", column="text")
+    assert train.length == 42
+    told = [str(one.message) for one in recwarn if "padded" in str(one.message)]
+    says = "rows are padded to 42 tokens, and 99% of them have 12 at most: --length 12 --long drop makes a step"
+    assert [one.startswith(says) for one in told] == [True] * (giants == 1)
