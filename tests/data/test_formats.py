@@ -70,7 +70,7 @@ def test_every_compression_is_read_and_a_cut_file_refused(ending: str, compress:
 
 def test_fasta_is_residues_without_headers(tmp_path: Path) -> None:
     path = tmp_path / "x.fasta"
-    path.write_text(">sp|P1 first\nMKV\nlaa*\n\n;a comment\n>second\nGG\n>empty\n")
+    path.write_text(">sp|P1 first\nMKV\nlaa\n*\n\n;a comment\n>second\nGG\n>empty\n")
     assert documents(path) == ["MKVLAA*", "GG"]
     path.write_text(">x\nMK1\n")
     with pytest.raises(ValueError, match=r"x.fasta, line 2: 'MK1' is not a sequence of residues"):

@@ -211,6 +211,9 @@ def _parquet(path: Path, column: str | None, by_line: bool, size: int) -> Iterat
         raise ValueError(f"{path} is not a whole Parquet file: {error}") from error
 
 
+NO_LETTERS = str.maketrans({" ": None, "*": "X", "-": "X"})  # a stop and a gap count as residues
+
+
 def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
     """The sequences without their headers, for any line length."""
     parts: list[str] = []
@@ -222,7 +225,7 @@ def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
                     yield "".join(parts), True
                 parts = []
             elif line and not line.startswith(";"):
-                if not line.replace(" ", "").replace("*", "").replace("-", "").isalpha():
+                if not line.translate(NO_LETTERS).isalpha():
                     raise ValueError(f"{path}, line {number}: {line[:40]!r} is not a sequence of residues")
                 parts.append(line.replace(" ", "").upper())
     if parts:
