@@ -90,7 +90,7 @@ def test_sample_and_bound_are_shown_in_three_lines():
     bound = unmask.nelbo(MODEL, TOKENS)
     assert len(repr(bound).splitlines()) == 3 and f"perplexity {bound.perplexity:.5g}" in repr(bound)
     text = unmask.load("kjv").sample(1, steps=1, length=8)
-    assert repr(text).startswith("TextSample(1 sequences") and f"text: {text.text[0]!r}" in repr(text)
+    assert repr(text).startswith("TextSample(1 sequence of") and f"text: {text.text[0]!r}" in repr(text)
     assert repr(unmask.sample(MODEL, num=0, length=3)).count("\n") == 2
 
 

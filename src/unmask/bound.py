@@ -29,9 +29,10 @@ class Bound:
         what = "-log p" if self.exact else "upper bound on -log p"
         character = self.bits_per_character
         more = "" if character is None else f", {character:.4g} per character"
+        several = "sequence" if self.sequences == 1 else "sequences"
         return "\n".join(
             (
-                f"Bound({what} of {self.sequences:,} sequences, {int(self.tokens.sum()):,} tokens)",
+                f"Bound({what} of {self.sequences:,} {several}, {int(self.tokens.sum()):,} tokens)",
                 f"  {self.nats_per_token:.4f} ± {self.error:.2g} nats per token, {self.bits_per_token:.4f} bits{more}",
                 f"  perplexity {self.perplexity:.5g} ± {self.perplexity_error:.2g}",
             )

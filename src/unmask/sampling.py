@@ -57,7 +57,7 @@ class Sample:
         each = "" if not num else f", {self.nfe.double().mean():.4g} for each sequence"
         return "\n".join(
             (
-                f"{type(self).__name__}({num:,} sequences of {length:,} tokens)",
+                f"{type(self).__name__}({num:,} sequence{'s' * (num != 1)} of {length:,} tokens)",
                 f"  {self.calls:,} network calls{each}, {int(self.ncs.sum()):,} tokens drawn, {self.seconds:.3g} s",
                 *particles,
                 f"  {self._beginning()}",

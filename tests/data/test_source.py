@@ -130,3 +130,12 @@ def test_a_dataset_of_the_datasets_library(tmp_path, streaming: bool, monkeypatc
     reader = Reader(dataset).repeatable(tmp_path / "copy.jsonl", lambda done: None)
     assert (tmp_path / "copy.jsonl").exists() == streaming
     assert list(reader) == list(reader) == [("one", True), ("two", True)]
+
+
+def test_a_hub_that_is_out_of_reach_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the library's own switch, which fails where a connection would."""
+    pytest.importorskip("datasets")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="datasets:nobody/nothing: there is no such folder, and the Hugging Face hub"):
+        open_dataset("datasets:nobody/nothing", "train", True)

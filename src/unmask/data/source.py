@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -122,7 +123,16 @@ def open_dataset(name: str, split: str, streaming: bool) -> Iterable[Mapping[str
         raise ModuleNotFoundError(hint, name="datasets") from error
     path, _, config = name.removeprefix("datasets:").partition(":")
     path, _, revision = (path, "", "") if Path(path).exists() else path.partition("@")
-    loaded = datasets.load_dataset(path, config or None, revision=revision or None, split=split, streaming=streaming)
+    hub = logging.getLogger("huggingface_hub")  # which would tell of each retry in the system's words
+    level = hub.level
+    hub.setLevel(logging.ERROR)
+    try:
+        where = {"revision": revision or None, "split": split, "streaming": streaming}
+        loaded = datasets.load_dataset(path, config or None, **where)
+    except ConnectionError as error:
+        raise ValueError(f"{name}: there is no such folder, and the Hugging Face hub cannot be reached") from error
+    finally:
+        hub.setLevel(level)
     return cast(Iterable[Mapping[str, Any]], loaded)
 
 

@@ -130,10 +130,8 @@ def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:
     names = {known_name.lower(): known_name for known_name in (*NAMED, *known)}
     close = [names[found] for found in difflib.get_close_matches(name.lower(), names, n=1)]
     by_name = f"by name there are {', '.join(known) or 'none'}, and to be fetched {', '.join(NAMED)}"
-    there = f"did you mean {close[0]!r}?" if close else by_name
-    raise ValueError(
-        f"there is no model {name!r}: {there}; otherwise give a run's folder, or a hub id ORG/NAME[@REVISION]"
-    )
+    there = f"did you mean {close[0]!r}? Otherwise" if close else f"{by_name}; otherwise"
+    raise ValueError(f"there is no model {name!r}: {there} give a run's folder, or a hub id ORG/NAME[@REVISION]")
 
 
 def available() -> list[Known]:

@@ -90,7 +90,7 @@ def _ending(event: Finished) -> Iterator[str]:
     if event.why:
         yield f"ended early, because {event.why}; the model of step {event.step:,} is in {event.model}"
     else:
-        yield f"finished after {event.step:,} steps; the model is in {event.model}"
+        yield f"finished after {event.step:,} step{'s' * (event.step != 1)}; the model is in {event.model}"
     if event.overfit:
         yield event.overfit
     if event.bound is not None and event.trigram is not None:
