@@ -155,13 +155,19 @@ def nelbo(
 ) -> Bound:
     """The NELBO of each sequence by the number of masked tokens (Eq. 7) or by time (Eq. 6), over several passes.
 
-    tokens: ids [B, L] without masks; a tensor, an array or lists. by and passes: see ``Passes``.
-    generator: if given, the seed is drawn from it.
-    index: the numbers of the sequences, [B], 0 .. B - 1 by default; with the seed they determine the masks.
-    where: bool [B, L], the positions to bound given the others: False for a prompt.
-    batch: rows per network call; by default as many as fit into half a gigabyte of logits.
-
     For a left-to-right model the bound is exact, and its errors are 0.
+
+    Args:
+        model: A Denoiser.
+        tokens: Ids [B, L] without masks; a tensor, an array or lists.
+        by: "count" (Eq. 7), "time" (Eq. 6) or "order", the chain rule along a random order.
+        passes: The number of estimates per sequence.
+        schedule: alpha(t), for networks that read the time.
+        seed: With ``index`` it determines the masks.
+        generator: If given, the seed is drawn from it.
+        index: The numbers of the sequences, [B], by default 0 .. B - 1.
+        where: bool [B, L], the positions to bound given the others: False for a prompt.
+        batch: Rows per network call; by default as many as fit into half a gigabyte of logits.
     """
     how = Passes(by, passes, seed if generator is None else drawn_seed(checks.generator(generator)))
     tokens, where = _checked(model, tokens, batch, where)

@@ -81,41 +81,47 @@ def sample(
 ) -> Sample:
     """Fill the masked positions of a canvas, or of ``num`` empty canvases of ``length``.
 
-    What is filled
-        model: a Denoiser, called as model(tokens, time=..., rows=...), with vocab_size and mask_id. No base class.
-        canvas: token ids [B, L] with mask_id at masked positions; a tensor, an array or lists. Visible tokens never
-        change.
-        num, length: without a canvas, the number of sequences (1) and their length (by default the model's, if known).
-        allowed: {position: bool [V]}, the only ids that may fill a position; or a list of these, one for each sequence.
-    Which positions are unmasked when
-        plan: unmask.plan.first_hitting (one token per call, exact, the default), plan.parallel (the default with
-        ``steps``), plan.ancestral, plan.left_to_right (the only one for a left-to-right model), or plan.Blocks, from
-        block to block (the only one for block attention).
-        steps: for parallel the maximum number of network calls, for ancestral the N of its grid.
-        predict: unmask.predict.first_order, or extrapolate and correct, the second-order variants for ``steps``.
-        sampler: one of unmask.samplers, instead of plan and predict; its distribution may differ from the model's.
-        ahead: the look-ahead window, or True for an automatic one: the same tokens in fewer calls, for plans that fill
-        one token per step.
-        stop: the id or ids that end a text. Later positions of the same run of masked positions cost no call and are
-        filled with the id.
-    How a token is drawn
-        draw: unmask.draw.exponential_race (exact, the default), inverse_cdf, gumbel(dtype), truncated(M).
-        temperature: the softmax temperature; 0 takes the most likely token. top_k: only the k most likely ids.
-        top_p: the smallest set of ids of probability p. 1.0, None and None leave the distribution unchanged.
-        guide: one of unmask.guides, for p(x) h(x) / Z instead of p(x); with a plan and predict.first_order.
-        particles: the number of particles per sequence (sequential Monte Carlo), which corrects approximate guides.
-        schedule: alpha(t), unmask.Linear() by default; it matters only to networks that read the time.
-        seed: an integer, for which sequence i is always the same; or a list with one seed per sequence, each of
-        which gives what it gives alone. index: which sequences of the seed to make; by default the first ones.
-    How it is run
-        batch: the maximum number of sequences per network call; it changes no token. None: all.
-        callback: called with every Step, one for each network call: the positions, tokens and probabilities.
-
-    Returns a Sample: tokens int64 [B, L]; nfe and ncs [B], the network calls and drawn rows of each sequence; calls and
-    seconds of the whole run; trace, its Steps. An invalid argument raises a ValueError.
-
         unmask.sample(model, num=4, length=64, seed=1).tokens
         unmask.sample(model, canvas=canvas, steps=16, predict=unmask.predict.extrapolate)
+
+    Args:
+        model: A Denoiser, called as ``model(tokens, time=..., rows=...)``, with ``vocab_size`` and ``mask_id``. No base
+            class.
+        canvas: Token ids [B, L] with mask_id at masked positions; a tensor, an array or lists. Visible tokens never
+            change.
+        num: Without a canvas, the number of sequences, by default 1.
+        length: Without a canvas, the length of the sequences, by default the model's, if known.
+        allowed: ``{position: bool [V]}``, the only ids that may fill a position; or a list of these, one per sequence.
+        plan: Which positions are unmasked when. unmask.plan.first_hitting (one token per call, exact, the default),
+            plan.parallel (the default with ``steps``), plan.ancestral, plan.left_to_right (the only one for a
+            left-to-right model), or plan.Blocks, block by block (the only one for block attention).
+        steps: For parallel the maximum number of network calls, for ancestral the N of its grid.
+        predict: unmask.predict.first_order, or extrapolate and correct, the second-order variants for ``steps``.
+        sampler: One of unmask.samplers, instead of plan and predict; its distribution may differ from the model's.
+        ahead: The look-ahead window, or True for an automatic one: the same tokens in fewer calls, for plans that fill
+            one token per step.
+        stop: The id or ids that end a text. Later positions of the same run of masked positions cost no call and are
+            filled with the id.
+        draw: How a token is drawn. unmask.draw.exponential_race (exact, the default), inverse_cdf, gumbel(dtype),
+            truncated(M).
+        temperature: The softmax temperature, by default 1; 0 takes the most likely token.
+        top_k: Draw only from the k most likely ids.
+        top_p: Draw only from the smallest set of ids with probability p.
+        guide: One of unmask.guides, for p(x) h(x) / Z instead of p(x); with a plan and predict.first_order.
+        particles: The number of particles per sequence (sequential Monte Carlo), which corrects approximate guides.
+        schedule: alpha(t), by default unmask.Linear(); it matters only to networks that read the time.
+        seed: An integer, for which sequence i is always the same; or a list with one seed per sequence, each of which
+            gives what it gives alone.
+        index: Which sequences of the seed to make, by default the first ones.
+        batch: The maximum number of sequences per network call, by default all; it changes no token.
+        callback: Called with every Step, one for each network call: the positions, tokens and probabilities.
+
+    Returns:
+        A Sample: tokens int64 [B, L]; nfe and ncs [B], the network calls and drawn rows of each sequence; calls and
+        seconds of the whole run; trace, its Steps.
+
+    Raises:
+        ValueError: An argument is invalid.
     """
     started = clock.perf_counter()
     canvas = checks.check_canvas(model, canvas, num, length)

@@ -76,10 +76,17 @@ def audit(
 ) -> AuditReport:
     """Test whether a categorical sampler draws from the distribution it is given.
 
-    draw: a function from an array [rows, classes] to one id per row, in torch, numpy or jax, or the name of a built-in
-    sampler. takes: "probabilities" or "logits"; library: the kind of array. Both are detected if not given. budget: the
-    largest number of random numbers per test; 3e9 is enough for float32, 1e8 for 17 bits. vocab: the largest number of
-    classes to try. length and steps: those of the coupled sampler whose behaviour is predicted.
+    Args:
+        draw: A function from an array [rows, classes] to one id per row, in torch, numpy or jax, or the name of a
+            built-in sampler.
+        takes: "probabilities" or "logits"; detected if not given.
+        library: The kind of array, "torch", "numpy" or "jax"; detected if not given.
+        budget: The largest number of random numbers per test; 3e9 is enough for float32, 1e8 for 17 bits.
+        vocab: The largest number of classes to try.
+        length: The sequence length of the coupled sampler whose behaviour is predicted.
+        steps: Its number of steps.
+        seed: The seed of the generators that the function is given.
+        name: The function's name in the report.
     """
     if not (budget >= SMALLEST_BUDGET and vocab >= 256 and steps >= 2 and length >= 1):
         raise ValueError(

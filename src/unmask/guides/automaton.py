@@ -205,11 +205,12 @@ def matching(
 ) -> Matching:
     """Guide to sequences that an automaton accepts, or whose whole text matches a regular expression.
 
-    pattern: an Automaton over ids, or a regular expression in Python's syntax (needs the interegular package), for
-    which pieces gives the text of each id in UTF-8; b"" writes nothing. An id that is only part of a character is never
-    drawn.
-    end: the id after which nothing counts.
-    chain: a hidden Markov chain to look ahead with, instead of the network's predictions.
+    Args:
+        pattern: An Automaton over ids, or a regular expression in Python's syntax, which needs the interegular package.
+        pieces: For a regular expression, the text of each id in UTF-8; b"" writes nothing. An id that is only part of a
+            character is never drawn.
+        end: The id after which nothing counts.
+        chain: A hidden Markov chain to look ahead with, instead of the network's predictions.
     """
     if isinstance(pattern, str):
         if pieces is None:

@@ -76,12 +76,15 @@ class Classifier:
 def classifier(classify: Classify, *, at_once: int | None = None) -> Classifier:
     """Guide by log p(y | canvas), or by the logarithm of any h(canvas) >= 0.
 
-    It is evaluated on the canvas with each of the V tokens at the position. at_once: on this many at a time, the
-    likeliest winners first, until no other can win; the resulting tokens are the same. That needs h <= 1 and no
-    particles, and takes about min(V, 1 / p(y | visible)) evaluations.
+    It is evaluated on the canvas with each of the V tokens at the position. With one token per call the distribution is
+    p(x) h(x) / Z if h(canvas) is E[h(x) | canvas] for every canvas. If h is right only for finished sequences,
+    particles correct the distribution.
 
-    With one token per call the distribution is p(x) h(x) / Z if h(canvas) is E[h(x) | canvas] for every canvas. If h is
-    right only for finished sequences, particles correct the distribution.
+    Args:
+        classify: From canvases int64 [N, L] to log h, [N].
+        at_once: Evaluate only this many tokens at a time, the likeliest winners first, until no other can win; the
+            resulting tokens are the same. That needs h <= 1 and no particles, and takes about min(V, 1 / p(y |
+            visible)) evaluations.
     """
     if not callable(classify):
         raise ValueError(f"classify must be callable: canvases [N, L] -> log p(y | canvas) [N], got {classify!r}")
@@ -146,9 +149,14 @@ class ClassifierFree:
 def classifier_free(model: Denoiser, strength: float, *, hide: bool = True) -> ClassifierFree:
     """Guide by the difference that a prompt makes: weights mu^(1 + strength) / mu'^strength, as LLaDA's cfg_scale.
 
-    mu' is the model's prediction with the initially visible tokens masked, or, with hide=False, another network's on
-    the same canvas. It costs a second network call for each. The result is in general not of the form p(x) h(x), in any
-    order of unmasking; strength = 0 is the model's distribution.
+    It costs a second network call for each. The result is in general not of the form p(x) h(x), in any order of
+    unmasking; strength = 0 is the model's distribution.
+
+    Args:
+        model: The network that predicts mu'.
+        strength: The weight of the difference.
+        hide: mu' is the prediction with the initially visible tokens masked. False: on the same canvas, for another
+            network.
     """
     check(model)
     if not (isinstance(strength, (int, float)) and 0 <= strength < float("inf")):

@@ -33,9 +33,16 @@ def generate(
 ) -> TextSample:
     """Fill every ``tokenizer.mask_token`` of a text, ``num`` times, with any masked LM of transformers.
 
-    length: append this many masks to the text. Without ``steps`` one token is drawn per network call, which is exact;
-    with ``steps`` it is parallel decoding. Other options are those of ``unmask.sample``: seed, temperature, top_k,
-    top_p, batch, ... Special tokens are never drawn. Texts are decoded by the tokenizer.
+    Special tokens are never drawn. Texts are decoded by the tokenizer.
+
+    Args:
+        model: An ``AutoModelForMaskedLM``.
+        tokenizer: Its tokenizer.
+        text: The text with mask tokens.
+        num: The number of texts.
+        length: Append this many masks to the text.
+        **options: Those of ``unmask.sample``: steps, seed, temperature, top_k, top_p, batch, ... Without ``steps`` one
+            token is drawn per network call, which is exact; with ``steps`` it is parallel decoding.
     """
     if getattr(tokenizer, "mask_token_id", None) is None:
         raise ValueError(f"{type(tokenizer).__name__} has no mask token: the model is not a masked language model")

@@ -34,13 +34,17 @@ class Known:
 
 
 def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None, **override: Any) -> Model:
-    """Load a model: a bundled or cached one by name, a folder, file or training run by path, or one from the hub by id.
+    """Load a model by its name, its path, or its id on the Hugging Face hub.
 
-    ``unmask models`` lists the names; ``unmask inspect`` describes a folder or file. device: where to put the network,
-    the CPU by default. override: settings that a checkpoint lacks or that should differ from it. For MDLM, for example,
-    ``time=True`` feeds the time to a network that was trained without it, and ``ema=False`` takes the raw weights.
-    network: the class or module to use for a model that ``unmask.train`` trained with your network. A hub id is
-    ORG/NAME, or ORG/NAME@REVISION for a commit, a tag or a branch.
+    ``unmask models`` lists the names; ``unmask inspect`` describes a folder or file.
+
+    Args:
+        name: The name of a bundled or cached model; the path of a folder, a file or a training run; or ORG/NAME on the
+            hub, ORG/NAME@REVISION for one commit, tag or branch.
+        device: Where to put the network, by default the CPU.
+        **override: Settings that a checkpoint lacks or that should differ from it. For MDLM, for example, ``time=True``
+            feeds the time to a network that was trained without it, and ``ema=False`` takes the raw weights.
+            ``network`` is the class or module of a model that ``unmask.train`` trained with your network.
     """
     path = locate(name)
     # A folder or file is named by its full path, so that a saved trace finds it from anywhere.

@@ -63,11 +63,17 @@ class TextSample(Sample):
 
 @dataclass(frozen=True)
 class Model:
-    """A network, its tokenizer and its schedule. ``unmask.load`` returns one; it accepts any denoiser.
+    """A network, its tokenizer and its schedule. ``unmask.load`` returns one; any denoiser will do.
 
-    layout: how the training sequences were laid out: "wrapped" (eos, text, eos) or "rows" (a document, eos, padding).
-    characters_per_token: an average over the training data, used to size blanks. extra: other fields of the model's
-    config, kept for ``save_pretrained``.
+    Attributes:
+        denoiser: The network.
+        tokenizer: From text to ids and back.
+        schedule: alpha(t), for networks that read the time.
+        name: What the model is called in records and messages.
+        layout: How the training sequences were laid out: "wrapped" (eos, text, eos) or "rows" (a document, eos,
+            padding).
+        characters_per_token: An average over the training data, used to size blanks.
+        extra: Other fields of the model's config, kept for ``save_pretrained``.
     """
 
     denoiser: Any = field(repr=False)
@@ -122,13 +128,20 @@ class Model:
         canvas: Tensor | None = None,
         **options: Unpack[WrittenOptions],
     ) -> TextSample:
-        """Draw ``num`` texts of ``length`` tokens that begin with the prompt; by default one, of the training length.
+        """Draw texts that begin with the prompt.
 
-        options are those of ``unmask.sample``; the schedule is the model's. A left-to-right model continues the prompt,
-        one token per call, and takes no plan, steps, predict or sampler.
-        max_tokens: the maximum number of tokens after the prompt, instead of length. stop=True: stop at the tokenizer's
-        end-of-text token. pattern: a regular expression that the whole text must match. contains: words that must occur
-        in it. Both are guides: approximate for a network, and corrected by ``particles`` (docs/guidance.md).
+        A left-to-right model continues the prompt, one token per call, and takes no plan, steps, predict or sampler.
+
+        Args:
+            num: The number of texts, by default one.
+            prompt: The beginning of each text.
+            length: The number of tokens, by default the training length.
+            max_tokens: The maximum number of tokens after the prompt, instead of length.
+            canvas: Token ids with mask_id at masked positions, instead of a prompt.
+            **options: Those of ``unmask.sample``; the schedule is the model's. ``stop=True`` stops at the tokenizer's
+                end-of-text token. ``pattern`` is a regular expression that the whole text must match, and ``contains``
+                has words that must occur in it; both are guides, approximate for a network and corrected by
+                ``particles``.
         """
         begun = self.begins(prompt, options.get("stop")) and (prompt or canvas is None)
         if max_tokens is not None:
@@ -150,12 +163,13 @@ class Model:
 
         A run of underscores is a blank. For a BPE, k underscores are k / characters_per_token tokens, rounded and at
         least one; for every other tokenizer they are k tokens. With ``mask_character`` each such character is one
-        token, and underscores are ordinary text. If the tokenizer has a mask token of its own, such as [MASK] or
-        <mask>, and the text contains it, each occurrence is one token. A blank before visible text cannot end the text.
+        token, and underscores are ordinary text. If the tokenizer has a mask token of its own, such as ``[MASK]`` or
+        ``<mask>``, and the text contains it, each occurrence is one token. A blank before visible text cannot end the
+        text.
 
         Where the tokens are SELFIES, the text may be SMILES or SELFIES, and the result has the same notation. Each
-        underscore is one SELFIES token. The text between the blanks of a SMILES must be a valid molecule (``CC__O``,
-        ``c1ccccc1____``). Its tokens are kept, but a branch or ring drawn in a blank may include them.
+        underscore is one SELFIES token. In a SMILES a blank may stand wherever an atom may: ``c1ccccc1____``,
+        ``c1ccc(____)cc1``. The visible tokens are kept, but a branch or ring drawn in a blank may include them.
         """
         if self.left_to_right:
             raise ValueError(
@@ -235,10 +249,10 @@ class Model:
             return str(api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message=message))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids. A row ends at its first eos. In wrapped text an eos is a newline between documents, or
-        <eos> where the alphabet has no newline.
+        """The text of token ids. A row ends at its first eos.
 
-        Molecules are written as SMILES, also where the tokens are SELFIES.
+        In wrapped text an eos is a newline between documents, or ``<eos>`` where the alphabet has no newline. Molecules
+        are written as SMILES, also where the tokens are SELFIES.
         """
         text = self.written(ids)
         return to_smiles(text) if self.tokenizer.kind == "selfies" else text

@@ -43,21 +43,25 @@ def train(
 ) -> Model:
     """Train a masked model like the command ``unmask train``, and return it with its averaged weights.
 
-    data: anything that the command takes (a corpus, a text, a table, prepared data), or token ids, integers [N, L].
-    network: a denoiser that is a torch module, or a function ``network(vocab_size, length)`` that returns one. Ids are
-    0 .. vocab_size - 1 and mask_id is vocab_size; the logits may or may not have a column for it. A copy is trained,
-    and the given module is not changed. By default it is the project's network, of the size ``preset``.
-    out: the run's folder. valid: held-out data of the same kind; by default one sequence in 20, or the data's own
-    split.
-    loss: ``loss(network, x0, masking)`` returns each sequence's loss in nats, [B], from complete tokens x0, int64 [B,
-    L], and an ``unmask.masking.Masking`` (masked bool [B, L], time and weight float64 [B]); training minimises its mean
-    per token. By default it is that of ``objective``. Validation always uses the bound of Eq. 7.
-    report: called with every event of ``unmask.training.events``; by default it prints lines on stderr. progress:
-    called as (stage, done, total) while text is prepared.
-    settings: those of the command, with underscores: steps, minutes, batch, objective, learning_rate, ema, resume, ...
-    (``unmask train --help``). resume=True continues from the newest checkpoint, or starts if there is none.
+    ``unmask.load(out)`` loads the model again; for your own network pass it once more: ``load(out, network=...)``.
 
-    ``unmask.load(out)`` loads the model again; for your own network pass it once more: load(out, network=...).
+    Args:
+        data: Anything that the command takes (a corpus, a text, a table, prepared data), or token ids, integers [N, L].
+        network: A denoiser that is a torch module, or a function ``network(vocab_size, length)`` that returns one. Ids
+            are 0 .. vocab_size - 1 and mask_id is vocab_size; the logits may or may not have a column for it. A copy is
+            trained, and the given module is not changed. By default it is the project's network, of the size
+            ``preset``.
+        out: The run's folder.
+        valid: Held-out data of the same kind; by default one sequence in 20, or the data's own split.
+        loss: ``loss(network, x0, masking)`` returns each sequence's loss in nats, [B], from complete tokens x0, int64
+            [B, L], and an ``unmask.masking.Masking`` (masked bool [B, L], time and weight float64 [B]); training
+            minimises its mean per token. By default it is that of ``objective``. Validation always uses the bound of
+            Eq. 7.
+        report: Called with every event of ``unmask.training.events``; by default it prints lines on stderr.
+        progress: Called as (stage, done, total) while text is prepared.
+        **settings: Those of the command, with underscores: steps, minutes, batch, objective, learning_rate, ema,
+            resume, ... (``unmask train --help``). resume=True continues from the newest checkpoint, or starts if there
+            is none.
     """
     for name, value in (("network", network), ("loss", loss)):
         if value is not None and not callable(value):
