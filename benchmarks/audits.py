@@ -103,7 +103,7 @@ def transformers_generate(logits: Tensor) -> Tensor:
         def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> CausalLMOutput:
             return CausalLMOutput(logits=logits[:, None])
 
-        def prepare_inputs_for_generation(self, input_ids: Tensor, **_: Any) -> dict[str, Any]:
+        def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
             return {"input_ids": input_ids}
 
     config = PretrainedConfig(vocab_size=logits.shape[-1], num_hidden_layers=1, pad_token_id=0, eos_token_id=1)

@@ -1,6 +1,7 @@
-"""Guided sampling of real models, with numbers: ``python -m benchmarks.guidance words|scaffold|logp|motif``.
+"""Guided sampling of real models, with numbers: ``python -m benchmarks.guidance words|stories|scaffold|logp|motif``.
 
 words      texts of kjv that contain three given words
+stories    stories that contain three given words; the model goes from block to block
 scaffold   molecules that contain a benzene ring, by their SELFIES, judged by rdkit
 logp       molecules towards a logP, by a linear estimate on the way and rdkit at the end
 motif      antibodies of sapiens with a motif somewhere in CDR-H3
@@ -22,6 +23,7 @@ from unmask.samplers.guided import log_mean_exp
 from unmask.text.model import Model, TextSample
 
 WORDS = ("Moses", "water", "king")
+STORY = (" dragon", " cake", " river")  # a space before each, so that a driver is no river
 BENZENE = "[C][=C][C][=C][C][=C][Ring1][=Branch1]"
 CHAIN = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSR"
@@ -39,7 +41,7 @@ def told(name: str, made: TextSample, hits: int, **more: Any) -> dict[str, Any]:
         found["least effective"] = round(float(made.population.effective.min()), 2)
         found["log evidence"] = round(float(log_mean_exp(made.population.log_evidence)), 2)
     found["seconds"] = round(made.seconds, 1)
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
     return found
 
 
@@ -48,14 +50,19 @@ def hits(made: TextSample, *words: str) -> int:
     return sum(all(word in text for word in words) for text in made.text)
 
 
-def words(number: int, particles: int) -> list[dict[str, Any]]:
-    model = unmask.load("kjv")
+def words(number: int, particles: int, name: str = "kjv", asked: tuple[str, ...] = WORDS) -> list[dict[str, Any]]:
+    model = unmask.load(name)
     free = model.sample(number, seed=1)
-    guided = model.sample(number, seed=1, contains=WORDS)
-    repaired = model.sample(max(number // particles, 1), seed=1, contains=WORDS, particles=particles)
-    print(guided.text[0])
+    guided = model.sample(number, seed=1, contains=asked)
+    repaired = model.sample(max(number // particles, 1), seed=1, contains=asked, particles=particles)
+    print(guided.text[0], repaired.text[0], sep="\n\n")
     runs = {"free": free, "guided": guided, "particles": repaired}
-    return [told(f"kjv, {', '.join(WORDS)}: {name}", made, hits(made, *WORDS)) for name, made in runs.items()]
+    called = f"{name},{','.join(asked)}"
+    return [told(f"{called}: {kind}", made, hits(made, *asked)) for kind, made in runs.items()]
+
+
+def stories(number: int, particles: int) -> list[dict[str, Any]]:
+    return words(number, particles, "stories", STORY)
 
 
 def scaffold(number: int, particles: int) -> list[dict[str, Any]]:
@@ -93,28 +100,28 @@ def logp(number: int, particles: int, target: float = 4.0, width: float = 0.3) -
     share, spread = counts.mean(0) / counts.sum(1).mean(), weights.std()  # of a masked token
 
     def classify(canvases: Tensor) -> Tensor:
-        seen = torch.nn.functional.one_hot(canvases.clamp(max=size - 1), size) * (canvases != mask_id).unsqueeze(2)
-        left = (canvases == mask_id).sum(1)
-        mean = seen.sum(1).double() @ weights + left * (share @ weights)
+        masked = canvases == mask_id
+        left = masked.sum(1)
+        mean = torch.where(masked, share @ weights, weights[canvases.clamp(max=size - 1)]).sum(1)
         variance = width**2 + error**2 + left * spread**2
         guess = -((mean - target) ** 2) / (2 * variance)
-        done = (left == 0).nonzero().flatten().tolist()
-        for i in done:
+        for i in (left == 0).nonzero().flatten().tolist():
             guess[i] = -((judged(canvases[i].tolist()) - target) ** 2) / (2 * width**2)
         return guess
 
-    runs = {
-        "free": model.sample(number, seed=1),
-        "guided": model.sample(number, seed=1, guide=classifier(classify)),
-        "particles": model.sample(max(number // particles, 1), seed=1, guide=classifier(classify), particles=particles),
-    }
-    found = []
-    for name, made in runs.items():
+    def run(name: str, made: TextSample) -> dict[str, Any]:
         logps = torch.tensor([judged(row) for row in made.tokens.tolist()])
         near = int(((logps - target).abs() < 2 * width).sum())
         more = {"mean logP": round(float(logps.mean()), 2), "sd": round(float(logps.std()), 2)}
-        found.append(told(f"logP {target}: {name}", made, near, **more))
-    return found
+        return told(f"logP {target}: {name}", made, near, **more)
+
+    guide = classifier(classify)
+    few = max(number // particles, 2)
+    return [
+        run("free", model.sample(number, seed=1)),
+        run("guided", model.sample(number, seed=1, guide=guide)),
+        run("particles", model.sample(few, seed=1, guide=guide, particles=particles)),
+    ]
 
 
 def motif(number: int, particles: int) -> list[dict[str, Any]]:
@@ -127,7 +134,7 @@ def motif(number: int, particles: int) -> list[dict[str, Any]]:
     return [told(f"CDR-H3 with {MOTIF}: {name}", made, hits(made, MOTIF)) for name, made in runs.items()]
 
 
-APPLICATIONS = {"words": words, "scaffold": scaffold, "logp": logp, "motif": motif}
+APPLICATIONS = {"words": words, "stories": stories, "scaffold": scaffold, "logp": logp, "motif": motif}
 
 
 def main() -> None:

@@ -181,6 +181,35 @@ def left_to_right(
     return plans.left_to_right
 
 
+def insertion(
+    model: Denoiser,
+    canvas: Tensor,
+    plan: plans.Planner | None,
+    steps: int | None,
+    predict: predictors.Predictor,
+    sampler: Sampler | None,
+    looks: bool,
+    guide: Guide | None,
+) -> None:
+    """Refuse what a network that draws lengths by insertion does not do."""
+    given = {
+        "sampler": sampler is not None and not hasattr(sampler, "inserts"),
+        "plan": plan is not None,
+        "steps": steps is not None,
+        "predict": predict is not predictors.first_order,
+        "ahead": looks,
+        "guide": guide is not None,
+    }
+    for name in (name for name, is_given in given.items() if is_given):
+        raise ValueError(f"an insertion model inserts masks and unmasks them, one per call: it takes no {name}")
+    most = length_of(model)
+    if most is not None and canvas.shape[1] != most:
+        raise ValueError(
+            f"an insertion model draws the length itself, up to the {most} tokens that it was trained for: "
+            f"length={canvas.shape[1]} cannot be asked for"
+        )
+
+
 def show_options(function: Callable[..., Any], options: type, defaults: Mapping[str, Any]) -> None:
     """Let help() and inspect.signature show the options of a TypedDict by name in the place of ``**options``."""
     own = inspect.signature(function)

@@ -24,8 +24,9 @@ with equality, for every draw of times and slots, at the optimum. In terms of a 
 of 2/(1 - t) [ sum_i missing_i (-log G(gap i)) + phantoms left (-log G(none)) ], and the second that of 1/(1 - t) sum
 over masks of -log f.
 
-The network is a denoiser with V + 2 ids: tokens, OPEN = V and EMPTY = V + 1; its mask is V + 2. At every position up to
-the end of the string the difference of its logits of OPEN and EMPTY is log(G(gap) / G(none)) of the gap before it.
+The network is a denoiser with V + 2 ids: tokens, EMPTY = V and OPEN = V + 1; its mask is V + 2. At every position up to
+the end of the string the difference of its logits of OPEN and EMPTY is log(G(gap) / G(none)) of the gap before it. In
+rows of text EMPTY is eos, which pads, so that a finished canvas is a row. A network trained so says ``insertion``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from unmask.network import logits_where
 def canvases(strings: Tensor, size: Tensor, decided: Tensor, mask_id: int) -> Tensor:
     """Canvases int64 [B, N] of strings [B, N], of which the first ``size`` [B] count, with ``decided`` [B] slots."""
     position = torch.arange(strings.shape[1], device=strings.device)
-    filler = torch.where(position < decided.unsqueeze(1), mask_id - 1, mask_id - 2)
+    filler = torch.where(position < decided.unsqueeze(1), mask_id - 2, mask_id - 1)
     return torch.where(position < size.unsqueeze(1), strings, filler)
 
 
@@ -60,7 +61,7 @@ class Inserted:
 
 def noised(x: Tensor, mask_id: int, time: Tensor, u: Tensor) -> Inserted:
     """The states of sequences x [B, N], padded with EMPTY, at times t [B]; u [B, N, 2] are their slots' times."""
-    empty, (_, slots) = mask_id - 1, x.shape
+    empty, (_, slots) = mask_id - 2, x.shape
     real, first, last = x != empty, u.amin(2), u.amax(2)
     if not bool((real[:, 1:] <= real[:, :-1]).all()):
         raise ValueError(f"sequences must be tokens followed by {empty} alone")
@@ -79,9 +80,13 @@ def noised(x: Tensor, mask_id: int, time: Tensor, u: Tensor) -> Inserted:
     return Inserted(canvas, size, missing[:, :slots], phantoms, target, time)
 
 
-def log_gaps(logits: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+def odds_of(logits: Tensor) -> Tensor:
+    """log(G(gap) / G(none)) of the gap before each position, [...], from logits [..., V + 2]."""
+    return logits[..., -1].double() - logits[..., -2].double()
+
+
+def log_gaps(odds: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
     """log G of the gap before each position [B, N], -inf behind the end of the string, and log G(none) [B]."""
-    odds = logits[..., -2] - logits[..., -1]
     there = torch.arange(odds.shape[1], device=odds.device) <= size.unsqueeze(1)
     odds = torch.where(there, odds, -torch.inf)
     total = torch.cat((odds, torch.zeros_like(odds[:, :1])), 1).logsumexp(1)
@@ -90,27 +95,35 @@ def log_gaps(logits: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
 
 def loss(model: Any, state: Inserted) -> Tensor:
     """The bound's term of each state in nats, [B]; its mean over t ~ U(0, 1) and slots bounds -log p(x)."""
-    real = torch.ones_like(state.canvas, dtype=torch.bool)
-    logits = logits_where(model, state.canvas, None, real).view(*state.canvas.shape, -1).double()
-    gaps, none = log_gaps(logits, state.size)
+    canvas, masked = state.canvas, state.target >= 0
+    there = torch.arange(canvas.shape[1], device=canvas.device) <= state.size.unsqueeze(1)
+    logits = logits_where(model, canvas, None, there)
+    odds = torch.full(canvas.shape, -torch.inf, dtype=torch.float64, device=canvas.device)
+    gaps, none = log_gaps(odds.masked_scatter(there, odds_of(logits)), state.size)
     decisions = -(state.missing * gaps.masked_fill(state.missing == 0, 0.0)).sum(1)
     decisions = decisions - state.phantoms * none.masked_fill(state.phantoms == 0, 0.0)
-    log_f = logits[..., :-2].log_softmax(-1).gather(2, state.target.clamp(min=0).unsqueeze(2)).squeeze(2)
-    tokens = -log_f.masked_fill(state.target < 0, 0.0).sum(1)
+    f = logits[masked[there], :-2].log_softmax(-1)
+    log_f = f.gather(1, state.target[masked].unsqueeze(1)).squeeze(1).double()
+    tokens = torch.zeros_like(none).index_add(0, masked.nonzero()[:, 0], -log_f)
     return (2 * decisions + tokens) / (1 - state.time)
 
 
 def log_ways(x: Tensor, mask_id: int) -> Tensor:
     """log D = log N! / (N - n)!, the ways to put the tokens of each sequence [B, N] into slots: [B]."""
-    slots = torch.tensor(x.shape[1], dtype=torch.float64)
-    tokens = (x != mask_id - 1).sum(1).double()
+    slots = torch.tensor(x.shape[1], dtype=torch.float64, device=x.device)
+    tokens = (x != mask_id - 2).sum(1).double()
     return torch.lgamma(slots + 1) - torch.lgamma(slots - tokens + 1)
 
 
+def estimate(model: Any, x: Tensor, time: Tensor, u: Tensor) -> Tensor:
+    """For each sequence x [B, N] what on average over uniforms t [B] and u [B, N, 2] is at least -log p(x), in nats."""
+    time = time.to(x.device).clamp(max=1 - 2.0**-53)  # the weight is infinite at 1
+    return loss(model, noised(x, model.mask_id, time, u.to(x.device))) - log_ways(x, model.mask_id)
+
+
 def bound(model: Any, x: Tensor, *, generator: torch.Generator) -> Tensor:
-    """One draw for each sequence x [B, N] of what on average is at least -log p(x), in nats; times are stratified."""
+    """An ``estimate`` of each sequence x [B, N], with stratified times."""
     count = len(x)
     shift = torch.rand((), dtype=torch.float64, generator=generator)
     time = ((torch.arange(count) / max(count, 1) + shift) % 1)[torch.randperm(count, generator=generator)]
-    u = torch.rand(*x.shape, 2, dtype=torch.float64, generator=generator)
-    return loss(model, noised(x, model.mask_id, time.to(x.device), u.to(x.device))) - log_ways(x, model.mask_id)
+    return estimate(model, x, time, torch.rand(*x.shape, 2, dtype=torch.float64, generator=generator))

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask import checks, objective, timing
+from unmask import checks, insertion, objective, timing
 from unmask.bound import Bound
 from unmask.forward import check_continues, holes
 from unmask.masking import by_count, by_time, holes_of_blocks, in_order, of_blocks, times_of_blocks
 from unmask.network import device_of, inference, logits_where
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, block_of, follows_order, is_left_to_right
+from unmask.protocol import Denoiser, block_of, follows_order, inserts, is_left_to_right
 from unmask.schedule import Linear, Schedule
 
 __all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
@@ -70,6 +70,9 @@ class Passes:
         u = self._uniforms(index, number, 1 + x0.shape[1] * (3 if orders else 2))
         place, (keys, hits, *order) = u[:, 0], u[:, 1:].reshape(len(u), -1, x0.shape[1]).unbind(1)
         t, when = (self.stratum(number) + place) / self.strata, order[0] if orders else None
+        if inserts(model):
+            nats = insertion.estimate(model, x0.to(device), t, torch.stack((keys, hits), 2))
+            return _numbers(nats, index), t
         block = block_of(model)
         if block is not None:
             return self._by_blocks(model, block, x0, index, t, keys, hits, schedule, where), t
@@ -155,7 +158,8 @@ def nelbo(
 ) -> Bound:
     """The NELBO of each sequence by the number of masked tokens (Eq. 7) or by time (Eq. 6), over several passes.
 
-    For a left-to-right model the bound is exact, and its errors are 0.
+    For a left-to-right model the bound is exact, and its errors are 0. For an insertion model it bounds -log p(text),
+    the length included, and tokens are rows padded with eos.
 
     Args:
         model: A Denoiser.
@@ -173,6 +177,9 @@ def nelbo(
     tokens, where = _checked(model, tokens, batch, where)
     if is_left_to_right(model):
         return exact(model, tokens, batch=batch, where=where)
+    if inserts(model) and (where is not None or by == "order"):
+        what = "by='order'" if where is None else "where"
+        raise ValueError(f"the bound of an insertion model is that of a whole text, of any length: it takes no {what}")
     tokens, where = tokens.cpu(), None if where is None else where.cpu()
     if where is not None and (block := block_of(model)) is not None:
         check_continues(where, block)
@@ -229,6 +236,8 @@ def along_orders(
     time: [K], the time of each call, for a network that reads it.
     """
     tokens, _ = _checked(model, tokens, batch, None)
+    if inserts(model):
+        raise ValueError("an insertion model has no order of positions: unmask.nelbo bounds its likelihood")
     if orders.dtype != torch.int64 or orders.ndim not in (2, 3) or (orders.ndim == 3 and len(orders) != len(tokens)):
         raise ValueError(f"orders must be int64 [O, K] or [{len(tokens)}, O, K], got {tuple(orders.shape)}")
     orders = orders.expand(len(tokens), *orders.shape[-2:]).cpu()

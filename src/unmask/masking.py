@@ -36,7 +36,8 @@ class Masking:
     masked: Tensor  # bool [B, L]: the positions that contribute terms
     time: Tensor  # float64 [B]: for a network that reads the time
     weight: Tensor  # float64 [B], or [B, N] for N blocks: the weight of the summed terms
-    when: Tensor | None = None  # float64 [B, L]: when a visible token became visible, for any-order networks
+    # float64 [B, L]: when a visible token became visible, for any-order networks; [B, L, 2] for insertion
+    when: Tensor | None = None
 
     @property
     def n(self) -> Tensor:

@@ -104,6 +104,14 @@ class AnyOrder(Protocol):
 
 
 @runtime_checkable
+class Inserts(Protocol):
+    """Whether it was trained to insert masks and to unmask them, so that it draws a length: ``unmask.insertion``."""
+
+    @property
+    def insertion(self) -> bool: ...
+
+
+@runtime_checkable
 class ByBlocks(Protocol):
     """The block size, for block attention: a position sees its own block and the blocks before it.
 
@@ -217,6 +225,11 @@ def follows_order(model: object) -> bool:
 def block_of(model: object) -> int | None:
     """The block size, if it has block attention."""
     return model.block if isinstance(model, ByBlocks) else None
+
+
+def inserts(model: object) -> bool:
+    """Whether it draws sequences of different lengths by insertion."""
+    return isinstance(model, Inserts) and model.insertion
 
 
 def is_left_to_right(model: object) -> bool:

@@ -27,7 +27,7 @@ from unmask.network import Allowed, answer, inference, leave, waits
 from unmask.noise import Streams
 from unmask.plan import Blocks, Planner
 from unmask.predict import Predictor, correct, first_order
-from unmask.protocol import Caches, Denoiser, block_of, for_sampling, is_left_to_right
+from unmask.protocol import Caches, Denoiser, block_of, for_sampling, inserts, is_left_to_right
 from unmask.sampler import InBlocks, Planned, Sampler, SamplingOptions, Skips, State, Step, Task, Window, apply
 from unmask.samplers.ahead import Ahead
 from unmask.schedule import Linear, Schedule
@@ -213,6 +213,8 @@ def _begun(
     checks.choices(plan=plan, predict=predict, draw=draw, sampler=sampler, schedule=schedule)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
+    if stop is not None and inserts(model):
+        raise ValueError("an insertion model draws where a text ends: it takes no stop")
     if stop is not None and particles != 1:
         raise ValueError("particles are compared when all have filled the same positions: they take no stop")
     how: dict[str, Any] = {"predict": predict, "ahead": ahead, "guide": guide, "particles": particles}
@@ -292,6 +294,11 @@ def chosen(
     checks.together(plan, predict, sampler, looks, guide, particles)
     if guide is not None and guide.everywhere and (in_turn or block is not None):
         raise ValueError("this guide looks at all masked positions, and the network answers for the next ones alone")
+    if inserts(model):
+        from unmask.samplers.insertion import Insertion
+
+        checks.insertion(model, canvas, plan, steps, predict, sampler, looks, guide)
+        return sampler or Insertion()
     if in_turn:
         plan = checks.left_to_right(masked, plan, steps, predict, sampler)
     if block is not None:

@@ -242,6 +242,11 @@ class TestVerdict:
         assert f"T = {report.temperature:.3f}" in report.verdict
         assert not report.consequences
 
+    def test_a_law_that_comes_out_flat_has_no_temperature_in_its_verdict(self):
+        report = audit(lambda p, rng: rng.integers(p.shape[1], size=len(p)), takes="probabilities", budget=1e8)
+        assert not report.exact and report.law == "other"
+        assert "flat" in report.verdict and "T =" not in report.verdict
+
     def test_scores_that_tie(self):
         """A race whose scores are rounded to halves: whoever comes first among equals wins."""
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import unmask
+import unmask.hf
 from tests.helpers import oracle
 from tests.hf.test_hf import tiny_bert
+from unmask.samplers.names import PREDICTORS
 
 pytest.importorskip("diffusers", reason="diffusers is an extra: pip install 'unmask[diffusers]'")
 
@@ -68,18 +70,28 @@ class TestScheduler:
         assert torch.allclose(found.sampled_probs, torch.where(found.transfer_index, expected, 0.0))
         assert torch.equal(found.pred_logits, logits) and bool((sample[:, 1:] == MASK).all())
 
-    @pytest.mark.parametrize("steps", [None, 3])
-    def test_its_tokens_are_those_of_unmask_sample(self, steps):
+    @pytest.mark.parametrize("steps", [None, 1, 3, 8])
+    @pytest.mark.parametrize("predictor", PREDICTORS)
+    def test_its_tokens_are_those_of_unmask_sample(self, steps, predictor):
         """The seed that the generator gives is the sampler's: token for token, so the law is the same."""
         model = oracle(3, 5)
         sample = torch.full((40, 5), model.mask_id)
-        sample[::3, 1] = 2
+        sample[::3, 1], sample[::4, 4] = 2, 0
         seed = int(torch.randint(2**62, (), generator=seeded(7)))
         plan = unmask.plan.first_hitting if steps is None else unmask.plan.parallel
-        expected = unmask.sample(model, canvas=sample, plan=plan, steps=steps, seed=seed).tokens
-        scheduler = FirstHittingScheduler(mask_token_id=model.mask_id)
+        how = {"predict": PREDICTORS[predictor], "temperature": 0.9}
+        expected = unmask.sample(model, canvas=sample, plan=plan, steps=steps, seed=seed, **how).tokens
+        scheduler = unmask.hf.Scheduler(mask_token_id=model.mask_id, predictor=predictor, temperature=0.9)
+        assert type(scheduler) is FirstHittingScheduler
         scheduler.set_timesteps(steps, sample=sample)
         assert torch.equal(run(scheduler, model, sample, seeded(7)), expected)
+        assert bool((sample[1] == model.mask_id).all())  # what was given is not changed
+
+    def test_special_ids_and_the_mask_are_not_drawn(self):
+        scheduler = FirstHittingScheduler(mask_token_id=MASK, special_token_ids=[0, 4])
+        scheduler.set_timesteps(1)
+        made = scheduler.step(torch.zeros(200, 3, 6), 0, torch.full((200, 3), MASK), generator=seeded())
+        assert set(made.prev_sample.flatten().tolist()) == {1, 2, 3}
 
     def test_every_mask_is_filled_and_generators_repeat(self):
         model, scheduler = oracle(3, 4), FirstHittingScheduler(mask_token_id=3)
@@ -100,6 +112,12 @@ class TestScheduler:
         scheduler.set_timesteps(2)
         with pytest.raises(ValueError, match="begin with timestep 0"):
             scheduler.step(logits, 1, sample)
+        with pytest.raises(ValueError, match=r"got \(2, 3, 5\) and \(2, 4\)"):
+            scheduler.step(logits[:, :3], 0, sample)
+        sample = scheduler.step(logits, 0, sample, generator=seeded()).prev_sample
+        for wrong in (5, 2):
+            with pytest.raises(ValueError, match=f"timestep={wrong}: steps are taken in turn, and 1 of 2 is due"):
+                scheduler.step(logits, wrong, sample)
         with pytest.raises(ValueError, match="predictor must be one of"):
             FirstHittingScheduler(mask_token_id=MASK, predictor="best")
 

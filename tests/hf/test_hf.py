@@ -5,7 +5,6 @@ import tokenizers
 import torch
 
 import unmask
-from tests.helpers import oracle
 from unmask import hf
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(20))]
@@ -91,61 +90,3 @@ class TestGenerate:
             hf.generate(model, tokenizer, "", length=18)
         with pytest.raises(ValueError, match="has no mask token"):
             hf.generate(model, object(), "w1 [MASK]")
-
-
-PREDICTORS = (unmask.predict.first_order, unmask.predict.extrapolate, unmask.predict.correct)
-
-
-class TestScheduler:
-    @pytest.mark.parametrize("num", [None, 1, 3, 8])
-    @pytest.mark.parametrize("predict", PREDICTORS, ids=["first", "extrapolate", "correct"])
-    def test_it_gives_the_tokens_of_unmask_sample(self, num, predict):
-        """On an oracle, ragged canvases: seed by seed the same tokens, so the law is the same; every predictor."""
-        model = oracle(3, 5)
-        canvas = torch.full((40, 5), model.mask_id)
-        canvas[::3, 1], canvas[::4, 4] = 2, 0
-        plan = unmask.plan.first_hitting if num is None else unmask.plan.parallel
-        options = {"predict": predict, "schedule": unmask.Cosine(), "seed": 7, "temperature": 0.9}
-        expected = unmask.sample(model, canvas=canvas, plan=plan, steps=num, **options)
-        scheduler = hf.Scheduler(model.mask_id, **options)
-        scheduler.set_timesteps(num, canvas)
-        x = canvas
-        for i, t in enumerate(scheduler.timesteps):
-            assert t.shape == (40,)
-            x = scheduler.step(model(x, t), i, x)
-        assert torch.equal(x, expected.tokens) and i + 1 == expected.calls
-        assert bool((canvas[1] == model.mask_id).all())  # what was given is not changed
-
-    def test_another_plan(self):
-        model = oracle(3, 4)
-        canvas = torch.full((10, 4), model.mask_id)
-        scheduler = hf.Scheduler(model.mask_id, seed=1)
-        scheduler.set_timesteps(6, canvas, plan=unmask.plan.ancestral)
-        x = canvas
-        for i, t in enumerate(scheduler.timesteps):
-            x = scheduler.step(model(x, t), i, x)
-        expected = unmask.sample(model, canvas=canvas, plan=unmask.plan.ancestral, steps=6, seed=1)
-        assert torch.equal(x, expected.tokens)
-
-    def test_special_ids_are_not_drawn(self):
-        canvas = torch.full((200, 3), 5)
-        scheduler = hf.Scheduler(5, special_ids=[0, 4])
-        scheduler.set_timesteps(1, canvas)
-        x = scheduler.step(torch.zeros(200, 3, 6), 0, canvas)
-        assert set(x.flatten().tolist()) == {1, 2, 3}
-
-    def test_steps_are_taken_in_turn(self):
-        scheduler = hf.Scheduler(3)
-        with pytest.raises(ValueError, match="call set_timesteps first"):
-            _ = scheduler.timesteps
-        canvas = torch.full((2, 4), 3)
-        scheduler.set_timesteps(2, canvas)
-        logits = torch.zeros(2, 4, 3)
-        with pytest.raises(ValueError, match="index=1: steps are taken in turn, and 0 of 2 is due"):
-            scheduler.step(logits, 1, canvas)
-        with pytest.raises(ValueError, match=r"got \(2, 3, 3\) and \(2, 4\)"):
-            scheduler.step(logits[:, :3], 0, canvas)
-        canvas = scheduler.step(logits, 0, canvas)
-        scheduler.step(logits, 1, canvas)
-        with pytest.raises(ValueError, match="2 of 2 is due"):
-            scheduler.step(logits, 2, canvas)

@@ -56,7 +56,7 @@ def test_each_way_to_a_string_has_the_same_share_of_its_probability(oracle):
                     assert state.target[0, seen] == x[row, slot]
                     total[row] -= logits[0, seen, :V].log_softmax(0)[x[row, slot]]
                 elif not unmasks:
-                    gaps, none = insertion.log_gaps(logits, state.size)
+                    gaps, none = insertion.log_gaps(insertion.odds_of(logits), state.size)
                     before = int(((x[row, :slot] < V) & (first[:slot] < time)).sum())
                     total[row] -= gaps[0, before] if real else none[0]
     assert torch.allclose(total, -oracle.probabilities.log(), atol=1e-9)
@@ -76,9 +76,9 @@ def test_the_bound_is_tight_for_the_optimal_network_and_not_for_another(oracle):
 def test_a_state_counts_what_is_missing():
     """By hand: tokens 0 and 2 of three are there, one of them unmasked, and one phantom is decided."""
     u = torch.tensor([[[0.1, 0.2], [0.9, 0.95], [0.3, 0.8], [0.4, 0.6], [0.7, 0.9]]], dtype=torch.float64)
-    x = torch.tensor([[0, 1, 0, 3, 3]])
+    x = torch.tensor([[0, 1, 0, 2, 2]])
     state = insertion.noised(x, 4, torch.tensor([0.5], dtype=torch.float64), u)
-    assert state.canvas.tolist() == [[0, 4, 3, 2, 2]]
+    assert state.canvas.tolist() == [[0, 4, 2, 3, 3]]
     assert state.missing.tolist() == [[0, 1, 0, 0, 0]]
     assert (state.size.item(), state.phantoms.item(), state.target.tolist()) == (2, 1, [[-1, 0, -1, -1, -1]])
 
@@ -97,7 +97,10 @@ def test_one_call_is_one_decision(oracle):
 
 @pytest.mark.parametrize(
     "options, says",
-    [({"canvas": torch.tensor([[0, 4, 4, 4]])}, "empty string"), ({"num": 1, "length": 4, "steps": 2}, "leave steps")],
+    [
+        ({"canvas": torch.tensor([[0, 4, 4, 4]])}, "empty string"),
+        ({"num": 1, "length": 4, "steps": 2}, "takes no steps"),
+    ],
 )
 def test_what_it_does_not_do_is_refused(oracle, options, says):
     with pytest.raises(ValueError, match=says):

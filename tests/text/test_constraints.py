@@ -50,6 +50,12 @@ def test_a_block_model_continues_a_prompt():
     assert made.text[0].startswith("Once upon a time") and len(made.text[0]) > 30
 
 
+@pytest.mark.parametrize("name", ["kjv-ar", "stories"])
+def test_a_network_that_answers_for_the_next_positions_looks_ahead_by_frequencies(name):
+    made = unmask.load(name).sample(2, length=24, seed=1, contains=["water"], particles=2)
+    assert all("water" in text for text in made.text)
+
+
 def test_what_is_no_word_is_refused(model):
     with pytest.raises(ValueError, match="a list of words"):
         model.sample(1, contains="God")

@@ -293,5 +293,6 @@ def test_effective_temperature_of_truncation_is_below_one():
 def test_effective_temperature_at_its_limits():
     assert effective_temperature([0.25] * 4, [0.25] * 4) == 1
     assert effective_temperature([0.5, 0.3, 0.2], [1.0, 0.0, 0.0]) < 1e-2
+    assert effective_temperature([0.5, 0.3, 0.2], [0.2, 0.3, 0.5]) == np.inf
     with pytest.raises(ValueError, match="zeros"):
         effective_temperature([1.0, 0.0], [0.5, 0.5])

@@ -31,6 +31,7 @@ REFINE_AT = (0.7, 1.5, 3.0)  # c = e^-M / p
 EXPLAINED = 1e-4  # p-value below which truncation does not explain the counts
 REFINE_ROUNDS, NARROW = 4, 0.5
 REFINE_BY = 2000  # random numbers per e^M and c: gives M to about 0.03
+FLAT = 20.0  # the temperature above which Zipf's law over 4,096 classes is as good as uniform
 BEST_REFINED = 2.0  # c at which a random number is most informative about M
 
 
@@ -46,7 +47,7 @@ class AuditReport:
     precision: str  # the precision with this largest Gumbel
     law: str  # "exact"; "grid", or "truncated" if clearly likelier; "zero", "order" or "other" for other errors
     p_value: float  # the smallest of all tests, corrected for their number
-    temperature: float  # the best fit to the draws from Zipf's law
+    temperature: float  # the best fit to the draws from Zipf's law; inf if they are uniform, or rarer is likelier
     temperature_error: float
     probes: tuple[Probe, ...]
     consequences: tuple[Consequence, ...]  # at the given vocabulary, length and steps
@@ -203,4 +204,5 @@ def _verdict(law: str, worst: Probe, found: GumbelFit, temperature: float) -> st
         return f"FAULT: rare classes win too often, each about once in 2^{once:.1f} draws however rare it is"
     if law == "order":
         return "FAULT: classes behind a large one are lost, as from a cumulative sum in float32"
-    return f"FAULT: the law is wrong ({worst.name}), not by truncation; Zipf's law comes out at T = {temperature:.3f}"
+    comes = f"at T = {temperature:.3f}" if temperature < FLAT else "flat, as if all classes were equally likely"
+    return f"FAULT: the law is wrong ({worst.name}), not by truncation; Zipf's law comes out {comes}"

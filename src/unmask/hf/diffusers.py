@@ -13,14 +13,19 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask.hf import Scheduler
+from unmask import plan as plans
+from unmask.draw import Pick
+from unmask.noise import Streams
+from unmask.predict import log_mean
+from unmask.sampler import Planned, PlanState, Task, apply
 from unmask.samplers.names import PREDICTORS
+from unmask.schedule import Linear
 
 try:
     library: Any = importlib.import_module("diffusers")
@@ -74,7 +79,8 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             raise ValueError(f"predictor must be one of {', '.join(PREDICTORS)}, got {predictor!r}")
         self.num_inference_steps = num_inference_steps
         self.timesteps = torch.arange(num_inference_steps or 0)
-        self._inner: Scheduler | None = None
+        self._state: PlanState | None = None
+        self._due = 0  # the next step
 
     def set_timesteps(
         self,
@@ -93,7 +99,7 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             number = num_inference_steps
         self.num_inference_steps = num_inference_steps
         self.timesteps = torch.arange(number, device=device)
-        self._inner = None
+        self._state = None
 
     def scale_model_input(self, sample: Tensor, timestep: int | Tensor | None = None) -> Tensor:
         """Return the sample unchanged: a masked model reads tokens as they are."""
@@ -113,20 +119,23 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         model_output: logits [B, L, V]; sample: int64 [B, L]; generator: provides the seed at step 0, by default
         torch's.
         """
-        index = int(timestep)
+        index, mask_id = int(timestep), self.config.mask_token_id
         if index == 0:
-            self._inner = self._begun(sample, generator)
-        if self._inner is None:
+            self._begin(sample, generator)
+        if self._state is None:
             raise ValueError(f"timestep={index}: begin with timestep 0, which draws when each position is unmasked")
-        mask_id = self.config.mask_token_id
-        if index < len(self._inner.timesteps):
-            made = self._inner.step(model_output, index, sample)
-        elif bool((sample == mask_id).any()):
+        if model_output.shape[:2] != sample.shape or sample.shape != self._state.x.shape:
             raise ValueError(
-                f"timestep={index}: there are {len(self._inner.timesteps)} steps; set_timesteps begins anew"
+                f"model_output must be [batch, length, vocabulary] and sample [batch, length], got "
+                f"{tuple(model_output.shape)} and {tuple(sample.shape)}; step 0 had a sample of "
+                f"{tuple(self._state.x.shape)}"
             )
-        else:
-            made = sample.clone()
+        planned = self._state.plan.call_time.shape[1]
+        if index != self._due or (index >= planned and bool((sample == mask_id).any())):
+            due = f"{self._due} of {planned}"
+            raise ValueError(f"timestep={index}: steps are taken in turn, and {due} is due; set_timesteps begins anew")
+        made = self._filled(self._state, model_output, sample) if index < planned else sample.clone()
+        self._due = index + 1
         moved = (sample == mask_id) & (made != mask_id)
         token = made.to(model_output.device).clamp(max=model_output.shape[-1] - 1).unsqueeze(-1)
         sure = model_output.float().softmax(-1).gather(-1, token).squeeze(-1)
@@ -143,20 +152,25 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         u = torch.rand(original_samples.shape, dtype=torch.float64, generator=generator).to(original_samples.device)
         return torch.where(u < time.to(u.device), self.config.mask_token_id, original_samples)
 
-    def _begun(self, sample: Tensor, generator: torch.Generator | None) -> Scheduler:
-        device = "cpu" if generator is None else generator.device
-        config, seed = self.config, int(torch.randint(2**62, (), generator=generator, device=device))
-        inner = Scheduler(
-            config.mask_token_id,
-            special_ids=config.special_token_ids,
-            predict=PREDICTORS[config.predictor],
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            seed=seed,
-        )
-        inner.set_timesteps(self.num_inference_steps, sample)
-        return inner
+    def _begin(self, sample: Tensor, generator: torch.Generator | None) -> None:
+        """Draw when each masked position is unmasked, grouped into the steps that were asked for."""
+        config, device = self.config, "cpu" if generator is None else generator.device
+        seed = int(torch.randint(2**62, (), generator=generator, device=device))
+        plan = plans.first_hitting if self.num_inference_steps is None else plans.parallel
+        self._sampler = Planned(plan, PREDICTORS[config.predictor])
+        pick = Pick(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
+        task = Task(config.mask_token_id, Streams.of(seed, len(sample)), pick, Linear(), self.num_inference_steps)
+        self._state, self._due = self._sampler.begin(sample, task), 0
+
+    def _filled(self, state: PlanState, logits: Tensor, sample: Tensor) -> Tensor:
+        """The sample after the step that is due; special tokens and the mask are not drawn."""
+        state = self._state = replace(state, x=sample)
+        ask = self._sampler.ask(state)
+        row, column = (ask.rows >= 0).nonzero(as_tuple=True)
+        asked = logits[row.to(logits.device), ask.rows[row, column].to(logits.device)].clone()
+        never = {self.config.mask_token_id, *self.config.special_token_ids}
+        asked[:, [i for i in sorted(never) if i < logits.shape[-1]]] = -torch.inf
+        return apply(self._sampler.fill(state, ask, log_mean(asked)), sample.clone(), self.config.mask_token_id)
 
 
 @dataclass

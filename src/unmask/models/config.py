@@ -55,6 +55,7 @@ class DDiTConfig:
     norm_bias: bool = False
     attention: Attention = "bidirectional"  # who sees whom: see anyorder.py
     block: int = 0  # positions of a block, for attention="block"
+    insertion: bool = False  # the last two ids are EMPTY and OPEN: see unmask.insertion
     shifted: bool = False  # entry l reads token l - 1, as the inputs of a left-to-right network do, and its own
 
     def __post_init__(self) -> None:
@@ -106,6 +107,12 @@ class DDiTConfig:
             raise ValueError(
                 f"shifted=True needs attention='bidirectional' or 'block' and no self_conditioning, got "
                 f"attention={self.attention!r}, self_conditioning={self.self_conditioning}"
+            )
+        plain = self.attention == "bidirectional" and self.conditioning == "none" and not self.self_conditioning
+        if self.insertion and not (plain and self.mask_id == self.vocab_size > 1):
+            raise ValueError(
+                "insertion=True needs attention='bidirectional', conditioning='none', no self_conditioning, and the "
+                f"mask behind EMPTY and OPEN, got mask_id={self.mask_id} and vocab_size={self.vocab_size}"
             )
         if self.attention != "bidirectional" and self.self_conditioning:
             raise ValueError(f"self_conditioning feeds back every position: attention={self.attention!r} has not all")

@@ -42,6 +42,11 @@ class DDiT(Transformer, Pretrained):
         return self.config.attention == "order"
 
     @property
+    def insertion(self) -> bool:
+        """Whether it was trained to insert masks, so that it draws a length."""
+        return self.config.insertion
+
+    @property
     def block(self) -> int | None:
         """The positions of a block, where attention goes by blocks."""
         return self.config.block or None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from unmask.insertion import canvases, log_gaps
+from unmask.insertion import canvases, log_gaps, odds_of
 from unmask.noise import Noise
 from unmask.sampler import Ask, State, Step, Task, packed
 
@@ -48,10 +49,12 @@ class InsertionState(State):
 
 @dataclass(frozen=True)
 class Insertion:
-    """Sequences of at most as many tokens as the canvas has positions; behind their end is EMPTY, the mask's id less 1.
+    """Sequences of at most as many tokens as the canvas has positions; behind their end is EMPTY, the mask's id less 2.
 
     It takes one network call for each position of the canvas and one for each token.
     """
+
+    inserts: ClassVar[bool] = True
 
     def begin(self, canvas: Tensor, task: Task) -> InsertionState:
         size, slots = canvas.shape
@@ -66,7 +69,7 @@ class Insertion:
         zeros = torch.zeros(size, dtype=torch.int64)
         return InsertionState(
             task,
-            torch.full_like(canvas, task.mask_id - 2),
+            torch.full_like(canvas, task.mask_id - 1),
             torch.full((size,), 2 * slots),
             order // 2,
             1 - times,
@@ -96,7 +99,7 @@ class Insertion:
         x, drawn = state.x.cpu().clone(), torch.zeros(state.x.shape, dtype=torch.bool)
         certain = torch.ones(state.x.shape, dtype=torch.float64)
         if bool(first.any()):
-            gaps, none = log_gaps(logits[first], state.size[first])
+            gaps, none = log_gaps(odds_of(logits[first]), state.size[first])
             weights, noise = torch.cat((gaps, none.unsqueeze(1)), 1), state.places[rows[first], slot[first]]
             gap = state.task.pick.draw(weights, noise)
             self._insert(state, x, rows[first], slot[first], gap, gaps.shape[1])

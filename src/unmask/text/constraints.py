@@ -6,11 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from unmask.guides.automaton import Matching, matching, of_text
+from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.protocol import block_of
 
 if TYPE_CHECKING:
     from unmask.text.model import Model
 
+TEXTS = 8  # that the frequencies of tokens come from
 NEVER = b"\xff"  # no text has this byte
 
 
@@ -35,4 +40,15 @@ def constraint(model: Model, pattern: str | None = None, contains: Sequence[str]
     both = automata[0]
     for one in automata[1:]:
         both = both & one
-    return matching(both)
+    in_turn = model.left_to_right or block_of(model.denoiser) is not None
+    return matching(both, chain=_frequencies(model) if in_turn else None)
+
+
+def _frequencies(model: Model) -> HiddenMarkovOracle:
+    """Independent tokens, as often as in a few texts of the model, each id counted once more: what a network that
+    answers for the next positions alone looks ahead with.
+    """
+    size = model.denoiser.vocab_size
+    counts = torch.bincount(model.sample(TEXTS).tokens.flatten(), minlength=size)[:size].double() + 1
+    one = torch.ones(1, 1, dtype=torch.float64)
+    return HiddenMarkovOracle(one[0], one, (counts / counts.sum()).unsqueeze(0))

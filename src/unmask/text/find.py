@@ -84,6 +84,10 @@ def find(name: str | os.PathLike[str]) -> Path | None:
             return folder
     if path.is_dir():
         return _folder_of_weights(path)
+    if os.path.lexists(path):  # a pipe, or a link that leads nowhere
+        from unmask.text.adapters.settings import reachable
+
+        return reachable(path)
     boxed = {found.name: found.folder for found in _folders(BOX, "box")}
     return boxed[str(name)] if str(name) in boxed else _find_elsewhere(str(name), list(boxed))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.checks import ids, show_options
 from unmask.network import device_of
-from unmask.protocol import block_of, check, for_bound, is_left_to_right, length_of
+from unmask.protocol import block_of, check, for_bound, inserts, is_left_to_right, length_of
 from unmask.sampler import SamplingOptions, Step
 from unmask.sampling import DEFAULTS, Sample
 from unmask.sampling import sample as sample_tokens
@@ -91,7 +91,7 @@ class Model:
             known = self.tokenizer.vocab_size
             fits = known <= ids + (mask_id == ids) and self.tokenizer.mask_id in (None, mask_id)
         else:
-            ids -= mask_id < ids
+            ids -= (mask_id < ids) + inserts(self.denoiser)
             fits = ids == self.tokenizer.vocab_size <= mask_id
         if not fits:
             raise ValueError(
@@ -143,6 +143,10 @@ class Model:
                 has words that must occur in it; both are guides, approximate for a network and corrected by
                 ``particles``.
         """
+        if inserts(self.denoiser) and (prompt or max_tokens is not None or canvas is not None):
+            raise ValueError(
+                f"{self.name} draws texts of any length by insertion: it takes no prompt, no canvas and no max_tokens"
+            )
         begun = self.begins(prompt, options.get("stop")) and (prompt or canvas is None)
         if max_tokens is not None:
             if length is not None or canvas is not None or max_tokens < 1:
@@ -176,6 +180,8 @@ class Model:
                 f"{self.name} is a left-to-right model and cannot fill blanks, as a masked model can; "
                 "sample(prompt=...) continues a text"
             )
+        if inserts(self.denoiser):
+            raise ValueError(f"{self.name} draws whole texts of any length by insertion, and cannot fill blanks")
         return self._filled(self.blanks(text, mask_character), num, options)
 
     def bound(

@@ -119,7 +119,8 @@ def effective_temperature(probabilities: ArrayLike, shifted: ArrayLike) -> Array
 
     Closest in KL(shifted || pi^(1/T)), so T is the maximum-likelihood fit to draws from `shifted`: both have the same
     mean of log pi. T < 1 is colder than `probabilities`; 0 (up to rounding) means that only the most probable classes
-    are left. For a uniform distribution T is not defined, and 1 is returned.
+    are left, and inf that no temperature makes `probabilities` as flat as `shifted`. For a uniform distribution T is
+    not defined, and 1 is returned.
     """
     pi, target = _weights("probabilities", probabilities), _weights("shifted", shifted)
     if pi.shape != target.shape or np.any((pi == 0) & (target > 0)):
@@ -138,4 +139,5 @@ def effective_temperature(probabilities: ArrayLike, shifted: ArrayLike) -> Array
         colder = (law * score).sum(axis=-1) / law.sum(axis=-1) > goal
         low, high = np.where(colder, low, middle), np.where(colder, middle, high)
     flat = np.all(~support | (pi == top), axis=-1)
-    return np.asarray(np.where(flat, 1.0, np.exp2(-(low + high) / 2)))
+    found = np.where(low == -64.0, np.inf, np.exp2(-(low + high) / 2))
+    return np.asarray(np.where(flat, 1.0, found))

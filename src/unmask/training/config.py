@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from unmask.models.causal import twin
 from unmask.models.config import Attention, DDiTConfig, preset
 
-Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream"]
+Objective = Literal[
+    "time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream", "insertion"
+]
 Times = Literal["independent", "vdm", "stratified", "adaptive"]
 ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
 
@@ -87,8 +89,9 @@ class TrainConfig:
     dropout: float = 0.1
 
     objective: Objective = "time"
-    """Eq. 6, Eq. 7, the weights of Mask-Predict or MaskGIT, SEDD's score entropy, the left-to-right baseline, or Eq. 7
-    with all terms of one order in a two-stream pass (for --attention order)."""
+    """Eq. 6, Eq. 7, the weights of Mask-Predict or MaskGIT, SEDD's score entropy, the left-to-right baseline, Eq. 7
+    with all terms of one order in a two-stream pass (for --attention order), or insertion: rows of different lengths
+    (docs/lengths.md)."""
     times: Times = "stratified"
     """How times or counts are drawn over the global batch; adaptive is importance sampling of counts."""
     schedule: ScheduleName = "linear"
@@ -175,9 +178,12 @@ class TrainConfig:
             )
         if self.block is not None and self.times == "adaptive":
             raise ValueError("times='adaptive' has a count for each sequence, and attention='block' for each block")
-        needed = {"two-stream": "order", "left-to-right": "bidirectional"}.get(self.objective, self.attention)
+        of = {"two-stream": "order", "left-to-right": "bidirectional", "insertion": "bidirectional"}
+        needed = of.get(self.objective, self.attention)
         if self.attention != needed:
             raise ValueError(f"objective={self.objective!r} needs attention={needed!r}, got {self.attention!r}")
+        if self.objective == "insertion" and (self.conditioning != "none" or self.self_conditioning):
+            raise ValueError("objective='insertion' needs conditioning='none' and no self_conditioning")
 
     def network(self, vocab_size: int, length: int) -> DDiTConfig:
         """The network of a resolved configuration; the mask is one past the data."""
@@ -186,11 +192,13 @@ class TrainConfig:
             raise ValueError("the run's network is a checkpoint's: init names it")
         if self.preset == OWN:
             raise ValueError("the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)")
+        inserts = self.objective == "insertion"  # it has one more id: OPEN
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
         config = preset(
             self.preset,
-            vocab_size,
+            vocab_size + inserts,
             length,
+            insertion=inserts,
             attention=self.attention,
             block=self.block or 0,
             conditioning=self.conditioning,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,22 @@ def find(config: TrainConfig, progress: Progress | None = None, reads: Reads | N
 
     reads: of a checkpoint that is fine-tuned, for which the data are prepared.
     """
-    data = _found(config, progress, reads)
+    inserts = config.objective == "insertion"
+    data = _found(replace(config, layout=config.layout or "rows") if inserts else config, progress, reads)
+    if inserts:
+        _check_ends(data.train)
     return data if reads is None else reads.check(data)
+
+
+def _check_ends(tokens: TokenFile) -> None:
+    """Insertion learns where a row ends: eos stands there, and behind it."""
+    tokenizer = tokens.tokenizer
+    padded = tokenizer.frame is None and tokenizer.eos_id == tokenizer.pad_id == tokenizer.vocab_size - 1
+    if tokens.header.layout != "rows" or not padded:
+        raise ValueError(
+            f"objective='insertion' learns where texts end, and {tokens.path} does not say it: it needs one text per "
+            "row, ended and padded with eos; give the text itself with --layout rows"
+        )
 
 
 def _found(config: TrainConfig, progress: Progress | None, reads: Reads | None) -> Data:

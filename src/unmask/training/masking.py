@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask import objective, timing
+from unmask import insertion, objective, timing
 from unmask.data.batches import generator
 from unmask.forward import holes
 from unmask.masking import Masking, all_tokens, by_count, by_time, maskgit_count
@@ -46,7 +46,8 @@ def of_step(
     block: each block of so many positions is a process of its own, with its own time. where bool [batch, length]: the
     positions that are predicted, given the others, such as the responses to prompts.
     """
-    if where is not None and (block is not None or adaptive is not None or kind in ("maskgit", "mask-predict")):
+    free = kind not in ("maskgit", "mask-predict", "insertion")
+    if where is not None and (block is not None or adaptive is not None or not free):
         raise ValueError("prompts that are given need objective time or count, times that are drawn, and no blocks")
     if block is not None:
         how: dict[str, Any] = {"schedule": schedule, "seed": seed, "step": step}
@@ -59,6 +60,9 @@ def of_step(
         return torch.rand(*shape, batch, length, dtype=torch.float64, generator=generator(seed, step, purpose))
 
     when, clock = uniforms("order"), generator(seed, step, "time")
+    if kind == "insertion":
+        slots = torch.stack((when, uniforms("mask")), 2)
+        return replace(all_tokens(when), time=TIMES[times](batch, clock), when=slots)
     if kind in ALL_TOKENS:
         every = all_tokens(when)
         return every if where is None else replace(every, masked=where, when=when.masked_fill(~where, -1.0))
@@ -90,7 +94,7 @@ def for_validation(
     The low-discrepancy sampler of VDM, because there each sequence's own time is uniform, so that the average over
     these very sequences is unbiased.
     """
-    how = kind if kind in ALL_TOKENS else "count"
+    how = kind if kind in (*ALL_TOKENS, "insertion") else "count"
     schedule = schedule or Linear()
     drawn: dict[str, Any] = {"schedule": schedule, "seed": seed, "step": 0, "block": block, "where": where}
     return of_step(how, "vdm", batch=batch, length=length, **drawn)
@@ -108,7 +112,8 @@ class Losses(nn.Module):
 
         tensors: those of a Masking. A loss is the masking's weight times the sum of its terms: cross-entropies at
         masked positions, and in the training of "score-entropy" SEDD's. "two-stream" has the chain rule along the
-        order, -log p(x^l | what came before l), as its terms: all L in one pass. A loss of the user's own is for
+        order, -log p(x^l | what came before l), as its terms: all L in one pass. "insertion" has an estimate of its own
+        bound, in training and in validation. A loss of the user's own is for
         training: validation is the bound of Eq. 7 for everybody.
         """
         network: Any = self.network
@@ -117,7 +122,10 @@ class Losses(nn.Module):
             losses = _checked(self.own(network, x0, masking), x0)
             return scale * losses.sum(), losses.detach().double()
         evaluated = network if self.training else for_bound(network)
-        if self.training and self.kind == "score-entropy":
+        if self.kind == "insertion":
+            assert masking.when is not None
+            terms = insertion.estimate(network, x0, masking.time, masking.when)
+        elif self.training and self.kind == "score-entropy":
             terms = objective.score_terms(network, x0, masking)
         elif evaluated is network and isinstance(network, head.Apart):
             total, terms = head.cross_entropy(network, self._states(x0, masking), x0, masking, scale)

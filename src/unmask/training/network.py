@@ -14,7 +14,7 @@ from unmask.data.batches import generator
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
 from unmask.models.own import Make
-from unmask.protocol import check, follows_order, is_left_to_right
+from unmask.protocol import check, follows_order, inserts, is_left_to_right
 from unmask.training.config import OWN, TrainConfig
 from unmask.training.data import Data
 from unmask.training.masking import Loss
@@ -99,5 +99,9 @@ def check_objective(module: Any, objective: str) -> None:
     """Refuse an objective that is for another kind of network."""
     if objective == "left-to-right" and not is_left_to_right(module):
         raise ValueError("objective='left-to-right' needs a network with causal=True, whose row l sees what is before")
+    if inserts(module) and objective != "insertion":
+        raise ValueError(f"the network draws lengths by insertion: it needs objective='insertion', not {objective!r}")
+    if objective == "insertion" and not inserts(module):
+        raise ValueError("objective='insertion' needs a network that was made for it, which only this project's are")
     if objective == "two-stream" and not follows_order(module):
         raise ValueError("objective='two-stream' needs a network that follows an order (unmask.protocol.AnyOrder)")

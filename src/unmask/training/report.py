@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.data.tokens import TokenFile
 from unmask.models.ngram import kneser_ney
 from unmask.network import logits_at
-from unmask.protocol import block_of, is_left_to_right
+from unmask.protocol import block_of, inserts, is_left_to_right
 from unmask.sampling import sample
 from unmask.text.model import Model
 from unmask.training import curve
@@ -40,11 +40,11 @@ def samples_of(
 ) -> tuple[str, ...]:
     """A few texts of the model, always from the same seed; none if ``stop`` says so after a network call.
 
-    One token per call where a network goes from left to right or by blocks, and otherwise PREVIEW_STEPS calls.
+    One token per call where a network decides alone: left to right, by blocks, by insertion. Otherwise PREVIEW_STEPS.
     """
     network, length = model.denoiser, model.length
     inner = network.network if isinstance(network, Plain) else network
-    in_turn = is_left_to_right(inner) or block_of(inner) is not None
+    in_turn = is_left_to_right(inner) or block_of(inner) is not None or inserts(inner)
     steps = None if in_turn or length is None else min(length, PREVIEW_STEPS)
 
     def check(step: object) -> None:

@@ -28,7 +28,8 @@ def validate(
     schedule: Schedule,
     stop: Callable[[], object] = lambda: False,
 ) -> Bound | None:
-    """Eq. 7 (left to right the likelihood, with two streams that along an order) on evenly spaced sequences.
+    """Eq. 7 (left to right the likelihood, with two streams that along an order, insertion's own bound) on evenly
+    spaced sequences.
 
     None if ``stop`` said so on the way.
 

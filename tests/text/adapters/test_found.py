@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 import unmask
 from tests.text.adapters import checkpoints as made
+from unmask.cli import inspect as command
 from unmask.text.adapters import look, mdlm, recognise, sedd, unpickle
 from unmask.text.adapters.convert import to_own
 from unmask.text.adapters.report import inspect
@@ -406,6 +407,28 @@ def test_pipes_links_and_other_libraries_are_told_in_a_sentence(tmp_path):
     (tmp_path / "md4" / "_METADATA").write_text("{}")
     with pytest.raises(ValueError, match="a checkpoint of orbax"):
         look(tmp_path / "md4")
+
+
+def test_the_command_says_so_too(tmp_path, capsys):
+    """By its path, as a user gives it; what a config's link leads to is not guessed."""
+    os.mkfifo(tmp_path / "pipe.pt")
+    (tmp_path / "md4").mkdir()
+    (tmp_path / "md4" / "_METADATA").write_text("{}")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    folder = made.hub_folder(tmp_path / "loop", made.state(20), made.hub_config(20))
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("config.json")
+    said = {
+        "pipe.pt": "but a pipe, a socket or a device",
+        "md4": "a checkpoint of orbax",
+        "gone": "which does not exist",
+        "loop": "config.json cannot be read: Too many levels",
+    }
+    for name, says in said.items():
+        assert command.main([str(tmp_path / name)]) == 2
+        assert says in capsys.readouterr().err
+        with pytest.raises(ValueError, match=says):
+            unmask.load(tmp_path / name)
 
 
 def test_a_pickle_of_millions_of_operations_is_refused_soon(tmp_path):

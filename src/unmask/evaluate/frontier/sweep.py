@@ -24,7 +24,7 @@ from unmask.evaluate.judge.samples import Samples
 from unmask.evaluate.likelihood.partial import fingerprint
 from unmask.network import device_of, inference, logits_of
 from unmask.noise import word
-from unmask.protocol import is_left_to_right, length_of
+from unmask.protocol import inserts, is_left_to_right, length_of
 from unmask.samplers.names import DRAWS, PLANS, PRECISIONS, SamplerOptions
 from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
@@ -145,6 +145,8 @@ def settings(
 
     Parallel decoding with more steps than tokens equals that with as many, and is left out.
     """
+    if inserts(subject.network):
+        raise ValueError(f"{subject.name} draws lengths by insertion: it has one sampler and no frontier")
     if subject.left_to_right:
         return [Setting(LEFT_TO_RIGHT, None, temperature, draw) for temperature in temperatures]
     found = []

@@ -24,7 +24,7 @@ from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy,
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
 from unmask.network import device_of
 from unmask.noise import generator, word
-from unmask.protocol import for_bound
+from unmask.protocol import for_bound, inserts
 from unmask.samplers import names
 from unmask.samplers.names import PLANS, PlanName, PredictorName
 from unmask.sampling import sample
@@ -99,6 +99,8 @@ class UnmaskLM(LM):  # type: ignore[misc]
         self._rank, self._world_size = processes.rank(), processes.world()
         self.passes, self.seed = int(passes), int(seed)
         self.rows = int(max_batch_size or ROWS) if str(batch_size).startswith("auto") else int(batch_size)
+        if inserts(self.model.denoiser):
+            raise ValueError(f"{self.model.name} draws whole texts by insertion: it gives no continuation a likelihood")
         if self.model.left_to_right and (sampler or steps or predictor != "first-order"):
             raise ValueError(f"{self.model.name} draws one token per call: it takes no sampler, steps or predictor")
         self.options = {} if self.model.left_to_right else _sampler_options(sampler, steps, predictor)

@@ -18,7 +18,7 @@ from unmask.likelihood import default_batch
 from unmask.masking import of_subset
 from unmask.network import device_of, inference
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, follows_order, is_left_to_right
+from unmask.protocol import Denoiser, follows_order, inserts, is_left_to_right
 from unmask.schedule import Linear, Schedule
 
 
@@ -118,5 +118,7 @@ def _check(model: Denoiser, tokens: Tensor, passes: int, batch: int | None) -> N
         raise ValueError(f"tokens must be complete: they hold the mask {model.mask_id}")
     if is_left_to_right(model):
         raise ValueError(f"{type(model).__name__} is a left-to-right model: it has one order and no profile")
+    if inserts(model):
+        raise ValueError(f"{type(model).__name__} draws lengths by insertion, one decision per call: it has no profile")
     if passes < 1 or (batch is not None and batch < 1):
         raise ValueError(f"passes and batch must be at least 1, got {passes} and {batch}")

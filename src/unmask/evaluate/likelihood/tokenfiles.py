@@ -22,7 +22,7 @@ from unmask.forward import check_continues
 from unmask.likelihood import By, Passes, default_batch, per_position
 from unmask.models.ngram import kneser_ney
 from unmask.network import inference
-from unmask.protocol import block_of, for_bound, is_left_to_right
+from unmask.protocol import block_of, for_bound, inserts, is_left_to_right
 from unmask.schedule import Schedule
 from unmask.text.model import Model
 
@@ -139,6 +139,8 @@ class _Work:
             raise ValueError(f"batch must be at least 1, got {batch}")
         if tokens.tokenizer.hash != model.tokenizer.hash:
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
+        if inserts(model.denoiser) and how.by == "order":
+            raise ValueError(f"{model.name} draws lengths by insertion: its bound has no order, leave --by out")
         self.model, self.tokens, self.how = model, tokens, how
         self.network = for_bound(model.denoiser)
         self.exact = is_left_to_right(model.denoiser)

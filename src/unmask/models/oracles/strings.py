@@ -18,6 +18,8 @@ class StringsOracle:
     p(x) e(y, x) (N - n)! / (N - n - (j - m))! up to a factor.
     """
 
+    insertion = True
+
     def __init__(self, strings: Sequence[Sequence[int]], probabilities: Tensor, vocab_size: int, length: int) -> None:
         if max(map(len, strings)) > length or len(set(map(tuple, strings))) != len(strings):
             raise ValueError(f"strings must be different and have at most {length} tokens")
@@ -33,13 +35,13 @@ class StringsOracle:
 
     def padded(self) -> Tensor:
         """The strings as sequences [K, N], padded with EMPTY."""
-        x = torch.full((len(self.strings), self.length), self.mask_id - 1)
+        x = torch.full((len(self.strings), self.length), self.mask_id - 2)
         for row, one in zip(x, self.strings, strict=True):
             row[: len(one)] = one
         return x
 
     def _answer(self, canvas: Tensor) -> Tensor:
-        y, left = canvas[(canvas < self.tokens) | (canvas == self.mask_id)], int((canvas == self.mask_id - 2).sum())
+        y, left = canvas[(canvas < self.tokens) | (canvas == self.mask_id)], int((canvas == self.mask_id - 1).sum())
         empty = self.length - left - len(y)  # phantoms decided
         gaps = torch.zeros(len(y) + 1, dtype=torch.float64)
         none, found = 0.0, torch.zeros(len(y), self.tokens, dtype=torch.float64)
@@ -56,8 +58,8 @@ class StringsOracle:
         logits = torch.full((self.length, self.vocab_size), SMALLEST, dtype=torch.float64)
         logits[:, : self.tokens] = 0.0
         logits[: len(y), : self.tokens] = found.log()
-        logits[: len(y) + 1, -2] = gaps.log()[: self.length].clamp(min=SMALLEST)
-        logits[:, -1] = max(torch.tensor(none).log().item(), SMALLEST)
+        logits[: len(y) + 1, -1] = gaps.log()[: self.length].clamp(min=SMALLEST)
+        logits[:, -2] = max(torch.tensor(none).log().item(), SMALLEST)
         return logits
 
     def _ways(self, y: Tensor, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from unmask.draw import Pick
 from unmask.network import Allowed
 from unmask.noise import Streams
 from unmask.predict import first_order
-from unmask.protocol import Caches, follows_order, for_sampling, takes_lengths
+from unmask.protocol import Caches, follows_order, for_sampling, inserts, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
 from unmask.text.blanks import Blanks
@@ -31,6 +31,10 @@ class Served:
     model: Model
     card: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None  # Jinja, as in checkpoints of the Hugging Face hub
+
+    def __post_init__(self) -> None:
+        if inserts(self.model.denoiser):
+            raise ValueError(f"{self.model.name} draws lengths by insertion, which is not served: use unmask sample")
 
     @classmethod
     def of(cls, name: str, device: str = "cpu") -> Served:

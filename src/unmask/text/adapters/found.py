@@ -155,8 +155,8 @@ def look(path: str | Path) -> Found:
 
 
 def holds_weights(files: Iterable[str]) -> bool:
-    """Whether any of a folder's files contains weights."""
-    return any(file.endswith((*SUFFIXES, INDEX)) for file in files)
+    """Whether any of a folder's files contains weights, of this library or of one that ``look`` rejects by name."""
+    return any(file.endswith((*SUFFIXES, INDEX)) or file in OTHER_LIBRARIES for file in files)
 
 
 def _weights(folder: Path, files: tuple[str, ...]) -> dict[str, frozenset[str] | None]:

@@ -39,11 +39,11 @@ def reachable(path: Path) -> Path:
 
 def beside(folder: Path) -> dict[str, Any]:
     """The configuration beside the weights: config.json, or the one that Hydra wrote for the whole run."""
-    if (folder / CONFIG).is_file():
-        return read_json(folder / CONFIG)
+    if os.path.lexists(folder / CONFIG):  # a link that leads nowhere is not the same as no config
+        return read_json(reachable(folder / CONFIG))
     for run in (folder, folder.parent):
-        if (run / HYDRA).is_file():
-            return read_yaml(run / HYDRA)
+        if os.path.lexists(run / HYDRA):
+            return read_yaml(reachable(run / HYDRA))
     return {}
 
 
