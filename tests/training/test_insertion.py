@@ -5,7 +5,7 @@ import torch
 
 import unmask
 from unmask.evaluate.frontier.sweep import SampledModel, settings
-from unmask.evaluate.likelihood.profile import entropy_profile
+from unmask.evaluate.likelihood.profile import entropy_by_count
 from unmask.protocol import inserts
 from unmask.serve.engine.work import Served
 
@@ -47,7 +47,7 @@ def test_a_folder_of_it_is_loaded_again(run, tmp_path):
         (lambda model: model.infill("a__"), "cannot fill blanks"),
         (lambda model: Served(model), "is not served"),
         (lambda model: unmask.nelbo(model.denoiser, torch.tensor([[0, 3, 3, 3, 3]]), by="order"), "takes no by"),
-        (lambda model: entropy_profile(model.denoiser, torch.tensor([[0, 3, 3, 3, 3]])), "no profile"),
+        (lambda model: entropy_by_count(model.denoiser, torch.tensor([[0, 3, 3, 3, 3]])), "no profile"),
         (lambda model: settings(SampledModel("m", model), ["ancestral"], [4]), "no frontier"),
     ],
 )
