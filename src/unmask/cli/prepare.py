@@ -156,15 +156,12 @@ def display(stream: TextIO) -> Iterator[Progress]:
     stages: dict[str, Any] = {}
 
     line = plain_lines(stream)
-    try:
-        from rich import progress as rich
-        from rich.console import Console
-    except ImportError:
-        yield line
-        return
     if not stream.isatty():
         yield line
         return
+    from rich import progress as rich
+    from rich.console import Console
+
     columns: tuple[Any, ...] = rich.TextColumn("{task.description:<26}"), rich.BarColumn()
     columns += rich.TextColumn("{task.completed:,.0f}"), rich.TimeElapsedColumn(), rich.TimeRemainingColumn()
     with rich.Progress(*columns, console=Console(file=stream)) as bar:

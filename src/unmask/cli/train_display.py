@@ -21,13 +21,10 @@ def display(stream: TextIO | None = None) -> Iterator[tuple[Report, Progress]]:
     if not stream.isatty():
         yield Lines(stream), plain_lines(stream)
         return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-    except ImportError:
-        yield Lines(stream), plain_lines(stream)
-        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
     console = Console(file=stream)
     what, shown = TextColumn("{task.description}"), TextColumn("{task.fields[shown]}")
     with Bar(what, BarColumn(), TimeRemainingColumn(compact=True), shown, console=console) as bar:

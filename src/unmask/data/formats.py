@@ -9,7 +9,6 @@ import bz2
 import codecs
 import csv
 import gzip
-import importlib
 import io
 import json
 import lzma
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.text8 import OFFICIAL
+from unmask.extras import needed
 
 Chunk = tuple[str, bool]
 Kind = Callable[[Path, str | None, bool, int], Iterator[Chunk]]
@@ -263,8 +263,4 @@ def _long_fields() -> Iterator[None]:
 
 
 def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0]
-        raise ModuleNotFoundError(f"this file needs {package}: pip install 'unmask[tables]'", name=package) from error
+    return needed(name, f"this file needs {name.partition('.')[0]}", "tables")

@@ -7,7 +7,6 @@ document ends with it).
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from unmask.data.formats import Chunk, documents, field, is_text
+from unmask.extras import needed
 
 Source = str | os.PathLike[str] | Iterable[str] | Iterable[Mapping[str, Any]]
 
@@ -116,11 +116,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 def open_dataset(name: str, split: str, streaming: bool) -> Iterable[Mapping[str, Any]]:
     """``datasets:NAME[@REVISION][:CONFIG]`` of the ``datasets`` library; NAME may be a local folder."""
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError as error:
-        hint = f"{name} needs datasets: pip install 'unmask[datasets]'"
-        raise ModuleNotFoundError(hint, name="datasets") from error
+    datasets = needed("datasets", f"{name} needs datasets", "datasets")
     path, _, config = name.removeprefix("datasets:").partition(":")
     path, _, revision = (path, "", "") if Path(path).exists() else path.partition("@")
     hub = logging.getLogger("huggingface_hub")  # which would tell of each retry in the system's words

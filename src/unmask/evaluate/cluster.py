@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 import unmask
+from unmask.extras import needed
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -39,11 +40,7 @@ def connected() -> Iterator[Cluster]:
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError("--ray needs ray: pip install 'unmask[ray]'") from error
-    return ray
+    return needed("ray", "--ray needs ray", "ray")
 
 
 class Cluster:

@@ -6,17 +6,14 @@ import io
 from pathlib import Path
 from typing import Any
 
+from unmask.extras import needed
 from unmask.models.files import write_whole
 
 
 def sheet(width: float, height: float) -> Any:
     """An empty matplotlib Figure; matplotlib is an extra."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        hint = "the picture needs matplotlib: pip install 'unmask[plot]'"
-        raise ModuleNotFoundError(hint, name="matplotlib") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = needed("matplotlib.figure", "the picture needs matplotlib", "plot")
+    return figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def write(figure: Any, path: Path) -> None:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, distributed
 
 if TYPE_CHECKING:
-    from unmask.evaluate.cluster import Cluster
+    from unmask.extras import needed
+from unmask.evaluate.cluster import Cluster
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -47,11 +48,7 @@ def joined(*, ray: bool = False) -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", 1)) == 1 or _several():
         yield
         return
-    try:
-        from accelerate import PartialState  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ImportError("several processes need accelerate: pip install 'unmask[train]'") from error
-    PartialState(cpu=_cpu_only())
+    needed("accelerate", "several processes need accelerate", "train").PartialState(cpu=_cpu_only())
     try:
         yield
     finally:

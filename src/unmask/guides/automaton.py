@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.extras import needed
 from unmask.guide import Call, Weigh
 
 
@@ -252,12 +253,9 @@ def of_text(pattern: str, pieces: Sequence[bytes], *, end: int | None = None) ->
 
 def _characters(pattern: str) -> tuple[int, set[int], Mapping[int, Mapping[str | None, int | None]]]:
     """The initial and accepting states of a regular expression, and its moves by character; None is any other."""
+    interegular = needed("interegular", "regular expressions need the interegular package", "regex")
     try:
-        import interegular
-    except ImportError as error:
-        raise ImportError("regular expressions need the interegular package: pip install 'unmask[regex]'") from error
-    try:
-        machine = interegular.parse_pattern(pattern).to_fsm().reduce()  # type: ignore[no-untyped-call]
+        machine = interegular.parse_pattern(pattern).to_fsm().reduce()
     except (interegular.InvalidSyntax, interegular.Unsupported) as error:
         why = f": {error}" if str(error) else ""
         raise ValueError(f"the regular expression {pattern!r} is not understood{why}") from error

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from unmask.extras import needed
+
 NEXT = "C"  # an atom that any other can be joined to
 WAYS = 2000  # of writing a molecule, among which one with its blanks at the ends is looked for
 SYMBOLS = re.compile(r"(?:\[[^\[\]]*\])*")
@@ -64,10 +66,7 @@ def open_ended(smiles: str) -> str:
 
 def around_blanks(pieces: Sequence[str | int]) -> list[str | int]:
     """The same molecule with its one or two blanks, each piece between them a SMILES of its own."""
-    try:
-        chem = importlib.import_module("rdkit.Chem")
-    except ImportError as error:
-        raise ImportError("a blank inside a branch or a ring needs RDKit: pip install 'unmask[molecules]'") from error
+    chem = needed("rdkit.Chem", "a blank inside a branch or a ring needs RDKit", "molecules")
     blanks = [piece for piece in pieces if isinstance(piece, int)]
     numbers = iter(range(1, len(blanks) + 1))
     text = "".join(piece if isinstance(piece, str) else f"[*:{next(numbers)}]" for piece in pieces)

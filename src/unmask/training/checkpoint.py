@@ -53,7 +53,8 @@ def write(
 
     A sound checkpoint of the same step is left as it is: a run is a function of its configuration and the step.
     """
-    save_file = _safetensors().save_file
+    from safetensors.torch import save_file
+
     target = folder / f"step-{step:08d}"
     if target.exists():
         try:
@@ -88,10 +89,11 @@ def read(path: Path) -> Checkpoint:
 
 def read_tensors(path: Path) -> Tensors:
     """The tensors of one safetensors file. Anything else, a pickle for one, is refused without being looked into."""
-    safetensors = _safetensors()
+    from safetensors.torch import load_file
+
     try:
         # Clones, because safetensors maps the file, and this one may be removed.
-        return {name: tensor.clone() for name, tensor in safetensors.load_file(path).items()}
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
     except Exception as error:  # the Rust library has several kinds
         raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
 
@@ -152,11 +154,3 @@ def _clear_litter(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(".step-*.lock"):
         path.unlink(missing_ok=True)
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError("checkpoints need safetensors: pip install 'unmask[train]'") from error
-    return safetensors.torch

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from unmask.extras import needed
+
 
 def draw(metrics: Path, picture: Path) -> None:
     """Read metrics.jsonl and write a PNG, in bits per character of text, or per token of what is none."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("the picture needs matplotlib: pip install 'unmask[plot]'") from error
+    matplotlib = needed("matplotlib.figure", "the picture needs matplotlib", "plot")
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     losses = np.array([(r["step"], r["loss"]) for r in records if r["kind"] == "train"]).reshape(-1, 2)
     bounds = [r for r in records if r["kind"] == "validation"]
     scale, unit = _unit(bounds)
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = matplotlib.Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     if len(losses):
         width = max(1, len(losses) // 60)

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import nn
 
+from unmask.extras import needed
+
 SCALE = 2  # alpha / r
 CONDITIONING = "adaLN_modulation"  # a linear map in our blocks that is neither attention nor MLP
 
@@ -85,8 +87,4 @@ def _config(rank: int, targets: list[str]) -> Any:
 
 
 def _peft() -> Any:
-    try:
-        import peft  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as error:
-        raise ImportError("--lora needs peft: pip install 'unmask[lora]'") from error
-    return peft
+    return needed("peft", "--lora needs peft", "lora")

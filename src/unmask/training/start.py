@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from unmask.data.prepare import Progress
+from unmask.extras import needed
 from unmask.training import checkpoint as checkpoints
 from unmask.training.config import TrainConfig
 from unmask.training.data import Data
@@ -29,13 +30,10 @@ SMALLER = {"small": "compact", "compact": "mini", "mini": "tiny"}
 
 def make_accelerator(config: TrainConfig) -> Any:
     """Hugging Face accelerate's view of this process: alone, or one of those that ``accelerate launch`` started."""
-    try:
-        from accelerate import Accelerator  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ImportError("training needs accelerate: pip install 'unmask[train]'") from error
+    accelerate = needed("accelerate", "training needs accelerate", "train")
     cpu = config.device == "cpu" or not torch.accelerator.is_available()
     precision = config.precision or ("float32" if cpu else "bf16")
-    accelerator = Accelerator(cpu=cpu, mixed_precision="bf16" if precision == "bf16" else "no")
+    accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision="bf16" if precision == "bf16" else "no")
     kind = accelerator.distributed_type.value
     if (kind == "FSDP" and not accelerator.is_fsdp2) or kind in ("DEEPSPEED", "MEGATRON_LM", "XLA"):
         raise ValueError(f"accelerate was configured for {kind}: use DDP, or FSDP with fsdp_version 2")

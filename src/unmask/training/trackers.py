@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from unmask.extras import needed
 from unmask.training.config import TrainConfig
 from unmask.training.events import Event, Previewed, Report, Stepped, Validated
 from unmask.training.run import Run
@@ -54,17 +55,13 @@ def _scalars(event: Event) -> dict[str, float]:
 
 
 def _tensorboard(run: Run, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError("TensorBoard needs tensorboard: pip install 'unmask[train]', or --no-tensorboard") from error
-    return SummaryWriter(str(run.folder / "tensorboard"), purge_step=step + 1)
+    why = "TensorBoard, which --no-tensorboard switches off, needs tensorboard"
+    return needed("torch.utils.tensorboard", why, "train").SummaryWriter(
+        str(run.folder / "tensorboard"), purge_step=step + 1
+    )
 
 
 def _wandb(config: TrainConfig, run: Run) -> Any:
-    try:
-        import wandb  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise ImportError("--wandb needs wandb: pip install 'unmask[wandb]'") from error
+    wandb = needed("wandb", "--wandb needs wandb", "wandb")
     name, folder = run.folder.name, str(run.folder)
     return wandb.init(project="unmask", name=name, dir=folder, config=asdict(config), resume="allow")

@@ -5,7 +5,6 @@ tokens are int64 [B, L]; negative ids are padding and are ignored.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from unmask.extras import needed
 
 
 def sequence_entropy(tokens: Tensor | Sequence[Tensor]) -> Tensor:
@@ -67,10 +68,7 @@ def mauve(features: Tensor, references: Tensor, *, seed: int = 0, **options: Any
     last token. options are those of mauve.compute_mauve, such as num_buckets. MAUVE depends on the model and on N and
     M.
     """
-    try:
-        package: Any = importlib.import_module("mauve")
-    except ImportError as error:
-        raise ModuleNotFoundError("MAUVE needs mauve-text: pip install 'unmask[mauve]'", name="mauve") from error
+    package = needed("mauve", "MAUVE needs mauve-text", "mauve")
     if features.ndim != 2 or references.ndim != 2 or features.shape[1] != references.shape[1]:
         shapes = f"{tuple(features.shape)} and {tuple(references.shape)}"
         raise ValueError(f"features and references must be [N, D] and [M, D], got {shapes}")

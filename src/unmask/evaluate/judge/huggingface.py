@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from unmask.evaluate.judge.causal import CausalJudge
+from unmask.extras import needed
 from unmask.models.files import new_folder
 from unmask.text import hub
 from unmask.text.fetch import Carrier, cache_folder, package_file
@@ -130,11 +130,7 @@ def _read(cls: Any, **options: Any) -> Any:
 @contextmanager
 def _quiet() -> Iterator[Any]:
     """transformers without warnings and progress bars; the hub's download bar stays."""
-    try:
-        transformers: Any = importlib.import_module("transformers")
-    except ImportError as error:
-        hint = "a judge of transformers needs transformers: pip install 'unmask[judge]'"
-        raise ModuleNotFoundError(hint, name="transformers") from error
+    transformers = needed("transformers", "a judge of transformers needs transformers", "judge")
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

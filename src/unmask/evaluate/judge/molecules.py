@@ -11,6 +11,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from unmask.extras import needed
+
 PROPERTIES = ("logP", "QED", "weight")
 
 
@@ -80,9 +82,6 @@ def properties(smiles: str) -> dict[str, float]:
 
 
 def _rdkit(module: str) -> Any:
-    try:
-        rdkit = importlib.import_module(f"rdkit.{module}")
-        importlib.import_module("rdkit.RDLogger").DisableLog("rdApp.*")  # RDKit prints a line for each invalid molecule
-        return rdkit
-    except ImportError as error:
-        raise ModuleNotFoundError("molecules need rdkit: pip install 'unmask[molecules]'", name="rdkit") from error
+    rdkit, log = (needed(f"rdkit.{name}", "molecules need rdkit", "molecules") for name in (module, "RDLogger"))
+    log.DisableLog("rdApp.*")  # RDKit prints a line for each invalid molecule
+    return rdkit

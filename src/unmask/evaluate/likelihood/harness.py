@@ -22,6 +22,7 @@ from torch import Tensor
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
+from unmask.extras import needed
 from unmask.network import device_of
 from unmask.noise import generator, word
 from unmask.protocol import for_bound, inserts
@@ -31,12 +32,9 @@ from unmask.sampling import sample
 from unmask.text.find import load
 from unmask.text.model import Model
 
-try:
-    LM: Any = importlib.import_module("lm_eval.api.model").LM
-    registry: Any = importlib.import_module("lm_eval.api.registry")
-    importlib.import_module("lm_eval.models")  # its own models: it does not search for them once the registry is in use
-except ImportError as error:
-    raise ModuleNotFoundError("the harness needs lm-eval: pip install 'unmask[harness]'", name="lm_eval") from error
+MODULES = ("api.model", "api.registry", "models")  # its own models: it looks for them before the registry is in use
+model, registry, _ = (needed(f"lm_eval.{name}", "the harness needs lm-eval", "harness") for name in MODULES)
+LM: Any = model.LM
 
 ROWS = 64  # canvases per network call if the harness says "auto"
 MAX_GEN_TOKS = 256  # the harness's default

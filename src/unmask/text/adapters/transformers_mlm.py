@@ -6,13 +6,13 @@ comes with a checkpoint is run. The head is computed only for the requested rows
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from unmask.extras import needed
 from unmask.network import inference
 from unmask.text import external_files
 from unmask.text.adapters.found import Found, Loaded
@@ -201,12 +201,7 @@ def _mask_id(found: Found, tokenizer: ExternalTokenizer | None, override: dict[s
 
 def _network(found: Found) -> Any:
     """transformers' class for this config, with random weights."""
-    try:
-        transformers = importlib.import_module("transformers")
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            "a masked LM of transformers needs transformers: pip install 'unmask[hf]'", name="transformers"
-        ) from error
+    transformers = needed("transformers", "a masked LM of transformers needs transformers", "hf")
     kind = str(found.config["model_type"])
     if kind not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{found.path}: this version of transformers does not know model_type {kind!r}")
