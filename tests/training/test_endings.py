@@ -60,13 +60,13 @@ def test_a_run_ends_with_its_minutes_and_leaves_a_model(
 
 
 def test_as_many_steps_are_planned_as_fit(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock(monkeypatch, start, 3.0)  # three steps in three seconds
+    clock(monkeypatch, start, 1.0)  # of each step
 
     class Stop(Exception):
         pass
 
     def stop(event: Event) -> None:
-        assert isinstance(event, Started) and event.config.steps == 0.9 * 120
+        assert isinstance(event, Started) and event.config.steps == int(0.9 * (120 - 4))
         assert event.config.warmup == 2 and event.step == 0
         raise Stop
 
@@ -75,12 +75,20 @@ def test_as_many_steps_are_planned_as_fit(letters: Path, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("preset", "seconds", "chosen"), [(None, 3.0, "tiny"), (None, 0.3, "mini"), ("mini", 3.0, "mini")]
+    ("preset", "seconds", "timed", "chosen"),
+    [(None, 1.0, 8, "tiny"), (None, 0.1, 4, "mini"), ("mini", 1.0, 4, "mini"), (None, 20.0, 2, "tiny")],
 )
 def test_where_few_steps_fit_a_smaller_network_is_chosen(
-    preset: str | None, seconds: float, chosen: str, letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    preset: str | None,
+    seconds: float,
+    timed: int,
+    chosen: str,
+    letters: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock(monkeypatch, start, seconds)  # of three steps
+    """By the time that is left after timing, of which a network that is far too slow gets one step."""
+    clock(monkeypatch, start, seconds)  # of each step
     monkeypatch.setitem(SIZES, "cpu", (Size(math.inf, "mini", 8, 3_000),))
     stages: list[tuple[str, int, int | None]] = []
 
@@ -89,17 +97,18 @@ def test_where_few_steps_fit_a_smaller_network_is_chosen(
 
     def stop(event: Event) -> None:
         assert isinstance(event, Started) and event.config.preset == chosen
-        assert event.config.steps == pytest.approx(0.9 * 120 / (seconds / 3), abs=1)
+        assert event.config.steps == pytest.approx(0.9 * (120 / seconds - timed), abs=1)
         raise Stop
 
     config = TrainConfig(str(letters), out=str(tmp_path / "run"), minutes=2.0, preset=preset, tensorboard=False)
     with pytest.raises(Stop):
         train(config, report=stop, progress=lambda *told: stages.append(told))
-    assert stages[:4] == [("timing", done, 4) for done in range(4)]
+    each = timed // 2 if chosen == "tiny" else timed
+    assert [told for told in stages if told[0] == "timing"] == [("timing", done % each, 4) for done in range(timed)]
 
 
 def test_timing_steps_changes_nothing(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock(monkeypatch, start, 27.0)  # nine seconds a step: six fit into a minute
+    clock(monkeypatch, start, 7.5)  # of each step: one is timed, and six fit into nine tenths of what is left
     train(settings(letters, tmp_path / "planned", steps=None, minutes=1.0))
     train(settings(letters, tmp_path / "given", steps=6))
     assert metrics(tmp_path / "planned") == metrics(tmp_path / "given")

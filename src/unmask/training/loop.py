@@ -112,14 +112,16 @@ class Training:
     learner: Learner
     metrics: MetricsFile | None  # the main process's
     reports: tuple[Report, ...]
-    started: float  # by time.monotonic
+    started: float  # by time.monotonic: the minutes count from here, with what planning took
     why: str = ""  # the run ended before its last step
     base: Base | None = None  # what is fine-tuned
+    begun: float = 0.0  # when its loop began, by time.monotonic
 
     def loop(self, signals: Signals) -> None:
         """Validate, save, stop or step. What was done for a step is remembered, so a resumed run does it once."""
         config, learner = self.config, self.learner
         assert config.steps is not None and config.validate_every and config.save_every
+        self.begun = time.monotonic()
         while True:
             now = self._agreed(signals)
             end = learner.step == config.steps or (now.late and learner.step > 0)
@@ -270,9 +272,9 @@ class Training:
 
     def _agreed(self, signals: Signals) -> Now:
         """What any process heard and what its clock says: they must all do the same at the same step."""
-        accelerator, seconds = self.learner.accelerator, time.monotonic() - self.started
-        late = self.config.minutes is not None and seconds > 60 * self.config.minutes
-        now = [signals.received, int(seconds > FIRST_VALIDATION), int(late)]
+        accelerator, clock = self.learner.accelerator, time.monotonic()
+        late = self.config.minutes is not None and clock - self.started > 60 * self.config.minutes
+        now = [signals.received, int(clock - self.begun > FIRST_VALIDATION), int(late)]
         if accelerator.num_processes > 1:
             now = accelerator.gather(torch.tensor([now], device=accelerator.device)).amax(0).tolist()
         return Now(now[0], bool(now[1]), bool(now[2]))

@@ -23,7 +23,9 @@ from unmask.training.masking import Loss
 from unmask.training.network import Network, of_config, of_user
 from unmask.training.run import Run, stored_config
 
-TIMED_STEPS, PART_FOR_STEPS = 3, 0.9  # how a run of so many minutes is planned; the rest is for validations
+TIMED_STEPS = 3  # after one that warms up, to plan a run of so many minutes
+PART_FOR_STEPS = 0.9  # of the minutes; the rest is for validations
+PART_FOR_TIMING = 0.05  # after which no further step is timed
 FEW_STEPS = 500  # with fewer, a smaller network learns more in the same time
 SMALLER = {"small": "compact", "compact": "mini", "mini": "tiny"}
 
@@ -59,31 +61,40 @@ def settled(config: TrainConfig, data: Data, accelerator: Any, small: bool | Non
 
 
 def planned(
-    asked: TrainConfig, data: Data, network: Network, accelerator: Any, small: bool | None, report: Progress | None
+    asked: TrainConfig,
+    data: Data,
+    network: Network,
+    accelerator: Any,
+    small: bool | None,
+    report: Progress | None,
+    spent: float = 0.0,
 ) -> tuple[TrainConfig, Network]:
     """The configuration with the steps that fit into its minutes, by timing a few of them with a learner of its own.
 
-    Where few would fit, and the size of the network was left open, the next smaller size is tried.
+    Where few would fit, and the size of the network was left open, the next smaller size is tried. spent: the seconds
+    that timing larger ones has taken.
     """
+    assert asked.minutes is not None
+    budget = 60 * asked.minutes
     one = settled(replace(asked, steps=TIMED_STEPS + 1), data, accelerator, small)
     learner = Learner(one, network, accelerator)
-    before = 0.0
-    for done in range(TIMED_STEPS + 1):
+    times: list[float] = []  # of each step, in the slowest process
+    while len(times) <= TIMED_STEPS and sum(times) <= PART_FOR_TIMING * budget:
         if report is not None:
-            report("timing", done, TIMED_STEPS + 1)
-        if done == 1:  # the first one warms up
-            before = time.perf_counter()
+            report("timing", len(times), TIMED_STEPS + 1)
+        before = time.perf_counter()
         learner.update(data.train, Path(asked.out))
-    seconds = torch.tensor([(time.perf_counter() - before) / TIMED_STEPS], device=accelerator.device)
-    slowest = float(accelerator.gather(seconds).max())
+        seconds = torch.tensor([time.perf_counter() - before], device=accelerator.device)
+        times.append(float(accelerator.gather(seconds).max()))
     accelerator.free_memory()
-    assert asked.minutes is not None
-    steps = max(1, int(PART_FOR_STEPS * 60 * asked.minutes / slowest))
+    spent += sum(times)
+    warm = times[1:] or times  # the first one warms up
+    steps = max(1, int(PART_FOR_STEPS * (budget - spent) * len(warm) / sum(warm)))
     free = small is None and not any((asked.init, asked.preset, asked.layers, asked.width, asked.heads))
     if steps < FEW_STEPS and free and one.preset in SMALLER:
         chosen = replace(asked, preset=SMALLER[one.preset])
         network = of_config(settled(chosen, data, accelerator), data.train.vocab_size, data.train.length)
-        return planned(chosen, data, network, accelerator, small, report)
+        return planned(chosen, data, network, accelerator, small, report, spent)
     return settled(replace(asked, steps=steps), data, accelerator, small), network
 
 
