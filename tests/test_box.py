@@ -31,7 +31,7 @@ def model(name: str) -> unmask.Model:
     return unmask.load(name)
 
 
-def test_the_box_holds_what_was_measured() -> None:
+def test_the_bundled_models_are_those_that_were_measured() -> None:
     assert {path.name for path in BOX.iterdir() if path.is_dir()} == set(NAMES)
     assert {"kjv", "kjv-ar", "kjv-anyorder", "kjv-sedd", "molecules", "digits", "stories", "sudoku"} <= set(NAMES)
 

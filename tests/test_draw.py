@@ -79,7 +79,7 @@ def leaving(dtype, bits, classes, rest):
         pytest.param(torch.float32, "float32", 24, 50_257, 1e-3, 25_000, marks=pytest.mark.slow),
     ],
 )
-def test_low_precision_gumbels_are_told_apart_from_the_target(dtype, name, bits, classes, rest, rows):
+def test_low_precision_gumbels_differ_from_the_target(dtype, name, bits, classes, rest, rows):
     """The mask's class at 1 - rest beside many tiny ones, as in the coupled step of Sec. 5: draws seldom leave it.
 
     The number that do is binomial: likely (1e-6, two-sided) with the enumerated grid's probability, impossible (1e-6)
@@ -151,7 +151,7 @@ class TestPick:
     logits = torch.randn(200, 6, generator=generator(8), dtype=torch.float64)
 
     @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.7}], ids=str)
-    def test_it_draws_from_the_shaped_distribution_and_tells_the_probability(self, options):
+    def test_it_draws_from_the_shaped_distribution_and_returns_the_probability(self, options):
         ids, probabilities = draw.Pick(**options)(self.logits, noise(0, 200))
         law = torch.softmax(draw.shaped(self.logits, **options), -1)
         assert torch.equal(ids, draw.exponential_race(law.log(), noise(0, 200)))
@@ -172,7 +172,7 @@ class TestPick:
 class TestFaults:
     """On an accelerator what is wrong is collected, and raised when it is looked at."""
 
-    def test_a_fault_is_raised_when_it_is_checked(self):
+    def test_an_error_is_raised_when_it_is_checked(self):
         faults = draw.Faults()
         with faults.collected():
             draw.exponential_race(torch.tensor([[0.0, torch.nan]]), noise(0, 1))

@@ -56,7 +56,7 @@ def test_there_are_commands_to_run():
     assert len(commands_of_the_readme()) >= 4
 
 
-def test_the_demo_shows_text_a_verse_a_digit_molecules_the_fault_and_what_to_type_next(tmp_path):
+def test_the_demo_shows_text_a_verse_a_digit_molecules_the_float32_error_and_next_commands(tmp_path):
     done = run("-m", "unmask.cli.demo", cwd=tmp_path, HOME=str(tmp_path), COLUMNS="80")
     assert done.returncode == 0, done.stderr
     verses = re.findall(r"^  In the beginning God .+ the heaven and the .+\.$", done.stdout, re.MULTILINE)
@@ -96,7 +96,7 @@ class TestCommandLine:
             assert left.value.code in (0, None)
             assert verb in capsys.readouterr().out
 
-    def test_a_misspelt_verb_is_told_which_was_meant(self, capsys):
+    def test_a_misspelt_verb_gets_a_suggestion(self, capsys):
         from unmask.cli import main
 
         assert main(["trian"]) == 2

@@ -10,7 +10,7 @@ from unmask.schedule import Cosine, Linear
 MASK = 9
 
 
-def test_masking_by_time_has_the_law_of_equation_1():
+def test_masking_by_time_has_the_distribution_of_equation_1():
     """Each position is masked with 1 - alpha_t, independently: all 2^3 patterns. False alarm 1e-6."""
     x0 = torch.tensor([[1, 2, 3]]).expand(40_000, 3)
     t = torch.full((40_000,), 0.3)

@@ -63,7 +63,7 @@ print([*codes, main(["train", "kjv"]), main(["judge", sys.argv[2]])])
 """
 
 
-def test_the_base_samples_infills_and_serves_the_box_and_an_extra_is_named_at_once(tmp_path):
+def test_the_base_samples_infills_and_serves_the_bundled_models_and_a_missing_extra_is_named(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a text\n")
     command = [sys.executable, "-c", USES_THE_BOX, ",".join(BASE), str(text)]

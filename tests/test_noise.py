@@ -112,7 +112,7 @@ class TestPlaces:
         some = Streams.of(7, 9).take([8, 0, 3]).at("token", 12)
         assert torch.equal(some.keys, self.whole.keys[[8, 0, 3]])
 
-    def test_a_seed_of_one_s_own_is_the_first_sequence_of_that_seed(self):
+    def test_a_separate_seed_is_the_first_sequence_of_that_seed(self):
         each = Streams.of([5, 7, 5], 3).at("token", 12)
         for row, seed in enumerate((5, 7, 5)):
             assert torch.equal(each.keys[row], Streams.of(seed, 1).at("token", 12).keys[0])

@@ -135,13 +135,13 @@ def uniform(rows, length, seed):
     return torch.rand(rows, length, dtype=torch.float64, generator=generator(seed))
 
 
-def test_beta_alpha_has_the_beta_law():
+def test_beta_alpha_has_the_beta_distribution():
     for n in (1, 3, 6):
         alpha = beta_alpha(torch.full((4000,), n), uniform(4000, 6, n))
         assert stats.kstest(alpha.numpy(), stats.beta(6 - n + 1, n).cdf).pvalue > 1e-6 / 3
 
 
-def test_an_infill_s_times_start_where_its_holes_say():
+def test_an_infill_s_times_start_where_its_masked_positions_say():
     alpha = beta_alpha(torch.full((2000,), 3), uniform(2000, 10, 1), holes=torch.full((2000,), 3))
     assert 0.7 <= float(alpha.min()) < 0.71
 
@@ -287,7 +287,7 @@ def test_positions_outside_where_are_conditioned_on():
 
 @pytest.mark.parametrize("schedule", [Linear(), Cosine(), LogLinear()], ids=repr)
 @pytest.mark.parametrize("holes", [(0, 2), (0, 1, 3)])
-def test_time_and_count_start_where_the_holes_say(holes, schedule):
+def test_time_and_count_start_where_the_masked_positions_say(holes, schedule):
     """For a network that reads the time Eq. 6 on (0, t_start) is Eq. 7 with Eq. 8, and both are what is drawn.
 
     The written-out integrals agree to their midpoint rule; drawn values within 5 errors, false alarm 6e-7 each.

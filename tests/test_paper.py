@@ -67,7 +67,7 @@ def printed(algorithm, canvas, steps, schedule, seed=1):
         ("Equation 10", 2, LogLinear(0.2)),
     ],
 )
-def test_the_fast_path_has_the_law_of_the_printed_algorithm(name, steps, schedule):
+def test_the_fast_path_has_the_distribution_of_the_printed_algorithm(name, steps, schedule):
     """In batches of 100, in which empty and partly filled canvases stand side by side.
 
     LogLinear(0.2) has alpha_0 = 0.8: what is masked at time 0 is unmasked there.
@@ -102,7 +102,7 @@ def test_the_printed_algorithms_give_the_joint_where_they_must(name, steps):
     ("steps", "names"),
     [(2, ("Algorithm 1", "Algorithm 2", "Algorithm 3", "Equation 10")), (3, ("Algorithm 2", "Algorithm 4"))],
 )
-def test_the_laws_lie_so_far_apart_that_none_would_pass_for_another(steps, names):
+def test_the_distributions_differ_enough_to_be_distinguished(steps, names):
     """Samples of the sizes that are compared above: each pair is told apart at 1e-6."""
     tokens = [
         sample(MODEL, num=4 * ROWS, length=4, steps=None if name == "Algorithm 1" else steps, seed=i, **FAST[name][1])

@@ -80,7 +80,7 @@ class TestFirstHitting:
             law = stats.beta(n, length - n + 1)
             assert stats.kstest(masked[:, slot].numpy(), law.cdf).pvalue > FALSE_ALARM / length
 
-    def test_the_recursion_of_proposition_4_1_has_the_same_law(self):
+    def test_the_recursion_of_proposition_4_1_has_the_same_distribution(self):
         """tau_{n-1} = alpha^-1(1 - u_n^(1/n) (1 - alpha_{tau_n})), as the paper has it. False alarm 1e-6."""
         schedule, length, rows = Cosine(), 4, 4000
         tau = torch.ones(rows, dtype=torch.float64)
@@ -119,7 +119,7 @@ class TestParallel:
         plan = make(plans.parallel, empty(1, 6), steps=3)
         assert torch.equal(plan.call_time[0], plan.times[0, ::2])
 
-    def test_as_many_steps_as_holes_is_first_hitting(self):
+    def test_as_many_steps_as_masked_positions_is_first_hitting(self):
         one, two = make(plans.parallel, empty(2, 6), steps=6), make(plans.first_hitting, empty(2, 6))
         for name in ("order", "times", "step", "call_time"):
             assert torch.equal(getattr(one, name), getattr(two, name))
@@ -164,7 +164,7 @@ class TestSizes:
 
 class TestAncestral:
     @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
-    def test_the_number_unmasked_in_each_interval_has_the_reversal_s_law(self, schedule):
+    def test_the_number_unmasked_in_each_interval_has_the_reversal_s_distribution(self, schedule):
         """Per position: P(hit in (t_{k-1}, t_k]) = (alpha_{k-1} - alpha_k)/(1 - alpha_start). False alarm 1e-6."""
         steps, rows = 5, 20_000
         plan = make(plans.ancestral, empty(rows, 1), schedule=schedule, steps=steps)
@@ -197,7 +197,7 @@ class TestAncestral:
         called = plan.call_time.gather(1, plan.step)
         assert bool(((called - plan.times >= 0) & (called - plan.times < 1 / 7 + 1e-12)).all())
 
-    def test_an_infill_starts_where_its_holes_say(self):
+    def test_an_infill_starts_where_its_masked_positions_say(self):
         tokens = torch.where(torch.arange(10) < 3, MASK, 0).expand(500, 10)
         for schedule in (Linear(), Cosine()):
             plan = make(plans.ancestral, tokens, schedule=schedule, steps=4)
@@ -257,13 +257,13 @@ def test_nothing_to_plan_is_an_empty_plan(planner, shape):
 
 
 class TestLeftToRight:
-    def test_the_holes_from_the_first_to_the_last(self):
+    def test_masked_positions_from_the_first_to_the_last(self):
         tokens = torch.tensor([[MASK, 0, MASK, MASK], [1, 1, MASK, 1], [0, 1, 2, 3]])
         plan = make(plans.left_to_right, tokens)
         assert plan.order.tolist() == [[0, 2, 3, -1], [2, -1, -1, -1], [-1] * 4]
         assert plan.calls.tolist() == [3, 1, 0]
 
-    def test_a_hole_is_filled_where_so_many_are_expected(self):
+    def test_a_position_is_filled_at_the_time_when_as_many_are_expected(self):
         plan = make(plans.left_to_right, empty(1, 4), schedule=Cosine())
         expected = Cosine().inverse(1 - torch.tensor([4, 3, 2, 1]) / 4)
         torch.testing.assert_close(plan.times[0], expected)

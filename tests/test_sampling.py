@@ -230,7 +230,7 @@ class TestAllowed:
         assert torch.equal(tokens[:, [0, 2, 3]], free[:, [0, 2, 3]])
         assert torch.equal(tokens[free[:, 1] > 0], free[free[:, 1] > 0]), "what was allowed anyway stays"
 
-    def test_the_law_is_the_conditional_one_of_a_single_position(self):
+    def test_the_distribution_is_the_conditional_one_of_a_single_position(self):
         """p(x | x in A), told by the Step."""
         model = EnumeratedOracle(torch.tensor([0.5, 0.2, 0.3]))
         made = sample(model, num=50, length=1, allowed={0: torch.tensor([False, True, True])}, seed=3)

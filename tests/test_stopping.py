@@ -28,7 +28,7 @@ def law(model):
 
 
 @pytest.mark.parametrize("how", PLANS)
-def test_the_law_is_that_of_the_whole_text_cut(how):
+def test_the_distribution_is_that_of_the_truncated_text(how):
     model, num = oracle(V, L), 8000
     made = unmask.sample(model, num=num, length=L, plan=PLANS[how], stop=END, seed=1).tokens
     assert torch.equal(made, cut(made)), "behind an end there are ends"
@@ -81,7 +81,7 @@ def test_a_batch_and_steps_change_nothing():
         assert not bool((made == model.mask_id).any())
 
 
-def test_each_run_of_holes_ends_for_itself():
+def test_each_run_of_masked_positions_ends_separately():
     """Of two blanks with text between them, each stops at its own end; ends that were visible are text."""
     canvas = torch.tensor([[END, 9, 9, 9, 0, 9, 9]])
     stopping = Stopping.of(canvas, (END,), 9)

@@ -43,7 +43,7 @@ def masking(masked: Tensor) -> Masking:
     return Masking(masked, ones, ones)
 
 
-def test_its_distributions_are_those_of_the_law() -> None:
+def test_its_distributions_are_those_of_the_teacher() -> None:
     x0, nats = teacher().rows(0, "train", 0, 5, LENGTH)
     x0[0, 3] = teacher().eos  # a new story, which sees nothing of the one before
     p = Taught(teacher()).probabilities(x0).double()

@@ -23,14 +23,14 @@ def counts_of(grids: np.ndarray, listed: np.ndarray) -> np.ndarray:
     return np.bincount(found, minlength=len(listed))
 
 
-def test_the_product_along_the_path_is_the_law_of_margin() -> None:
+def test_the_product_along_the_path_is_the_distribution_of_margin() -> None:
     p, calls = exact.by_path(exact.oracle(), exact.ranked(decoding.gap, 1))
     assert (calls == 16).all()
     counts = counts_of(drawn(sampler=decoding.margin()), exact.oracle().sequences.numpy())
     assert stats.chisquare(counts, p.numpy() * NUM).pvalue > 1e-6
 
 
-def test_the_sum_over_subsets_is_the_law_of_low_confidence() -> None:
+def test_the_sum_over_subsets_is_the_distribution_of_low_confidence() -> None:
     """By the 12 classes of grids that are equal but for the names of the values."""
     model, reduced = exact.oracle(), sudoku.reduced(exact.FOUR)
     few = [0, 5]
@@ -43,7 +43,7 @@ def test_the_sum_over_subsets_is_the_law_of_low_confidence() -> None:
         assert stats.binomtest(int(counts[i]), NUM, float(expected)).pvalue > 1e-6
 
 
-def test_with_one_cell_a_call_no_order_that_looks_at_what_is_visible_changes_the_law() -> None:
+def test_with_one_cell_a_call_no_order_by_visible_cells_changes_the_distribution() -> None:
     model = exact.oracle()
     orders = [exact.fixed(torch.randperm(16, generator=torch.Generator().manual_seed(i)), 1) for i in range(5)]
     orders += [exact.ranked(decoding.gap, 1), exact.ranked(decoding.negative_entropy, 1), exact.bounded(0.0)]

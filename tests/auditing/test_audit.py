@@ -78,7 +78,7 @@ def cold(temperature):
 
 class TestLaws:
     @pytest.mark.parametrize(("tokens", "r"), [(50, 0.4), (700, 0.05), (20_000, 1e-3)])
-    def test_the_truncated_law_is_proposition_5_2(self, tokens, r):
+    def test_the_truncated_distribution_is_proposition_5_2(self, tokens, r):
         for maximum in (3.0, 9.0, 16.6):
             p = np.r_[np.full(tokens, r / tokens), 1 - r]
             expected = theory.shifted_probabilities(p, maximum)[:-1].sum()
@@ -86,7 +86,7 @@ class TestLaws:
 
     @pytest.mark.parametrize("c", [0.1, 1.0, 3.5])
     @pytest.mark.parametrize("r", [1e-3, 0.1])
-    def test_the_grids_laws_are_sums_over_its_levels(self, r, c):
+    def test_the_grids_distributions_are_sums_over_its_levels(self, r, c):
         """P(the first of K rings at k q) P(the sure one's clock is later), level by level."""
         p = 1e-6
         q, tokens = c * p, r / p
@@ -242,7 +242,7 @@ class TestVerdict:
         assert f"T = {report.temperature:.3f}" in report.verdict
         assert not report.consequences
 
-    def test_a_law_that_comes_out_flat_has_no_temperature_in_its_verdict(self):
+    def test_a_distribution_that_comes_out_flat_has_no_temperature_in_its_verdict(self):
         report = audit(lambda p, rng: rng.integers(p.shape[1], size=len(p)), takes="probabilities", budget=1e8)
         assert not report.exact and report.law == "other"
         assert "flat" in report.verdict and "T =" not in report.verdict
@@ -291,13 +291,13 @@ class TestConsequences:
                 assert row.at_half == pytest.approx(50, abs=1)
 
     @pytest.mark.parametrize("entropy", [2.0, 5.0])
-    def test_the_truncated_law_is_the_theory_s(self, entropy):
+    def test_the_truncated_distribution_is_the_theory_s(self, entropy):
         p, many = position(1000, entropy)
         assert float(-(many * p * np.log(p)).sum()) == pytest.approx(entropy, abs=1e-6)
         ours = coupled_step(p, many, 100, 8.0, "truncated").sum()
         assert ours == pytest.approx(float(theory.unmasking_probability(np.repeat(p, many), 0.01, 0.0, 8.0)), rel=1e-9)
 
-    def test_the_grid_s_law_is_that_of_the_flat_design(self):
+    def test_the_grid_s_distribution_is_that_of_the_flat_design(self):
         p, many = position(1000, math.log(1000))
         r, q = 1 / 100, quantum(14)
         ours = coupled_step(p, many, 100, -math.log(q), "grid").sum()
@@ -443,7 +443,7 @@ class TestCommand:
         assert main([target, "--budget", "1e7"]) == 2
         assert capsys.readouterr().err.startswith("unmask audit: ")
 
-    def test_a_function_of_ones_own(self, tmp_path, monkeypatch, capsys):
+    def test_a_user_function(self, tmp_path, monkeypatch, capsys):
         (tmp_path / "my_sampler_under_audit.py").write_text(
             textwrap.dedent("""
             import torch

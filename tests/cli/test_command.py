@@ -117,7 +117,7 @@ def test_bash_completes_verbs_options_values_and_models(completing):
     assert completing("unmask", "train", "book.txt", "--objective", "maskg") == ["maskgit"]
 
 
-def test_fish_is_told_every_verb_and_option():
+def test_fish_completes_every_verb_and_option():
     from unmask.cli.completion import script
 
     lines = script("fish").splitlines()

@@ -188,7 +188,7 @@ def test_an_n_gram_model_that_cannot_be_fitted_is_refused(data: Path, capsys: An
         assert told in capsys.readouterr().err
 
 
-def test_a_run_is_evaluated_on_its_own_held_out_part_and_overlap_is_said(tmp_path: Path, capsys: Any) -> None:
+def test_a_run_is_evaluated_on_its_held_out_part_and_overlap_is_reported(tmp_path: Path, capsys: Any) -> None:
     random = torch.Generator().manual_seed(0)
     text = "".join(chr(97 + int(i)) for i in torch.randint(26, (4000,), generator=random))
     book, copied = tmp_path / "book.txt", tmp_path / "copied.txt"

@@ -63,7 +63,7 @@ def test_a_terminal_sees_a_bar_for_every_stage(monkeypatch) -> None:
     assert "1,000" in shown and "500" in shown
 
 
-def test_what_takes_long_says_so_also_where_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_stages_are_reported_even_if_not_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation prepares its text in seconds and says nothing of it; after half a minute it does."""
     now = 0.0
     monkeypatch.setattr(prepare.time, "monotonic", lambda: now)

@@ -165,7 +165,7 @@ class TestSample:
             assert main(["sample", str(models / "levels"), "--output", str(wrong)]) == 2
             assert "folder" in capfd.readouterr().err
 
-    def test_without_a_model_the_box_serves(self, models, tmp_path, capfd):
+    def test_without_a_model_the_bundled_one_is_used(self, models, tmp_path, capfd):
         assert main(["sample"]) == 2
         assert "there is no bundled model" in capfd.readouterr().err
         folder(tmp_path / "box" / "verses", "smiles", seed=1)

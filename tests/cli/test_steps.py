@@ -39,7 +39,7 @@ def test_the_record_has_all_that_is_shown(small, text, capfd):
     assert all(1 <= calls <= LENGTH for calls in record["ahead"].values())
 
 
-def test_the_box_comes_with_a_profile(capfd):
+def test_bundled_models_have_a_profile(capfd):
     assert main(["steps", "kjv", "--samples", "0"]) == 0
     assert "412 sequences of 128" in capfd.readouterr().out
 

@@ -28,7 +28,7 @@ STORY = [
 ]
 
 
-def test_a_run_that_is_not_on_a_terminal_is_told_in_plain_lines() -> None:
+def test_a_run_without_a_terminal_is_reported_in_plain_lines() -> None:
     stream = io.StringIO()
     with display(stream) as (report, progress):
         assert isinstance(report, Lines)
@@ -84,7 +84,7 @@ def test_a_terminal_gets_a_progress_bar() -> None:
         assert part in text
 
 
-def test_a_bound_is_told_in_all_its_units() -> None:
+def test_a_bound_is_reported_in_all_its_units() -> None:
     text = bound_text(BOUND)
     assert text == ("2.0000 ± 0.0100 nats per token, perplexity 7.389 ± 0.074, 0.7213 ± 0.0036 bits per character")
     assert "character" not in bound_text(Bound(NATS, ERRORS, TOKENS))

@@ -196,7 +196,9 @@ def test_a_dataset_of_a_local_repository_is_trained_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("giants", [1, 2])
-def test_a_few_giants_that_pad_all_rows_are_told(giants: int, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_few_giants_that_pad_all_rows_are_reported(
+    giants: int, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     """One of 100 rows is no reason to make all of them as long; two are more than a hundredth of the data."""
     table = tmp_path / "some.csv"
     rows = ["ab" * 5] * (100 - giants) + ["ab" * 20] * giants

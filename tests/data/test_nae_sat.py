@@ -30,7 +30,7 @@ def test_latents_are_fair_and_independent() -> None:
     assert np.array_equal(law.draw(7), drawn[:7]) and not np.array_equal(law.draw(7, part="valid"), drawn[:7])
 
 
-def test_the_list_is_the_law() -> None:
+def test_the_list_is_the_distribution() -> None:
     law = NaeSat(5, 9)
     oracle = ListedOracle(torch.from_numpy(law.everything()).long(), 2)
     drawn = torch.from_numpy(law.draw(64)).long()

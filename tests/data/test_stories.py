@@ -32,7 +32,7 @@ def log_law(length: int) -> dict[tuple[int, ...], float]:
     return found
 
 
-def test_rows_have_the_law_of_the_teacher_begun_anew_after_each_end() -> None:
+def test_rows_have_the_distribution_of_the_teacher_begun_anew_after_each_end() -> None:
     law, num = log_law(5), 20_000
     tokens, nats = teacher().rows(0, "test", 0, num, 5)
     assert (tokens[:, 0] == 2).all() and (nats[:, 0] == 0).all()
@@ -45,7 +45,7 @@ def test_rows_have_the_law_of_the_teacher_begun_anew_after_each_end() -> None:
     assert stats.chisquare(counts, expected * num / expected.sum()).pvalue > 1e-6
 
 
-def test_the_law_of_any_row_is_that_of_the_plain_network() -> None:
+def test_the_distribution_of_any_row_is_that_of_the_plain_network() -> None:
     law = log_law(5)
     rows = torch.tensor([[2, *row] for row in law])
     found = teacher().nats(rows)

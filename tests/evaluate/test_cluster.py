@@ -108,7 +108,7 @@ def refuses(piece: int) -> int:
     raise ValueError(f"no square of {piece}")
 
 
-def test_errors_of_the_work_are_told_as_they_are(nodes: Any) -> None:
+def test_errors_of_the_work_are_reported_as_they_are(nodes: Any) -> None:
     with processes.joined(ray=True):
         with pytest.raises(ValueError, match="no square of 0"):
             list(processes.results([0], refuses))

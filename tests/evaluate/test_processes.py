@@ -20,7 +20,7 @@ from unmask.models.pretrained import save
 from unmask.text.find import load
 
 
-def test_alone_everything_is_ones_own() -> None:
+def test_a_single_process_has_everything() -> None:
     assert processes.share(4).tolist() == [0, 1, 2, 3] and processes.main()
     values = torch.arange(4.0)
     assert processes.gather(values) is values and processes.broadcast("a") == "a" and processes.world() == 1

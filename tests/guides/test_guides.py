@@ -94,7 +94,7 @@ def test_an_automaton_with_the_chain_itself_is_exact(order):
     assert torch.allclose(made.population.effective, torch.tensor(4.0).double())
 
 
-def test_parallel_decoding_with_an_automaton_has_the_law_of_independent_tokens():
+def test_parallel_decoding_with_an_automaton_has_the_distribution_of_independent_tokens():
     """Tokens of one call are drawn one after the other, so that the constraint holds; exact where the plan is."""
     assert p_value(independent(), guide=guides.matching(TWICE), steps=2, seed=6) > FALSE_ALARM
     made = unmask.sample(oracle(V, L), num=50, length=L, steps=1, guide=guides.matching(TWICE), seed=6)
@@ -158,7 +158,7 @@ def test_only_counts_what_allowed_costs():
     assert chi_square(frequencies(made.tokens, V), truth) > FALSE_ALARM
 
 
-def test_classifier_free_is_the_law_that_it_says():
+def test_classifier_free_is_the_distribution_that_it_says():
     """One masked token behind a prompt: mu^(1 + s) / mu'^s, in closed form."""
     model, s = oracle(V, 2), 1.5
     canvas = torch.tensor([[1, model.mask_id]]).expand(6000, -1)
@@ -232,7 +232,7 @@ def test_particles_of_a_network_with_a_cache():
         ({"particles": 2, "stop": 1}, "take no stop"),
     ],
 )
-def test_what_would_have_another_law_is_refused(options, says):
+def test_options_that_would_change_the_distribution_are_refused(options, says):
     with pytest.raises(ValueError, match=says):
         unmask.sample(oracle(V, L), num=1, length=L, guide=guides.matching(TWICE), **options)
 

@@ -56,7 +56,7 @@ class TestGenerate:
         assert out.tokens.shape == (1, 9) and out.text[0].startswith("w1 w2 w") and out.calls == 5
         assert len(hf.generate(model, tokenizer, "", length=3).text[0].split()) == 3
 
-    def test_the_law_is_the_models(self, bert):
+    def test_the_distribution_is_the_models(self, bert):
         """One mask: the frequencies of 4,000 draws against softmax over the data ids; 5 sigma, about 1e-5 in all."""
         model, tokenizer = bert
         out = hf.generate(model, tokenizer, "w1 [MASK] w3", num=4000, seed=2)
@@ -80,7 +80,7 @@ class TestGenerate:
         assert model.bound(["w1 w2 w3"], passes=3).nats.isfinite().all()
         assert len(model.sample(2, length=6).text) == 2
 
-    def test_what_cannot_be_filled_is_told(self, bert):
+    def test_what_cannot_be_filled_is_an_error(self, bert):
         model, tokenizer = bert
         with pytest.raises(ValueError, match=r"the text has no \[MASK\]"):
             hf.generate(model, tokenizer, "w1 w2")

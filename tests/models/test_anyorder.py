@@ -275,7 +275,7 @@ def test_a_cache_is_for_one_run() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_law_of_a_sampler_is_the_mixture_over_orders(rule: str) -> None:
+def test_the_distribution_of_a_sampler_is_the_mixture_over_orders(rule: str) -> None:
     """20,000 sequences of 3 tokens from 3 against the mean over the 6 orders of their chain rules, enumerated.
 
     A chi-square test with a false-alarm rate of 1e-6; a network whose tokens were rotated fails it.

@@ -200,7 +200,7 @@ def tiny(**config: Any) -> DDiT:
     return small(DDiT, std=0.6, attention="block", block=2, **sizes, **config)  # type: ignore[no-any-return]
 
 
-def test_samples_have_the_law_of_the_chain_rule_by_blocks() -> None:
+def test_samples_have_the_distribution_of_the_chain_rule_by_blocks() -> None:
     model, num = tiny(), 20_000
     x = torch.tensor(list(product(range(2), repeat=4)))
     with torch.no_grad():
@@ -250,7 +250,7 @@ def test_a_shorter_last_block_is_bounded_too() -> None:
 
 
 @pytest.mark.parametrize("inner", [plan.first_hitting, plan.left_to_right])
-def test_a_plan_by_blocks_has_an_oracles_law(inner: Any) -> None:
+def test_a_plan_by_blocks_has_an_oracles_distribution(inner: Any) -> None:
     model, num = oracle(3, 4), 20_000
     made = sample(model, num=num, plan=plan.Blocks(2, inner), seed=5)
     assert chi_square(frequencies(made.tokens, 3), model.joint.flatten()) > FALSE_ALARM

@@ -135,7 +135,7 @@ def test_a_sequence_does_not_depend_on_its_batch() -> None:
         assert torch.equal(unmask.sample(model, canvas=canvas[i : i + 1], seed=[i + 1]).tokens[0], together[i])
 
 
-def test_samples_follow_the_models_own_law() -> None:
+def test_samples_follow_the_model_s_distribution() -> None:
     """4,000 sequences of 3 tokens over 3 ids against the 27 exact probabilities: chi-square, false alarms 1e-6."""
     model = network(vocab_size=3, mask_id=3)
     outcomes = torch.tensor(list(product(range(3), repeat=3)))

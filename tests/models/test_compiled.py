@@ -24,7 +24,7 @@ def test_what_cannot_be_compiled_is_said():
         Compiled(unmask.MarkovOracle(torch.full((2,), 0.5), torch.full((2, 2), 0.5)))
 
 
-def test_a_machine_that_cannot_compile_is_told_so():
+def test_a_machine_that_cannot_compile_gets_an_error():
     def backend(graph, inputs):
         raise RuntimeError("no C++ compiler found")
 

@@ -65,7 +65,7 @@ def test_a_packed_run_has_the_networks_logits(monkeypatch: pytest.MonkeyPatch, o
 
 
 @needs_onednn
-def test_a_packed_run_keeps_no_second_copy_and_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packed_run_keeps_no_second_copy_and_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LEAST", 0)
     made = network(adaln=False, norm_bias=True)
     before = {name: tensor.clone() for name, tensor in made.state_dict().items()}

@@ -107,7 +107,7 @@ def test_cells_are_whole(name):
     assert max(table.column("entropy")) <= math.log(16) + 1e-9
 
 
-def test_the_fault_shows_at_very_many_steps():
+def test_the_float32_error_shows_at_very_many_steps():
     """At N = 1e8 and V = 300 float32 is as bad as at N = 50,000 and V = 50,257: its law falls, not by chance."""
     table = result("published_steps").tables["cells"]
     law = cells.curve(table, "oracle", How("law", "float32"))
@@ -221,7 +221,7 @@ def test_every_way_of_drawing_counts_estimates_the_same_loss_and_the_weights_are
 
 
 class TestPrioritisedUnmasking:
-    def test_the_grids_law_is_an_enumeration_of_small_grids(self, monkeypatch):
+    def test_the_grids_distribution_is_an_enumeration_of_small_grids(self, monkeypatch):
         """c/(e^c - 1) against all pairs of clocks of a grid of 11 bits: one token beside the mask.
 
         u = 0, which loses every race, is left out: on 24 bits it is as good as never drawn.
@@ -275,7 +275,7 @@ def test_another_seed_shares_no_sequence(how):
 class TestPairs:
     """Runs that share their noise are compared by their differences, and all others are independent."""
 
-    def test_cells_have_seeds_of_their_own_unless_they_are_paired(self):
+    def test_cells_have_separate_seeds_unless_they_are_paired(self):
         subject = oracle("tiny", 0)
         ways = [How("parallel", draw=f"gumbel-{bits}") for bits in ("float32", "float64")]
         apart = [cells.measure(subject, how, 8, 6, 8, TINY).tokens for how in ways]

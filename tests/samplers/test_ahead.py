@@ -110,7 +110,7 @@ class TestTheSameTokens:
             assert bool((found.nfe <= length).all()) and found.calls <= length
 
     @pytest.mark.parametrize("window", WINDOWS)
-    def test_with_prompts_and_ragged_holes(self, window, interface):
+    def test_with_prompts_and_different_numbers_of_masked_positions(self, window, interface):
         model, length = ORACLES["markov"]
         canvas = ragged(model, length)
         expected = sample(model, canvas=canvas, seed=8)

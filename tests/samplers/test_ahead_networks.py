@@ -63,7 +63,7 @@ def box(request):
 
 
 @pytest.mark.parametrize("window", [1, 3, 8, 32, "auto"])
-def test_box_models_give_the_same_tokens(box, window):
+def test_bundled_models_give_the_same_tokens(box, window):
     model, options, expected, order = box
     made = sample(model, ahead=window, **options)
     wrong, differ = unexplained(expected.tokens, order, made.tokens)
@@ -113,7 +113,7 @@ def test_hundreds_of_sequences_of_small_networks(name):
 
 
 @pytest.mark.parametrize("name", ["in any order", "plain"])
-def test_prompts_holes_and_batches(name):
+def test_prompts_infills_and_batches(name):
     model = stirred(name)
     x = sample(model, num=40, length=24, seed=1).tokens
     holes = torch.rand(40, 24, generator=torch.Generator().manual_seed(0)) < torch.linspace(0.05, 1, 40).unsqueeze(1)

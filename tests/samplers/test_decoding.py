@@ -316,7 +316,7 @@ class TestChoices:
         assert bool((run(decoding.threshold(1.0), model, num=2).nfe == 5).all())
         assert run(decoding.threshold(0.0), model, num=2).calls == 1
 
-    def test_blocks_are_of_holes_and_from_left_to_right(self):
+    def test_blocks_are_of_masked_positions_and_from_left_to_right(self):
         model = oracle(3, 7, seed=1)
         x = torch.tensor([[M, 0, M, M, M, 1, M]])
         made = run(decoding.blocks(2, decoding.entropy()), model, canvas=x, steps=5)
@@ -326,14 +326,14 @@ class TestChoices:
         with pytest.raises(ValueError, match="steps=2 is less than the 3 blocks"):
             run(decoding.blocks(2, decoding.entropy()), model, canvas=x, steps=2)
 
-    def test_a_block_asks_the_network_for_its_own_rows_alone(self):
+    def test_a_block_requests_only_its_rows(self):
         model = Counting(oracle(3, 6))
         run(decoding.blocks(2, decoding.margin()), model, num=3, length=6)
         assert [rows.shape[1] for _, _, rows in model.calls] == [2, 1, 2, 1, 2, 1]
         run(Planned(plan.left_to_right), model, num=3, length=6)
         assert [rows.shape[1] for _, _, rows in model.calls[6:]] == [1] * 6
 
-    def test_the_network_is_told_the_time_of_the_canvas(self):
+    def test_the_network_gets_the_time_of_the_canvas(self):
         model = Counting(oracle(3, 4))
         run(decoding.margin(), model, num=1, length=4, schedule=Cosine())
         for tokens, time, _ in model.calls:
@@ -351,7 +351,7 @@ class TestPaces:
         assert decoding.even(2, 4) == [1, 1, 0, 0]
 
     @pytest.mark.parametrize("pace", [decoding.even, decoding.cosine, decoding.falling(1e-3)])
-    def test_they_sum_to_the_holes(self, pace):
+    def test_they_sum_to_the_number_of_masked_positions(self, pace):
         for n in range(1, 20):
             for steps in range(1, 25):
                 counts = pace(n, steps)

@@ -29,7 +29,7 @@ def numbers(oracle, tokens):
     return torch.tensor([index[tuple(row[row < V].tolist())] for row in tokens])
 
 
-def test_its_law_is_that_of_the_strings(oracle):
+def test_its_distribution_is_that_of_the_strings(oracle):
     made = unmask.sample(oracle, num=4000, length=N, sampler=Insertion(), seed=1)
     counts = torch.bincount(numbers(oracle, made.tokens), minlength=len(oracle.strings))
     assert stats.chisquare(counts.numpy(), (oracle.probabilities * 4000).numpy()).pvalue > FALSE_ALARM

@@ -230,7 +230,7 @@ def test_the_end_is_known_at_the_beginning(counting):
     assert engine.counts.calls == len(network_.batches) == 11, "as forecast"
 
 
-def test_seconds_are_told_from_the_first_request_on(counting):
+def test_seconds_are_forecast_from_the_first_request_on(counting):
     """A network that was warmed up has a cost; a batch that is new costs what the model's others do."""
     network_, served = counting
     with running() as engine:
@@ -357,7 +357,7 @@ class TestCancelling:
             done = asked.told.get(timeout=300)
             assert done.index == 0 and done.tokens == library({"seed": 0, "number": 2}).tokens[0].tolist()
 
-    def test_whoever_listens_to_nobody_is_cancelled(self, counting):
+    def test_a_request_whose_listener_raises_is_cancelled(self, counting):
         _, served = counting
         with running() as engine:
             asked = Asked(engine, served, {"seed": 0}, watched=True)

@@ -85,7 +85,7 @@ class TestLogprobs:
         assert [p for chunk in chunks for p in chunk.token_logprobs] == pytest.approx(plain.token_logprobs, abs=1e-5)
         assert [t for chunk in chunks for t in chunk.tokens] == plain.tokens
 
-    def test_what_cannot_be_told(self, gpt):
+    def test_what_cannot_be_answered(self, gpt):
         for more, message in (
             ({"extra_body": {"predictor": "correct", "steps": 2}}, "first-order"),
             ({"presence_penalty": 1.0}, "penalties"),
@@ -164,7 +164,7 @@ class TestChat:
         with pytest.raises(openai.BadRequestError, match="tiny has no chat template: it completes texts"):
             gpt.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hello"}])
 
-    def test_templates_run_in_a_sandbox_and_their_complaints_are_told(self, tmp_path):
+    def test_templates_run_in_a_sandbox_and_their_errors_are_reported(self, tmp_path):
         for bad in ("{{ ''.__class__.__mro__ }}", "{{ raise_exception('only users speak') }}", "{% if"):
             with pytest.raises(Exception, match=r"chat template cannot write|unsafe"):
                 written(bad, [{"role": "user", "content": "x"}])

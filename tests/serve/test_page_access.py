@@ -57,7 +57,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(page: Page, compare
     assert page.js(f"return {shown}.filter(e => e.getBoundingClientRect().right > 361).map(e => e.outerHTML)") == []
 
 
-def test_dark_and_light_follow_the_system_until_told_otherwise(page: Page) -> None:
+def test_dark_and_light_follow_the_system_until_one_is_chosen(page: Page) -> None:
     def brightness() -> float:
         shown = page.js("return getComputedStyle(document.documentElement).backgroundColor")
         return float(shown.removeprefix("oklch(").split()[0])

@@ -48,7 +48,7 @@ def test_molecules_are_drawn_atom_by_atom_in_the_colours_of_their_tokens(
     assert page.all(".atom") == [] and page.find(".smiles").text == "no atom yet"
 
 
-def test_a_molecule_with_holes_is_what_can_be_drawn_of_it() -> None:
+def test_an_incomplete_molecule_is_drawn_as_far_as_possible() -> None:
     whole = ["C", "C", "(", "=", "O", ")", "N", "c", "1", "c", "c", "c", "c", "c", "1"]
     assert structure(whole, "smiles") == {"smiles": "CC(=O)Nc1ccccc1", "atoms": [0, 1, 4, 6, 7, 9, 10, 11, 12, 13]}
     holes = [None if i in (1, 5, 8) else token for i, token in enumerate(whole)]

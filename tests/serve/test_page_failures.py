@@ -168,7 +168,7 @@ def command(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
             server.kill()
 
 
-def test_a_server_that_is_gone_is_told_as_that(driver: Any, folders: Any) -> None:
+def test_a_server_that_is_gone_is_reported(driver: Any, folders: Any) -> None:
     """The command is killed in the middle of a run, and again before one; then it comes back, at the same address."""
     with held_port() as port:
         gone_and_back(driver, folders, port)

@@ -237,7 +237,7 @@ def test_a_verdict_says_more_only_if_it_is_more_than_chance() -> None:
     assert far["numbers"][0] == {"name": "surprise, bits/token", "a": "6.00", "b": "1.50"}
 
 
-def test_the_page_asks_nobody_but_its_server() -> None:
+def test_the_page_asks_only_its_server() -> None:
     """No address of another host in any file of the page, and every part that a file names is there."""
     files = {file.name: file.read_text() for file in WEB.iterdir() if file.suffix != ".png"}
     theirs = {name: files.pop(name) for name in ("smiles-drawer.min.mjs", "smiles-drawer.LICENSE.txt")}

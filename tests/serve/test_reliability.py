@@ -297,7 +297,7 @@ def test_what_cannot_be_served_is_said_in_one_line(saved, capsys):
     assert wrong.value.code == 2 and "max_batch must be at least 1, got 0" in capsys.readouterr().err
 
 
-def test_answers_that_nobody_reads_count_as_requests(counting):
+def test_unread_answers_count_as_requests(counting):
     _, served = counting
     server = Service(list(served.values()), Limits(max_batch=1, max_queue=1))
     server.open = {Exchange(server.engine, watched=False) for _ in range(2)}

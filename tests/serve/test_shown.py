@@ -70,7 +70,7 @@ def test_a_model_says_how_it_is_shown() -> None:
     assert listed["grid"]["symbols"] == [str(i) for i in range(17)] and listed["image"]["symbols"] is None
 
 
-def test_a_card_refuses_a_display_that_nobody_has() -> None:
+def test_a_card_refuses_an_unknown_display() -> None:
     assert Card(display="grid").display == "grid"
     with pytest.raises(ValueError, match=r"display must be one of text, molecule, image, grid, got 'cube'"):
         Card(display="cube")

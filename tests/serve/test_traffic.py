@@ -270,7 +270,7 @@ def closed(connection):
 
 
 class TestEnds:
-    def test_a_fault_outside_the_network_fails_what_runs_and_readiness_says_so(self, monkeypatch, caplog):
+    def test_an_error_outside_the_network_fails_running_requests_and_readiness(self, monkeypatch, caplog):
         made = Gated(network(TOKENIZERS["bpe"]))
         served = {"c": Served(Model(made, TOKENIZERS["bpe"], name="c")), "anyorder": SERVED["anyorder"]}
         with (
@@ -336,7 +336,7 @@ sys.exit(main(["serve", sys.argv[1], "--port", "0"]))
             said = process.stderr.read()
         assert "Traceback" not in said and "unmask serve: the engine has failed with MemoryError" in said
 
-    def test_past_the_grace_everybody_is_told(self, saved):
+    def test_after_the_grace_period_every_request_gets_an_answer(self, saved):
         more = ("--grace-seconds", "1", "--max-length", "3000", "--max-batch", "2")
         with (
             serving(saved, *more) as (process, address),

@@ -55,7 +55,7 @@ class TestExactness:
                     counts = law(model, 3, plan=planner, predict=how, steps=steps, num=3000)
                     assert chi_square(counts, model.joint) > FALSE_ALARM
 
-    def test_an_infill_has_the_conditional_law(self):
+    def test_an_infill_has_the_conditional_distribution(self):
         model = oracle(3, 4)
         canvas = torch.tensor([[3, 1, 3, 2]]).expand(ROWS, 4)
         tokens = sample(model, canvas=canvas, seed=2).tokens

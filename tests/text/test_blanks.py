@@ -23,7 +23,7 @@ def test_each_mask_character_is_one_token_and_underscores_are_text():
     assert split("a.b", characters_per_token=4.0, mask_character=".") == ["a", 1, "b"]  # not a pattern
 
 
-def test_wrong_blanks_are_told():
+def test_wrong_blanks_are_reported():
     with pytest.raises(ValueError, match="no blank: write one as ____"):
         split("nothing here", characters_per_token=4.0)
     with pytest.raises(ValueError, match="no blank: write one as #"):
@@ -32,7 +32,7 @@ def test_wrong_blanks_are_told():
         split("a", characters_per_token=4.0, mask_character="##")
 
 
-def test_a_space_before_a_hole_goes_into_the_hole_of_a_bpe():
+def test_a_space_before_a_blank_goes_into_the_blank_of_a_bpe():
     bpe = TOKENIZERS["bpe"]
     blanks = join(["In the ", 2, " God ", 1, "."], bpe, 999, before=[7], after=[8, 8])
     first, second = bpe.encode("In the"), bpe.encode(" God")

@@ -179,7 +179,7 @@ class TestModel:
             for made in model.infill(text, 20, seed=2).text:
                 assert made.startswith(visible[0]) and made.endswith(visible[1])
 
-    def test_a_space_before_a_hole_is_the_words_own(self, tmp_path):
+    def test_a_space_before_a_blank_belongs_to_its_word(self, tmp_path):
         tokenizer = word_piece(tmp_path)
         out = flat(tokenizer).infill("the ____ over", 60, seed=3)
         first = {WORDS[i] for i in out.tokens[:, 1].tolist()}
@@ -189,14 +189,14 @@ class TestModel:
         glued = flat(tokenizer, favourite=WORDS.index("##ing")).infill("jump____.")
         assert glued.text == ["jumping."]
 
-    def test_mask_tokens_in_the_text_are_holes(self, tmp_path):
+    def test_mask_tokens_in_the_text_are_blanks(self, tmp_path):
         model = flat(word_piece(tmp_path), favourite=WORDS.index("dog"))
         assert model.infill("the [MASK] [MASK] jumps.").text == ["the dog dog jumps."]
         assert model.infill("[MASK] jumps").text == ["dog jumps"]
         assert model.sample(length=2).text == ["dog dog"]
         assert model.sample(prompt="the", length=2).text == ["the dog"]
 
-    def test_a_canvas_longer_than_the_network_is_told(self):
+    def test_a_canvas_longer_than_the_network_is_reported(self):
         model = flat(external.alphabet(["<cls>", "<eos>", "<mask>", "a", "b"]), limit=6)
         assert model.length == 4 and len(model.sample().text[0]) == 4
         for run in (lambda: model.sample(length=5), lambda: model.infill("ab___")):

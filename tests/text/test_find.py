@@ -50,7 +50,7 @@ def test_a_swapped_tokenizer_is_noticed(tmp_path):
         unmask.load(tmp_path / "run")
 
 
-def test_the_box_and_the_cache_are_loaded_by_name(tmp_path, cache):
+def test_bundled_and_cached_models_are_loaded_by_name(tmp_path, cache):
     folder(tmp_path / "box" / "kjv", "bpe", extra={"characters_per_token": 3.5})
     folder(cache / "mine", "smiles")
     folder(cache / "rows", "bpe", extra={"layout": "rows"})
@@ -69,7 +69,7 @@ def test_both_architectures_come_back(tmp_path):
     assert unmask.load(masked, device="cpu").sample(2).tokens.shape == (2, LENGTH)
 
 
-def test_what_cannot_be_loaded_is_told_in_a_line(tmp_path, cache, monkeypatch):
+def test_what_cannot_be_loaded_is_reported_in_a_line(tmp_path, cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder(cache / "verses")
     (tmp_path / "empty").mkdir()

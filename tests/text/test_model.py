@@ -203,7 +203,7 @@ class TestInfill:
         assert model.infill("a ____ b", 5, seed=9, batch=2).text == whole.text
         assert model.infill("a ____ b", 2, seed=9).text == whole.text[:2]
 
-    def test_what_cannot_be_filled_is_told(self):
+    def test_what_cannot_be_filled_is_an_error(self):
         with pytest.raises(ValueError, match="no blank"):
             MODELS["bpe"].infill("nothing")
         with pytest.raises(ValueError, match="the character '€' at 0 is not among"):

@@ -85,7 +85,7 @@ class TestNamesForClients:
         assert one.model.name == "book"
         assert str(tmp_path) not in str(one.card)
 
-    def test_two_of_one_name_are_told_apart(self, tmp_path):
+    def test_two_of_one_name_are_distinguished(self, tmp_path):
         from unmask.cli.serve import short_names
 
         names = [str(folder(tmp_path / where / "book")) for where in ("a", "b")]

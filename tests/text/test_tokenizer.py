@@ -75,7 +75,7 @@ def test_levels_are_numbers_separated_by_spaces() -> None:
             tokenizer.encode(wrong)
 
 
-def test_eos_is_left_out_or_shown_and_holes_are_marked() -> None:
+def test_eos_is_left_out_or_shown_and_masks_are_marked() -> None:
     tokenizer = make.characters(["ab"])
     assert tokenizer.decode([0, 2, 1, 2]) == "ab"
     assert tokenizer.decode([0, 2, 1, 2], special=True) == "a<eos>b<eos>"

@@ -144,7 +144,7 @@ def test_proof_of_proposition_5_2_integral():
         assert sum(parts) == pytest.approx(shifted[n], rel=1e-9, abs=0)
 
 
-def test_proposition_5_2_is_the_law_of_truncated_gumbels():
+def test_proposition_5_2_is_the_distribution_of_truncated_gumbels():
     """400,000 simulated draws. Chi-square with 5 degrees of freedom; false alarm 1e-6; the seed is fixed."""
     rng = np.random.default_rng(1)
     pi, M, draws = np.array([0.4, 0.02, 0.3, 0.05, 0.05, 0.18]), 0.5, 400_000

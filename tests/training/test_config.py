@@ -32,7 +32,7 @@ def test_every_amount_of_data_has_a_size() -> None:
         assert sizes[-1].tokens == float("inf")
 
 
-def test_what_is_given_is_not_touched_and_what_was_chosen_is_told() -> None:
+def test_what_is_given_is_not_touched_and_what_was_chosen_is_reported() -> None:
     asked = TrainConfig("x", steps=50, batch=4, learning_rate=0.5, width=128, preset="tiny")
     config = resolve(asked, tokens=10, length=8, device="cpu")
     assert all(

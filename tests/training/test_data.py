@@ -113,7 +113,7 @@ def test_what_is_no_data_is_one_clear_error(name: str, message: str, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_a_name_that_is_no_corpus_is_told_which_there_are(tmp_path: Path) -> None:
+def test_an_unknown_corpus_gets_the_list_of_corpora(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="kjv"):
         train(replace(settings(tmp_path, tmp_path / "run"), data="shakespeare"))
 

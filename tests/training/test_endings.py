@@ -186,13 +186,13 @@ def test_the_verdict_on_learning_by_heart_is_on_the_datas_own_scale(letters: Pat
     assert by_heart(some, [entropy, entropy]).startswith("not learned by heart")
 
 
-def test_a_network_on_its_way_is_not_told_that_it_cannot_learn(letters: Path, tmp_path: Path) -> None:
+def test_a_network_that_is_still_improving_is_not_called_unable_to_learn(letters: Path, tmp_path: Path) -> None:
     config = settings(letters, tmp_path / "run", overfit=True, steps=300, batch=32, validate_every=100, width=32)
     ended = heard(replace(config, optimizer="muon", learning_rate=3e-3, micro_batch=32, save_every=300))[-1]
     assert isinstance(ended, Finished) and not ended.overfit.startswith("not learned"), ended.overfit
 
 
-def test_a_run_is_told_beside_a_trigram_with_samples_and_a_picture(letters: Path, tmp_path: Path) -> None:
+def test_a_run_ends_with_a_trigram_for_comparison_samples_and_a_picture(letters: Path, tmp_path: Path) -> None:
     ended = heard(settings(letters, tmp_path / "run", preview=True, validate_sequences=16))[-1]
     assert isinstance(ended, Finished) and ended.bound is not None
     train_part, valid = (TokenFile.open(letters / f"{name}.tokens") for name in ("train", "valid"))

@@ -67,7 +67,7 @@ def test_it_is_public_and_its_help_says_the_shapes() -> None:
     assert "train" in dir(unmask) and "[N, L]" in (inspect.getdoc(unmask.train) or "")
 
 
-def test_a_network_of_ones_own_is_resumed_bit_for_bit_and_loaded_again(letters: Path, tmp_path: Path) -> None:
+def test_a_user_network_is_resumed_bit_for_bit_and_loaded_again(letters: Path, tmp_path: Path) -> None:
     whole = unmask.train(letters, Net, out=tmp_path / "whole", report=silent, **SHORT)
 
     def stop(event: Event) -> None:
@@ -134,7 +134,7 @@ def test_the_projects_network_by_either_way_is_one_run(letters: Path, tmp_path: 
     assert lines[0] == lines[1] == lines[2]
 
 
-def test_a_loss_of_ones_own(letters: Path, tmp_path: Path) -> None:
+def test_a_user_loss(letters: Path, tmp_path: Path) -> None:
     """The default's formula gives the default's run; twice that, twice its first loss."""
 
     def same(network: Any, x0: Tensor, masking: Masking) -> Tensor:

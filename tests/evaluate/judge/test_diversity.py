@@ -75,7 +75,7 @@ def test_wrong_arguments() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package's own libraries
-def test_mauve_tells_like_from_unlike() -> None:
+def test_mauve_distinguishes_similar_from_different_texts() -> None:
     pytest.importorskip("mauve")
     normal = torch.randn(3, 200, 8, generator=generator(2))
     options = {"num_buckets": 10, "kmeans_num_redo": 1, "kmeans_max_iter": 50}

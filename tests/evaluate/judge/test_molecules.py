@@ -59,7 +59,7 @@ class TestSelfies:
     def test_selfies_stay_as_they_are(self) -> None:
         assert to_selfies("[C][C][O]") == "[C][C][O]"
 
-    def test_what_cannot_be_written_is_told(self) -> None:
+    def test_what_cannot_be_written_is_an_error(self) -> None:
         with pytest.raises(ValueError, match=r"'C\(' has no SELFIES"):
             to_selfies("C(")
 

@@ -22,7 +22,7 @@ def test_json_lines_bring_tokens_and_what_is_known() -> None:
     assert found.draw == "draw not recorded"
 
 
-def test_lengths_that_differ_are_padded_and_settings_that_differ_are_told() -> None:
+def test_lengths_that_differ_are_padded_and_settings_that_differ_are_reported() -> None:
     found = Samples.parse(
         lines(
             {"text": "x", "tokens": [1, 2, 3], "draw": "inverse-cdf", "steps": 8},

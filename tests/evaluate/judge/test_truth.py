@@ -6,7 +6,7 @@ from tests.data.test_stories import teacher
 from unmask.evaluate.judge.judge import OracleJudge, Samples, judge
 
 
-def test_rows_of_the_law_cost_what_the_law_said_when_it_drew_them() -> None:
+def test_rows_have_the_nats_recorded_when_they_were_drawn() -> None:
     tokens, nats = teacher().rows(0, "judge", 0, 40, 9)
     found = judge(Samples(tokens=tokens), OracleJudge(teacher(), "truth"))
     torch.testing.assert_close(found.nats, nats.sum(1), rtol=0, atol=1e-5)

@@ -55,7 +55,7 @@ def test_drawn_subsets_are_unbiased() -> None:
     assert float(bound.nats.std()) < 1.2 * float(bound.errors.square().mean().sqrt())
 
 
-def test_a_network_that_reads_the_time_is_told_equation_8s() -> None:
+def test_a_network_that_reads_the_time_gets_that_of_equation_8() -> None:
     """Continuations of 1 to 3 tokens, what follows hidden or not: each within 5 of its errors of Eq. 7 with Eq. 8
     written out, false alarm 6e-7 each; and a short one is not said to have no error."""
     model, again = TimeDependent(oracle(vocab=3, length=4), strength=1.5), 200

@@ -105,7 +105,7 @@ def test_every_row_compares_counts_along_one_order() -> None:
     assert sorted(int((tokens != 3).sum()) for tokens, _, _ in model.seen) == sorted([*range(9)] * 2)
 
 
-def test_the_network_is_told_the_times_of_equation_8() -> None:
+def test_the_network_gets_the_times_of_equation_8() -> None:
     """alpha ~ Beta(L - n + 1, n) with n masked tokens: Kolmogorov-Smirnov at a false alarm of 1e-6 for each n."""
     model = Watched()
     entropy_by_count(model, torch.zeros(2000, 4, dtype=torch.int64), schedule=Cosine())  # type: ignore[arg-type]

@@ -193,7 +193,7 @@ def test_rows_are_the_full_answer_gathered(case: tuple[Oracle, int]) -> None:
     assert torch.equal(full[~hidden], one_hot[~hidden])
 
 
-def test_samples_have_the_joint_law(case: tuple[Oracle, int]) -> None:
+def test_samples_have_the_joint_distribution(case: tuple[Oracle, int]) -> None:
     """Chi-square over the first three positions, 20,000 draws; false alarms: 7 cases at 1e-6 each."""
     model, length = case
     num, leading = 20_000, 3

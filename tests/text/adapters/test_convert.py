@@ -95,7 +95,7 @@ def test_sedd_and_radd_become_our_folders(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
-def test_what_cannot_be_converted_is_told_and_nothing_is_written(tmp_path, capsys):
+def test_what_cannot_be_converted_is_an_error_and_nothing_is_written(tmp_path, capsys):
     baseline = made.hub_folder(tmp_path / "ar", made.state(50_258, adaln=False), made.hub_config(50_258))
     before = hub(tmp_path / "hub")
     for arguments, message in (

@@ -135,7 +135,7 @@ def test_the_published_sizes_have_the_published_number_of_tensors():
     assert sum(p.numel() for p in network.parameters()) == 169_627_218
 
 
-def test_what_is_missing_or_does_not_belong_is_told(tmp_path):
+def test_missing_and_unexpected_tensors_are_reported(tmp_path):
     weights = made.state(VOCAB)
     config = made.hub_config(VOCAB)
     less = {name: tensor for name, tensor in weights.items() if name != "blocks.1.mlp.2.bias"}

@@ -179,7 +179,7 @@ def test_an_index_that_promises_too_much_is_refused(tmp_path):
         look(tmp_path)
 
 
-def test_wrong_and_truncated_files_are_told_in_a_line(tmp_path):
+def test_wrong_and_truncated_files_are_reported_in_a_line(tmp_path):
     folder = made.hub_folder(tmp_path / "m", made.state(VOCAB), made.hub_config(VOCAB))
     whole = (folder / "model.safetensors").read_bytes()
     torch.save(made.state(VOCAB), tmp_path / "whole.pt")
@@ -221,7 +221,7 @@ def test_wrong_and_truncated_files_are_told_in_a_line(tmp_path):
         look(folder)
 
 
-def test_a_folder_without_one_set_of_weights_is_told(tmp_path):
+def test_a_folder_without_one_set_of_weights_is_reported(tmp_path):
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(ValueError, match=r"holds no weights. Found: notes.txt. Needed: model.safetensors"):
         look(tmp_path)
@@ -392,7 +392,7 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path):
         mdlm.load(look(folder))
 
 
-def test_pipes_links_and_other_libraries_are_told_in_a_sentence(tmp_path):
+def test_pipes_links_and_other_libraries_are_reported_in_a_sentence(tmp_path):
     os.mkfifo(tmp_path / "model.safetensors")
     for path in (tmp_path, tmp_path / "model.safetensors"):
         with pytest.raises(ValueError, match="a pipe, a socket or a device"):

@@ -182,7 +182,7 @@ def test_text_goes_in_and_comes_out(tmp_path, capfd):
     assert [line["tokens"] for line in lines] == begun.tokens.tolist()
 
 
-def test_inspect_tells_the_sizes_and_what_is_never_drawn(tmp_path):
+def test_inspect_reports_the_sizes_and_the_ids_that_are_never_drawn(tmp_path):
     small.llada(tmp_path / "made", 40, 39)
     said = inspect(tmp_path / "made")
     assert (said["layers"], said["width"], said["heads"], said["vocab_size"]) == (2, 16, 4, 40)

@@ -112,7 +112,7 @@ def test_it_samples_and_infills(tmp_path):
         model.infill("x___")
 
 
-def test_what_is_wrong_with_a_file_is_told(tmp_path):
+def test_what_is_wrong_with_a_file_is_reported(tmp_path):
     path, state = write(tmp_path)
     (tmp_path / "dict.txt").write_text("A 1\n")
     with pytest.raises(ValueError, match=r"knows 25 ids, and dict\.txt 6: they do not belong together"):

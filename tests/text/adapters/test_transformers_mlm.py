@@ -247,7 +247,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="a bert without the head that predicts tokens"):
             unmask.load(tmp_path)
 
-    def test_without_a_tokenizer_the_mask_must_be_told(self, tmp_path):
+    def test_without_a_tokenizer_the_mask_must_be_given(self, tmp_path):
         checkpoint(tmp_path, "bert", tokenizer=False)
         found = look(tmp_path)
         with pytest.raises(ValueError, match=r"its mask is not known\. Found: config\.json, .*Needed: a tokenizer"):
