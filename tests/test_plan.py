@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from tests.helpers import FALSE_ALARM, chi_square, generator
-from unmask import paper
+from unmask import paper, predict
 from unmask import plan as plans
 from unmask.noise import Streams
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
@@ -211,7 +211,7 @@ class TestRechoose:
     def corrected(self, rows, length, steps):
         streams = Streams.of(3, rows)
         plan = plans.parallel(empty(rows, length), mask_id=MASK, streams=streams, schedule=Linear(), steps=steps)
-        return plans.rechoose(plan, streams)
+        return predict.rechoose(plan, streams)
 
     def test_the_first_choice_comes_from_what_the_corrected_steps_leave(self):
         plan = self.corrected(200, 10, 4)
@@ -312,7 +312,7 @@ class TestGroups:
         for seed, steps in ((1, 2), (2, 5), (3, 1)):
             streams = Streams.of(seed, 7)
             part = plans.parallel(ragged(), mask_id=MASK, streams=streams, steps=steps)
-            parts.append(plans.rechoose(part, streams) if corrected else part)
+            parts.append(predict.rechoose(part, streams) if corrected else part)
         joined = plans.Plan.join(parts)
         assert joined.calls.tolist() == [n for part in parts for n in part.calls.tolist()]
         for step in range(6):

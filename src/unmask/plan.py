@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -303,34 +302,6 @@ def hitting_times(
 def start_time(holes: Tensor, length: int, schedule: Schedule) -> Tensor:
     """alpha^-1(1 - holes/L): the time of a canvas with this many masked positions; 1 for an empty one."""
     return schedule.inverse(1 - holes.double() / max(length, 1))
-
-
-def rechoose(plan: Plan, streams: Streams) -> Plan:
-    """Algorithm 4's two choices: ``order`` is the corrected one, ``tentative`` holds each step's first choice.
-
-    A step's tentative positions are uniform among those that the corrected steps before it leave masked. The last step
-    is not corrected: both choices are what is left.
-    """
-    u = streams.at("tentative choice", plan.order.shape[1]).uniform().tolist()
-    tentative = plan.order.clone()
-    for row, (starts, calls, holes) in enumerate(
-        zip(plan.starts.tolist(), plan.calls.tolist(), plan.holes.tolist(), strict=True)
-    ):
-        for first, end in pairwise(starts[:calls]):  # every step but the last
-            chosen = _subset(holes - first, u[row][first:end])
-            tentative[row, first:end] = plan.order[row, first:holes][chosen]
-    return replace(plan, tentative=tentative)
-
-
-def _subset(size: int, u: list[float]) -> list[int]:
-    """Distinct indices below size, uniform over subsets, from one uniform each: Fisher and Yates, cut short."""
-    moved: dict[int, int] = {}
-    chosen = []
-    for i, value in enumerate(u):
-        j = i + int(value * (size - i))
-        chosen.append(moved.get(j, j))
-        moved[j] = moved.get(i, i)
-    return chosen
 
 
 def _plan(order: Tensor, times: Tensor, step: Tensor, called_at: Tensor) -> Plan:

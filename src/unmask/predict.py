@@ -7,14 +7,15 @@ variants; neither costs a network call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from unmask.draw import refuse
 from unmask.noise import Streams, rows_at_once
-from unmask.plan import Plan, rechoose
+from unmask.plan import Plan
 from unmask.protocol import Batched
 
 
@@ -75,6 +76,34 @@ def lagrange(now: Prediction, before: Prediction | None, tau: Tensor) -> Tensor:
     ahead = torch.where(span > 0, (now.time - tau) / span, 0.0).unsqueeze(-1)
     mu = (1 + ahead) * now.log_mu.exp() - ahead * before.log_mu.exp()
     return mu.clamp(min=0).log()
+
+
+def rechoose(plan: Plan, streams: Streams) -> Plan:
+    """Algorithm 4's two choices: ``order`` is the corrected one, ``tentative`` holds each step's first choice.
+
+    A step's tentative positions are uniform among those that the corrected steps before it leave masked. The last step
+    is not corrected: both choices are what is left.
+    """
+    u = streams.at("tentative choice", plan.order.shape[1]).uniform().tolist()
+    tentative = plan.order.clone()
+    for row, (starts, calls, holes) in enumerate(
+        zip(plan.starts.tolist(), plan.calls.tolist(), plan.holes.tolist(), strict=True)
+    ):
+        for first, end in pairwise(starts[:calls]):  # every step but the last
+            chosen = _subset(holes - first, u[row][first:end])
+            tentative[row, first:end] = plan.order[row, first:holes][chosen]
+    return replace(plan, tentative=tentative)
+
+
+def _subset(size: int, u: list[float]) -> list[int]:
+    """Distinct indices below size, uniform over subsets, from one uniform each: Fisher and Yates, cut short."""
+    moved: dict[int, int] = {}
+    chosen = []
+    for i, value in enumerate(u):
+        j = i + int(value * (size - i))
+        chosen.append(moved.get(j, j))
+        moved[j] = moved.get(i, i)
+    return chosen
 
 
 first_order = Predictor()

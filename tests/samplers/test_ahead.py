@@ -324,7 +324,7 @@ class TestRefusals:
 
     def test_a_plan_that_chooses_again(self):
         def rechosen(tokens, *, streams, **options):
-            return plan.rechoose(plan.parallel(tokens, streams=streams, **options | {"steps": 8}), streams)
+            return predict.rechoose(plan.parallel(tokens, streams=streams, **options | {"steps": 8}), streams)
 
         model = ORACLES["markov"][0]
         with pytest.raises(ValueError, match=r"without predict\.correct"):
