@@ -28,7 +28,7 @@ def accelerate_launch(*arguments: str) -> list[str]:
 
 
 def noise(seed: int, rows: int) -> Noise:
-    """The noise of one place in each of so many sequences."""
+    """The noise of one position in each of several sequences."""
     return Streams.of(seed, rows).at("token", 1)[:, 0]
 
 
@@ -90,7 +90,7 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
 
 
 def same_law(first: Tensor, second: Tensor, vocab: int) -> float:
-    """The p-value of two samples' being of one law: homogeneity; outcomes seen fewer than 10 times are pooled."""
+    """The p-value of a test of homogeneity of two samples; outcomes seen fewer than 10 times are pooled."""
     both = torch.stack([frequencies(tokens, vocab) for tokens in (first, second)])
     rare = both.sum(0) < 10
     both = torch.cat([both[:, ~rare], both[:, rare].sum(1, keepdim=True)], 1)

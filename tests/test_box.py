@@ -1,4 +1,4 @@
-"""The models in the box: the weights that were measured, in half precision, with cards that tell the truth."""
+"""The bundled models: the weights that were measured, in half precision, with correct cards."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class TestFaults:
 
 
 def test_low_precision_logits_are_drawn_in_float64():
-    """bfloat16 logits give the law of their upcast values. False alarm 1e-6."""
+    """bfloat16 logits give the distribution of their upcast values. False alarm 1e-6."""
     logits = torch.tensor([0.0, 1.0, 2.0], dtype=torch.bfloat16)
     counts = torch.bincount(drawn(draw.inverse_cdf, logits, 20_000), minlength=3)
     assert chi_square(counts, torch.softmax(logits.double(), -1)) > FALSE_ALARM

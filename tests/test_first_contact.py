@@ -33,7 +33,7 @@ def test_the_python_of_the_readme_runs(tmp_path):
 
 
 def commands_of_the_readme():
-    """The commands that need nothing but the box."""
+    """The commands that need only the bundled models."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
@@ -63,7 +63,7 @@ def test_the_demo_shows_text_a_verse_a_digit_molecules_the_float32_error_and_nex
     assert len(verses) == 3
     tables = re.findall(r"^  (as published|exact).*? ([\d.]+) +([\d.]+)$", done.stdout, re.MULTILINE)
     assert [name for name, *_ in tables] == ["as published", "exact"] * 2
-    for published, exact in (tables[:2], tables[2:]):  # the fault, for the demo's seed
+    for published, exact in (tables[:2], tables[2:]):  # the float32 error, for the demo's seed
         assert float(published[1]) < float(exact[1]) and float(published[2]) < float(exact[2])
     assert "unmask infill kjv" in done.stdout
     assert (tmp_path / "demo.png").stat().st_size > 10_000

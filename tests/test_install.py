@@ -1,4 +1,4 @@
-"""The installation: the base can use the box, an extra that is named is there, wheel and sdist are whole."""
+"""The installation: the base can use the bundled models, a named extra exists, wheel and sdist are complete."""
 
 import re
 import subprocess

@@ -7,7 +7,7 @@ A table with numbers has a comment on the line above it, one of
     <!-- not measured -->                                                           sizes, section numbers, definitions
     <!-- a log: by scripts that were not kept -->                                   in docs/notes alone
 
-and every number with a decimal point in a table of the first kind stands in the stored JSON, rounded as shown, or is
+and every number with a decimal point in a table of the first kind is in the stored JSON, rounded as shown, or is
 printed from it by the report of its benchmark: under keys that are the words of its row, or of its row and column. The
 README's results and the prose of docs/reproduction.md are held to the stored numbers one by one.
 """

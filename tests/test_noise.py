@@ -201,7 +201,7 @@ class TestClocks:
 
 
 class TestGenerators:
-    """For whoever needs a torch.Generator: data, training and the published samplers."""
+    """For code that needs a torch.Generator: data, training and the published samplers."""
 
     def test_those_of_one_key_are_all_different(self):
         assert len({stream_generator(i, 3, "data").initial_seed() & 0xFFFFFFFF for i in range(20_000)}) == 20_000

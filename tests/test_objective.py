@@ -37,7 +37,7 @@ def nodes(a, b, num=4000):
 
 
 def over_subsets(model, x0, holes, times):
-    """(n, the mean over the subsets of n holes of the summed cross-entropy at each of the times [n][K])."""
+    """(n, the mean over the subsets of n positions of the summed cross-entropy at each of the times [n][K])."""
     for n in range(1, len(holes) + 1):
         at = times[n - 1]
         rows, subsets = x0.expand(len(at), -1), list(combinations(holes, n))
@@ -46,9 +46,9 @@ def over_subsets(model, x0, holes, times):
 
 
 def nelbo_over_counts(model, x0, holes, schedule, beyond=0):
-    """Equation 7 with Equation 8's mixture, both expectations written out, for the holes of one canvas.
+    """Equation 7 with Equation 8's mixture, both expectations written out, for the masked positions of one canvas.
 
-    ``beyond`` positions more are masked throughout: 1 - alpha is the (n + beyond)-th smallest of so many uniforms.
+    ``beyond`` positions more are masked throughout: 1 - alpha is the (n + beyond)-th smallest of that many uniforms.
     """
     count, length = len(holes) + beyond, x0.shape[1]
     laws = [stats.beta(n + beyond, count - (n + beyond) + 1) for n in range(1, len(holes) + 1)]
@@ -57,7 +57,7 @@ def nelbo_over_counts(model, x0, holes, schedule, beyond=0):
 
 
 def nelbo_over_time(model, x0, holes, schedule):
-    """Equation 6 over (0, t_start), where a hole is masked with (1 - alpha_t) / (1 - alpha_{t_start}), written out."""
+    """Equation 6 over (0, t_start), written out: a position is masked with (1 - alpha_t) / (1 - alpha_{t_start})."""
     start = float(schedule.inverse(1 - len(holes) / x0.shape[1]))
     t = nodes(0, start)
     p = (1 - schedule.alpha(t)) / (1 - schedule.alpha(start))
@@ -246,7 +246,7 @@ def test_left_to_right_is_the_chain_rule_in_one_pass():
 
 
 def test_losses_are_asked_for_at_masked_rows_alone():
-    """The network sees as many asked rows as the fullest sequence has holes, and never more."""
+    """The network computes as many rows as the sequence with most masked positions has, and never more."""
     model = Counting(oracle(3, 4))
     x0 = everything(3, 4)[:6]
     objective.nelbo_by_count(model, x0, torch.tensor([1, 2, 1, 2, 1, 1]), generator=generator(0))

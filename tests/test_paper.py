@@ -1,4 +1,4 @@
-"""Every fast path has the law of the paper's own algorithm, for networks that read the time and canvases of any shape.
+"""Every fast path has the distribution of the paper's algorithm, for networks that read the time and any canvas.
 
 Two samples are compared by a chi-square test of homogeneity. Seeds are fixed; each test's false-alarm rate is 1e-6.
 """
@@ -19,9 +19,9 @@ M = 2
 
 
 class Invented:
-    """A network whose answer changes a lot with the time, with how much is visible and with what; it is no oracle.
+    """A network whose output depends strongly on the time, on how much is visible and on what; it is not an oracle.
 
-    So the laws of the five samplers lie far apart. What it says of visible positions means nothing.
+    So the distributions of the five samplers differ. Its output at visible positions means nothing.
     """
 
     vocab_size, mask_id = 2, M
@@ -68,7 +68,7 @@ def printed(algorithm, canvas, steps, schedule, seed=1):
     ],
 )
 def test_the_fast_path_has_the_distribution_of_the_printed_algorithm(name, steps, schedule):
-    """In batches of 100, in which empty and partly filled canvases stand side by side.
+    """In batches of 100, in which empty and partly filled canvases are mixed.
 
     LogLinear(0.2) has alpha_0 = 0.8: what is masked at time 0 is unmasked there.
     """
@@ -81,7 +81,7 @@ def test_the_fast_path_has_the_distribution_of_the_printed_algorithm(name, steps
 
 
 def test_correcting_first_hitting_is_algorithm_4_with_a_step_per_token():
-    """And so is parallel decoding with more steps than holes."""
+    """And so is parallel decoding with more steps than masked positions."""
     ours, more, plain = (
         sample(MODEL, num=50, length=4, plan=planner, steps=steps, predict=predict.correct, seed=1).tokens
         for planner, steps in ((plan.first_hitting, None), (plan.parallel, 9), (plan.parallel, 4))
@@ -103,7 +103,7 @@ def test_the_printed_algorithms_give_the_joint_where_they_must(name, steps):
     [(2, ("Algorithm 1", "Algorithm 2", "Algorithm 3", "Equation 10")), (3, ("Algorithm 2", "Algorithm 4"))],
 )
 def test_the_distributions_differ_enough_to_be_distinguished(steps, names):
-    """Samples of the sizes that are compared above: each pair is told apart at 1e-6."""
+    """Samples of the sizes that are compared above: each pair is distinguished at 1e-6."""
     tokens = [
         sample(MODEL, num=4 * ROWS, length=4, steps=None if name == "Algorithm 1" else steps, seed=i, **FAST[name][1])
         for i, name in enumerate(names)
@@ -176,7 +176,7 @@ def by_hand(model, canvas, planner, how, seed, **options):
 @pytest.mark.parametrize("how", ["first_order", "extrapolate", "correct"])
 @pytest.mark.parametrize("planner", ["first_hitting", "parallel", "ancestral", "left_to_right"])
 def test_the_tokens_are_those_of_the_plan_and_the_noise_by_hand(planner, how):
-    """Every plan with every predictor, in a ragged batch: not in law alone, but token by token."""
+    """Every plan with every predictor, in a ragged batch: not only in distribution, but token by token."""
     model, seeds = TimeDependent(oracle(3, 6, seed=2), strength=1.5), list(range(16))
     canvas = torch.where(torch.arange(6) < torch.arange(16).unsqueeze(1) % 7, 3, torch.arange(6) % 3)
     made, how = getattr(plan, planner), getattr(predict, how)

@@ -48,7 +48,7 @@ def test_every_row_has_five_columns_a_function_and_a_test():
 
 
 def found(name):
-    """What a dotted name stands for."""
+    """The object that a dotted name refers to."""
     module, attribute = name.rsplit(".", 1)
     return getattr(importlib.import_module(module), attribute)
 

@@ -34,7 +34,7 @@ def make(planner, tokens, *, schedule=None, steps=None, seed=0):
 
 
 def ragged():
-    """Rows with 0, 1, ... holes in the front."""
+    """Rows with 0, 1, ... masked positions in the front."""
     return torch.where(torch.arange(6) < torch.arange(7).unsqueeze(1), MASK, torch.arange(6))
 
 
@@ -71,7 +71,7 @@ class TestFirstHitting:
 
     @pytest.mark.parametrize("schedule", [Linear(), Cosine(), Polynomial(3)], ids=repr)
     def test_hitting_times_are_order_statistics(self, schedule):
-        """1 - alpha(tau_{n-1}) of L holes is the n-th smallest of L uniforms: Beta(n, L - n + 1). False alarm 1e-6."""
+        """1 - alpha(tau_{n-1}) of L positions is the n-th smallest of L uniforms, Beta(n, L - n + 1). Rate 1e-6."""
         length = 5
         plan = make(plans.first_hitting, empty(3000, length), schedule=schedule)
         masked = 1 - schedule.alpha(plan.times)
@@ -91,12 +91,12 @@ class TestFirstHitting:
         times = make(plans.first_hitting, empty(rows, length), schedule=schedule).times
         for slot in range(length):
             assert stats.ks_2samp(drawn[slot].numpy(), times[:, slot].numpy()).pvalue > FALSE_ALARM / length
-        # The joint law too: the gaps between neighbouring times, on which the recursion's dependence shows.
+        # The joint distribution too: the gaps between neighbouring times, on which the recursion's dependence shows.
         ours, theirs = times[:, 1] - times[:, 2], drawn[1] - drawn[2]
         assert stats.ks_2samp(ours.numpy(), theirs.numpy()).pvalue > FALSE_ALARM / length
 
     def test_the_order_is_uniform_over_permutations_and_independent_of_the_times(self):
-        """All 24 orders of 4 holes, for early and for late first hits alike. False alarm 1e-6."""
+        """All 24 orders of 4 positions, for early and for late first hits alike. False alarm 1e-6."""
         plan = make(plans.first_hitting, empty(12_000, 4))
         index = {order: i for i, order in enumerate(permutations(range(4)))}
         which = torch.tensor([index[tuple(row)] for row in plan.order.tolist()])

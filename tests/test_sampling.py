@@ -231,7 +231,7 @@ class TestAllowed:
         assert torch.equal(tokens[free[:, 1] > 0], free[free[:, 1] > 0]), "what was allowed anyway stays"
 
     def test_the_distribution_is_the_conditional_one_of_a_single_position(self):
-        """p(x | x in A), told by the Step."""
+        """p(x | x in A), as reported by the Step."""
         model = EnumeratedOracle(torch.tensor([0.5, 0.2, 0.3]))
         made = sample(model, num=50, length=1, allowed={0: torch.tensor([False, True, True])}, seed=3)
         expected = torch.tensor([0.0, 0.4, 0.6])[made.tokens]

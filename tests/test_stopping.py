@@ -1,4 +1,4 @@
-"""Stopping: the law of a text that is cut at its end, and the calls that are saved."""
+"""Stopping: the distribution of a text that is cut at its end, and the calls that are saved."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The exact laws of 4 x 4 Sudoku against the samplers themselves."""
+"""The exact distributions of 4 x 4 Sudoku against the samplers."""
 
 import numpy as np
 import torch

@@ -248,7 +248,7 @@ class TestVerdict:
         assert "flat" in report.verdict and "T =" not in report.verdict
 
     def test_scores_that_tie(self):
-        """A race whose scores are rounded to halves: whoever comes first among equals wins."""
+        """A race whose scores are rounded to halves: the first among equals wins."""
 
         def coarse(logits, generator):
             u = torch.rand(logits.shape, dtype=torch.float64, generator=generator)

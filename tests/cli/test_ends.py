@@ -41,7 +41,7 @@ ASKED = {
     "reproduce": ["largest_gumbel", "--fast", "--out", "OUT"],
     "new": ["OUT"],
 }
-FOREVER = ("serve",)  # until it is told to end
+FOREVER = ("serve",)  # until it is stopped
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_in_a_pipe(verb, asked, tmp_path):
 
 @pytest.mark.parametrize("verb", ASKED)
 def test_with_its_output_closed(verb, asked, tmp_path):
-    """Whoever read stdout has gone before the first word: a verb that prints there leaves in silence."""
+    """The reader of stdout has gone before the first word: a verb that prints there exits silently."""
     os.mkfifo(tmp_path / "err.fifo")
     process = started(verb, asked(verb), None, str(tmp_path / "err.fifo"))
     err = Reader(os.open(tmp_path / "err.fifo", os.O_RDONLY))
@@ -122,7 +122,7 @@ class Reader:
 
 
 def started(verb: str, arguments: list[str], out: str | None, err: str) -> multiprocessing.process.BaseProcess:
-    """The verb in a process whose stdout and stderr are these files; None is a pipe that nobody reads."""
+    """The verb in a process whose stdout and stderr are these files; None is a pipe without a reader."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["accelerate", "matplotlib.pyplot", *MODULES, __name__])
     own = {name: os.environ[name] for name in ("HOME", "UNMASK_CACHE")}

@@ -47,7 +47,7 @@ def test_an_item_writes_its_picture_its_numbers_and_the_sum_of_claims(tmp_path, 
 
 @pytest.fixture
 def broken(monkeypatch):
-    """An item that fails as it is told: while it computes, or while its picture is drawn."""
+    """An item that fails on request: while it computes, or while its picture is drawn."""
 
     def make(error, *, while_drawing):
         item = ModuleType("broken")

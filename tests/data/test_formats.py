@@ -199,7 +199,7 @@ def test_a_dataset_of_a_local_repository_is_trained_on(tmp_path: Path) -> None:
 def test_a_few_giants_that_pad_all_rows_are_reported(
     giants: int, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """One of 100 rows is no reason to make all of them as long; two are more than a hundredth of the data."""
+    """One long row of 100 does not make all of them as long; two are more than a hundredth of the data."""
     table = tmp_path / "some.csv"
     rows = ["ab" * 5] * (100 - giants) + ["ab" * 20] * giants
     table.write_text("text\n" + "\n".join(f"{i % 10}{row}" for i, row in enumerate(rows)))

@@ -1,4 +1,4 @@
-"""Prompts with their responses as rows, and token files of somebody else's tokenizer."""
+"""Prompts with their responses as rows, and token files of another library's tokenizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCAB = ["<s>", "<pad>", "</s>", "<mask>", "<eos>", *"abcdefghijklmnopqrstuvwxyz
 
 
 def letters(*, pad: bool = False) -> ExternalTokenizer:
-    """LLaDA's kind: eos is data and there is no padding; or a masked LM's: padding is none of the data."""
+    """As in LLaDA: eos is data and there is no padding; or as in a masked LM: padding is not data."""
     made = alphabet(VOCAB)
     return made if pad else replace(made, eos_id=4, pad_id=None, special_ids=frozenset({0, 1, 2, 3}), around=((), ()))
 
@@ -99,7 +99,7 @@ def test_padding_that_is_no_data_is_not_predicted(tmp_path: Path) -> None:
 
 
 def test_a_run_learns_the_responses_alone(tmp_path: Path) -> None:
-    """The prompt tells the response, and the bound counts the tokens of responses alone."""
+    """The prompt determines the response, and the bound counts only the tokens of responses."""
     pairs = [("abc"[i % 3] * (1 + i % 2), "xyz"[i % 3]) for i in range(120)]
     source = write(tmp_path / "a.jsonl", [{"prompt": p, "response": r} for p, r in pairs])
     often = {"patience": 0, "validate_every": 300, "save_every": 300}

@@ -1,4 +1,4 @@
-"""Latents and observations: the rule, the law, and the true posterior."""
+"""Latents and observations: the rule, the distribution, and the true posterior."""
 
 import math
 

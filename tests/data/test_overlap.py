@@ -1,4 +1,4 @@
-"""How much of some data stands in other data, counted by construction."""
+"""The overlap of two data sets, known by construction."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The corpus of stories: its law against enumeration, its shards, and its files."""
+"""The corpus of stories: its distribution against enumeration, its shards, and its files."""
 
 import itertools
 from pathlib import Path

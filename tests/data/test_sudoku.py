@@ -44,7 +44,7 @@ def test_four_by_four_is_drawn_uniformly() -> None:
 
 
 def test_six_by_six_is_drawn_uniformly() -> None:
-    """By statistics whose law is known without the listing.
+    """By statistics whose distribution is known without the listing.
 
     The value of a cell is uniform, and so are the 720 first lines. As the columns of a box may be exchanged, so is the
     order of the three values of a box in any line. And the reduced grids, of which the list has all, are uniform.

@@ -1,4 +1,4 @@
-"""Guides: which laws are exact, by enumeration, and how particles repair the others."""
+"""Guides: which distributions are exact, by enumeration, and how particles correct the others."""
 
 import re
 from functools import partial
@@ -102,7 +102,7 @@ def test_parallel_decoding_with_an_automaton_has_the_distribution_of_independent
 
 
 def test_particles_repair_an_approximate_guide():
-    """The law of populations of K, by all their weights: its distance to the conditional falls about as 1 / K."""
+    """The distribution of populations of K, by all their weights: its distance to the conditional falls as 1 / K."""
     model, num = oracle(V, L), 1500
     truth, evidence = conditional(model)
     distance = {}
@@ -143,7 +143,7 @@ def test_particles_repair_the_worst_guide():
 
 
 def test_only_counts_what_allowed_costs():
-    """allowed restricts each token as if it were alone: another law, which particles mend."""
+    """allowed restricts each token as if it were alone: another distribution, which particles correct."""
     model = oracle(V, L)
     allowed = {0: torch.tensor([True, False, True]), 2: torch.tensor([False, True, True])}
     holds = allowed[0][EVERY[:, 0]] & allowed[2][EVERY[:, 2]]

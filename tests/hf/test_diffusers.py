@@ -73,7 +73,7 @@ class TestScheduler:
     @pytest.mark.parametrize("steps", [None, 1, 3, 8])
     @pytest.mark.parametrize("predictor", PREDICTORS)
     def test_its_tokens_are_those_of_unmask_sample(self, steps, predictor):
-        """The seed that the generator gives is the sampler's: token for token, so the law is the same."""
+        """The seed from the generator is the sampler's: the tokens are the same, so the distribution is."""
         model = oracle(3, 5)
         sample = torch.full((40, 5), model.mask_id)
         sample[::3, 1], sample[::4, 4] = 2, 0

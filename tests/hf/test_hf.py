@@ -1,4 +1,4 @@
-"""transformers' models in three lines, and first-hitting as a scheduler for somebody else's loop."""
+"""transformers' models in three lines, and first-hitting as a scheduler for another sampling loop."""
 
 import pytest
 import tokenizers

@@ -65,7 +65,7 @@ def test_who_depends_on_whom(rule: str, convolution: int) -> None:
             moved = (model(changed, when=ORDER) - before)[b].abs().amax(-1) > 1e-6
             if tokens[b, position] != V:
                 assert torch.equal(moved, sees[b, :, position])
-            else:  # a masked position that is filled becomes visible to whoever comes after it
+            else:  # a masked position that is filled becomes visible to later ones
                 assert bool(moved[position])
                 after = seen_by(changed, rule, ORDER)[b, :, position]
                 assert torch.equal(moved | (torch.arange(LENGTH) == position), after)
@@ -82,7 +82,7 @@ def test_a_pass_costs_the_visible_and_the_asked_rows(rule: str, convolution: int
         run: Any = model.for_sampling()
         sizes = widths(run.network)
         logits = run(tokens, rows=torch.full((BATCH, 1), position))
-        hole = (tokens[:, position] == V) | (rule == "visible")  # a cache answers at holes alone
+        hole = (tokens[:, position] == V) | (rule == "visible")  # a cache answers only at masked positions
         torch.testing.assert_close(logits[hole, 0], full[hole, position], **TOLERANCE)
         assert set(sizes) == {int((tokens != V).sum(1).max()) + 1}
 
@@ -188,7 +188,7 @@ def widths(model: DDiT) -> list[int]:
 
 
 def ragged(seed: int = 1) -> Tensor:
-    """From everything visible to nothing visible: prompts and holes of all sizes."""
+    """From everything visible to nothing visible: prompts and masked parts of all sizes."""
     random = generator(seed)
     tokens = torch.randint(V, (LENGTH + 1, LENGTH), generator=random)
     rank = torch.rand(LENGTH + 1, LENGTH, generator=random).argsort(1)
@@ -248,7 +248,7 @@ def test_a_step_feeds_the_last_groups_tokens_and_asks_for_this_ones() -> None:
             return run(tokens, time, rows)  # type: ignore[no-any-return]
 
     sample(Watched(), canvas=prompt, seed=0)
-    assert sizes == [4] + [2] * (LENGTH - 4)  # the prompt and the first hole, then a new token and a hole
+    assert sizes == [4] + [2] * (LENGTH - 4)  # the prompt and the first masked position, then pairs
     run = model.for_sampling()
     sizes = widths(run.network)
     sample(Watched(), canvas=prompt, seed=0, plan=plan.parallel, steps=2)

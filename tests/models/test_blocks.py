@@ -1,4 +1,4 @@
-"""Attention by blocks: who sees whom, the law of sampling, the bound, the cache, and what is refused."""
+"""Block attention: which positions see which, the distribution of samples, the bound, the cache, and refusals."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_the_bound_is_the_sum_of_the_blocks_bounds(by: Any) -> None:
         _, exact = chain_rule(model, x)
     found = nelbo(model, x, by=by, passes=2_000)
     assert abs(float(found.nats - exact)) < 5 * float(found.errors)
-    given = torch.tensor([[False, True, True, True]])  # its holes are one position, and a block
+    given = torch.tensor([[False, True, True, True]])  # its masked positions are one position, and a block
     with torch.no_grad():
         first = -model(torch.tensor([[0, 2, 2, 2]]))[0, 1].double().log_softmax(-1)[1]
         both = tiny().config.block

@@ -1,4 +1,4 @@
-"""The caches, in any order and left to right: the network's logits, whoever comes and goes and whatever is guessed."""
+"""The caches, in any order and left to right: the network's logits, whichever sequences come and go or are guessed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_sequences_come_and_go_left_to_right_with_prompts_of_all_lengths_in_one_
             x = torch.full((LENGTH,), V)
             x[:known] = torch.randint(0, V, (known,))
             if known < 4 and choose.random() < 0.5:
-                x[7] = 3  # behind the holes, to be read when they are filled
+                x[7] = 3  # after the masked positions, to be read when these are filled
             run.add(1, LENGTH)
             live.append(x)
         if not live:

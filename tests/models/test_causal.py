@@ -1,4 +1,4 @@
-"""The left-to-right twin: what may see what, the cache against no cache, and its samples against its own law."""
+"""The left-to-right twin: what it may see, the cache against no cache, and its samples against its distribution."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_samples_follow_the_model_s_distribution() -> None:
     assert abs(float(probabilities.sum()) - 1) < 1e-6 and probabilities.max() > 2 * probabilities.min()
     counts = frequencies(unmask.sample(model, num=4000, length=3, seed=11).tokens, 3)
     assert chi_square(counts, probabilities) > FALSE_ALARM
-    assert chi_square(counts, torch.full((27,), 1 / 27)) < FALSE_ALARM  # and the test has the power to tell
+    assert chi_square(counts, torch.full((27,), 1 / 27)) < FALSE_ALARM  # and the test has enough power
 
 
 def test_edges_and_refusals() -> None:

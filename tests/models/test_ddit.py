@@ -400,7 +400,7 @@ def test_low_precision_training_still_gives_float32_logits() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"adaln": False, "convolution": 3, "tie_embeddings": True}])
 def test_it_learns(changes: dict[str, object]) -> None:
-    """Sequences that repeat one token: any visible token tells all others. From log V to near zero in 80 steps."""
+    """Sequences that repeat one token: any visible token determines all others. From log V to near zero in 80 steps."""
     torch.manual_seed(0)
     model = DDiT(replace(network().config, width=48, dropout=0.0, **changes))  # type: ignore[arg-type]
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -1,4 +1,4 @@
-"""Sequences of several lengths in one call: each is answered as if it were alone, whatever stands behind its end."""
+"""Sequences of several lengths in one call: each gets what it gets alone, whatever follows its end."""
 
 from __future__ import annotations
 

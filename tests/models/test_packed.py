@@ -1,4 +1,4 @@
-"""Packed weights give the plain network's answers, are nobody else's, and are left out where they cannot be had."""
+"""Packed weights give the plain network's outputs, are not shared, and are not used where they cannot be made."""
 
 from __future__ import annotations
 

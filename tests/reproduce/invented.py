@@ -61,7 +61,7 @@ def published_steps(good):
         cell(drawn, 100, 5.0),
         cell(drawn, 50_000, 5.0 - fall, 3.0 - less),
         cell(law, 100, 5.0),
-        cell(law, 50_000, 4.0, 2.8),  # the law has the fault whatever real draws do
+        cell(law, 50_000, 4.0, 2.8),  # the simulation shows the error whatever real draws do
         cell(score, 100, 5.0),
         cell(score, 50_000, 5.0 - fall),
     )
@@ -83,7 +83,7 @@ def precisions(good):
 
     yield of(4.0, 5.0, 3.9) if good else of(5.0, 5.0, 5.0)  # float32 does nothing
     if not good:
-        yield of(4.0, 4.0, 5.0)  # float64 has the fault, and truncation has not
+        yield of(4.0, 4.0, 5.0)  # float64 shows the error, and truncation does not
 
 
 def after_the_fix(good):
@@ -228,7 +228,7 @@ def prioritised_unmasking(good):
             for third, law in enumerate(parts if kind != "float64" else (1.0, 1.0, 1.0)):
                 found = (
                     law if good else 1.0 if kind == "float32" else 0.5
-                )  # float32 without the fault, the others with it
+                )  # float32 without the error, the others with it
                 rows.append((kind, N, third, 3.0, 16, 10**6, 60_000, found, law))
     sizes = Table(("subject", "positions", "V"), (("oracle", 48, 50_257),))
     yield {"one step, counted": Table(COUNTED, tuple(rows)), "sizes": sizes}

@@ -108,7 +108,7 @@ def test_cells_are_whole(name):
 
 
 def test_the_float32_error_shows_at_very_many_steps():
-    """At N = 1e8 and V = 300 float32 is as bad as at N = 50,000 and V = 50,257: its law falls, not by chance."""
+    """At N = 1e8 and V = 300 float32 is as bad as at N = 50,000 and V = 50,257: perplexity falls, not by chance."""
     table = result("published_steps").tables["cells"]
     law = cells.curve(table, "oracle", How("law", "float32"))
     claim = verdict.claim("it falls", "-", "the law", cells.below(law[-1], law[0]).at_least(0.1))

@@ -87,7 +87,7 @@ def interface(request):
 
 
 def ragged(model, length, num=7, seed=3):
-    """From one hole to all, at random places."""
+    """From one masked position to all, at random places."""
     x = sample(model, num=num, length=length, seed=seed).tokens
     holes = torch.linspace(1, length, num).long()
     ranks = torch.rand(num, length, generator=generator(seed)).argsort(1)

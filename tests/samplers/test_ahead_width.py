@@ -8,7 +8,7 @@ from unmask.samplers.width import FIRST, LOSS, PASSES, WIDTHS, Width, settled, s
 
 
 def simulated(width, cost, right, passes=400, sequences=1, seed=0, tokens=None):
-    """Tokens a second and widths of passes, or of a run of so many tokens, with invented costs: no clock.
+    """Tokens a second and widths of passes, or of a run of a number of tokens, with invented costs: no clock.
 
     cost(width, guesses) is a pass's, right(pass) the chance of a guess to be right.
     """

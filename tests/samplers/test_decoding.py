@@ -1,4 +1,4 @@
-"""Orders that look at the network: what they choose, what they leave alone, and the laws that are known.
+"""Orders that depend on the network: what they choose, what they leave alone, and the known distributions.
 
 Fixed seeds; false-alarm rates of 1e-6.
 """
@@ -55,7 +55,7 @@ def run(how, model, **options):
 
 
 def canvas():
-    """Ragged: empty, with visible tokens, with one hole, with none."""
+    """Ragged: empty, with visible tokens, with one masked position, with none."""
     return torch.tensor([[M, M, M, M, M], [M, 1, M, M, 0], [2, 2, 0, M, 1], [0, 1, 2, 0, 1]])
 
 
@@ -129,7 +129,7 @@ class TestLaws:
     rows = 4000
 
     def test_random_remasking_unmasks_any_two_of_four(self):
-        """LLaDA's remasking="random" in two steps: each of the 6 pairs is as likely, and the law is parallel's."""
+        """LLaDA's remasking="random" in two steps: all 6 pairs are as likely, and the distribution is parallel's."""
         model = oracle(3, 4, seed=2)
         made = run(decoding.random_order(), model, num=self.rows, steps=2, seed=3)
         pairs = made.trace[0].positions @ torch.tensor([4, 1])
@@ -182,7 +182,7 @@ class TestLaws:
         assert float(model.log_likelihood(made.tokens).mean()) > -model.entropy() + 0.1
 
     def test_left_to_right_in_two_steps_draws_pairs_as_if_independent(self):
-        """The law is p(x1) p(x2) p(x3 | x1 x2) p(x4 | x1 x2), which is not the joint's."""
+        """The distribution is p(x1) p(x2) p(x3 | x1 x2) p(x4 | x1 x2), which is not the joint."""
         p = oracle(3, 4, seed=2).joint
         made = run(Planned(plan.left_to_right), oracle(3, 4, seed=2), num=self.rows, steps=2, seed=3)
         first = p.sum((1, 2, 3))[:, None] * p.sum((0, 2, 3))
@@ -213,7 +213,7 @@ class TestLaws:
 
     @pytest.mark.parametrize("how", [remasking.remdm_cap(0.2), remasking.remdm_rescale(0.6)], ids=["cap", "rescale"])
     def test_remasking_hides_as_often_as_it_should(self, how):
-        """One position: the fills expected are sum_k a_s - (1 - sigma) a_t; 5 standard errors, and the law is mu's."""
+        """One position: expected fills are sum_k a_s - (1 - sigma) a_t, to 5 standard errors; tokens follow mu."""
         model, steps = EnumeratedOracle(torch.tensor([0.2, 0.3, 0.5])), 6
         made = run(how, model, num=self.rows, length=1, steps=steps, seed=2)
         expected = 0.0
@@ -363,7 +363,7 @@ class TestPaces:
         assert left.tolist() == [251, 236, 212, 181, 142, 97, 49, 0]
 
     def test_falling_lags_behind_even(self):
-        """With eps = 1e-3 the first of 8 steps over 8 holes unmasks floor(8 * 0.124875) = 0."""
+        """With eps = 1e-3 the first of 8 steps over 8 masked positions unmasks floor(8 * 0.124875) = 0."""
         assert decoding.falling(1e-3)(8, 8) == [0, 1, 1, 1, 1, 1, 1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Insertion: the law over lengths and strings, and the bound, which for the optimal network is the truth."""
+"""Insertion: the distribution over lengths and strings, and the bound, which is exact for the optimal network."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The published samplers by their law: exact sampling with refusals gives what coupled low-precision steps give."""
+"""Simulated published samplers: exact sampling with rejection gives what coupled low-precision steps give."""
 
 import math
 
@@ -35,7 +35,7 @@ def stepwise(model, steps, num, pick):
 
 
 def on_grid(bits):
-    """Gumbel-max with uniforms on a grid of so many bits, 0 left out: what float32 is on 24 bits."""
+    """Gumbel-max with uniforms on a grid of this many bits, without 0: float32 has 24 bits."""
 
     def pick(logits, noise):
         u = (1 + (noise.uniform(logits.shape[1]) * (2**bits - 1)).floor()) / 2**bits
@@ -48,7 +48,7 @@ def on_grid(bits):
 def test_refusals_are_the_steps_themselves(law):
     """Two-sample chi-square over 27 outcomes against a step-by-step run; false-alarm rate 1e-6, fixed seeds.
 
-    The fault is strong here (the joint itself is told apart), so that the two laws are not alike by being exact.
+    The error is large here (the joint itself is rejected), so that the two do not agree merely by being exact.
     """
     bits, steps, num = 10, 1000, 2000
     maximum = -math.log(-math.log(1 - 2.0**-bits))

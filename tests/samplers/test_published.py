@@ -1,4 +1,4 @@
-"""The published samplers' laws, each against its own exact one. Fixed seeds; false-alarm rates of 1e-6."""
+"""The published samplers' distributions, each against its exact one. Fixed seeds; false-alarm rates of 1e-6."""
 
 import math
 
@@ -83,7 +83,7 @@ class TestLowPrecision:
 
     A token at p = 4e-8 can only win with u above 1 - 2^-16 (otherwise the mask's clock would have to pass 380), so of K
     uniforms those above are drawn, as many as a Poisson(K 2^-16) says, and the others left out: a race of two million
-    classes costs what one of a hundred does, and has the same law.
+    classes costs what one of a hundred does, and has the same distribution.
     """
 
     bits, slots, rows = 16, 48, 2**17
@@ -104,7 +104,7 @@ class TestLowPrecision:
         return torch.bincount((ids + self.slots - 1) // self.slots, minlength=3)
 
     def grid_law(self):
-        """The grid's law: tokens ring at the times k e / p only, e = e^-M; at one time all of a kind together."""
+        """On a grid tokens ring only at the times k e / p, e = e^-M; at one time all of a kind together."""
         e = math.exp(-M)
         stay = 1 - sum(k * p for k, p in self.tokens)
         times = [(j * e / p, kind) for kind, (_, p) in enumerate(self.tokens) for j in range(1, 400)]

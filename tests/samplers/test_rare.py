@@ -1,4 +1,4 @@
-"""Numbers that cannot win are not drawn, and nothing else changes: the law is that of the race with all of them."""
+"""Numbers that cannot win are not drawn, and nothing else changes: the distribution is that of the full race."""
 
 import math
 

@@ -22,7 +22,7 @@ TEXT = (3, 1, 4, 1, 0, 2)
 
 
 def scores(model: Any, sampler: Scored) -> list[float]:
-    """By the loop's own parts: ``sample`` lets nobody choose the sampler of a left-to-right model."""
+    """By the loop's own parts: ``sample`` does not accept a sampler for a left-to-right model."""
     network, task = for_sampling(model), Task(model.mask_id, Streams.of(0, 1), Pick(), Linear(), None)
     state = sampler.begin(torch.full((1, len(sampler.tokens)), model.mask_id), task)
     found, calls = [], 0

@@ -110,7 +110,7 @@ class Page:
         self.driver.switch_to.active_element.send_keys(*keys)
 
     def blur(self) -> None:
-        """Give the keyboard to nobody in particular."""
+        """Remove the keyboard focus."""
         self.js("document.activeElement.blur()")
 
     def run(self, *, whole: bool = True) -> None:

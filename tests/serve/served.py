@@ -27,7 +27,7 @@ from unmask.serve.http.schemas import UnmaskRequest
 
 
 def lively(made: Any, layers: int = 1) -> Any:
-    """The same kind of network with so many blocks, none of which is the identity, as untrained ones are."""
+    """The same kind of network with this many blocks, none of which is the identity, as untrained ones are."""
     torch.manual_seed(1)
     made = type(made)(replace(made.config, layers=layers))
     with torch.no_grad():
@@ -63,7 +63,7 @@ SERVED = {name: Served(one) for name, one in MODELS.items()}
 
 
 def library(body: dict[str, Any]) -> Any:
-    """What the library gives for a request to /v1/unmask: the truth that the server must tell."""
+    """The library's result for a request to /v1/unmask, which the server must give too."""
     asked = UnmaskRequest(**body)
     model = find(SERVED, asked.model).model
     how = options(asked).arguments() | {"seed": asked.seed or 0}
@@ -76,7 +76,7 @@ def library(body: dict[str, Any]) -> Any:
 
 
 class Asked:
-    """A request in an engine, and what has been told about it."""
+    """A request in an engine, and the events about it."""
 
     def __init__(
         self,

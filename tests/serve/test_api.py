@@ -172,7 +172,7 @@ def test_characters_are_shown_whole_and_once(text, noise, luck):
         transcript.apply(change)
         assert "\ufffd" not in "".join(piece or "" for piece in transcript.pieces) or "\ufffd" in text
     assert "".join(transcript.pieces) == data.decode()
-    # Bytes that are no text are replaced as decode does it.
+    # Bytes that are not text are replaced as decode does it.
     wild = noise + data
     transcript = pieces_of(wild)
     for position, byte in enumerate(wild):
@@ -335,7 +335,7 @@ def test_what_openai_lets_be_null_may_be(client):
 
 
 def test_a_page_elsewhere_cannot_post(client):
-    """A browser sends text/plain to anywhere without asking first; it is no JSON, and nobody reads it as such."""
+    """A browser sends text/plain anywhere without asking first; it is not JSON, and not parsed as such."""
     answer = client.post("/v1/unmask", content=b'{"length": 4}', headers={"Content-Type": "text/plain"})
     assert answer.status_code == 422 and "Content-Type: application/json" in answer.json()["error"]["message"]
 

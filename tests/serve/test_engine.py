@@ -69,7 +69,7 @@ def requests():
 
 
 def holes(count, length=8):
-    """A canvas whose last tokens are masked: as many calls as holes."""
+    """A canvas whose last tokens are masked: as many calls as masked positions."""
     return [*[1] * (length - count), *[None] * count]
 
 
@@ -97,7 +97,7 @@ def test_every_answer_is_the_librarys_in_any_company(places, logits):
 
 
 def test_a_row_ends_only_where_its_canvas_lets_it_in_any_company():
-    """By a network that wants the end everywhere: with text behind it, a hole must not have it."""
+    """By a network that predicts the end everywhere: before visible text, a blank must not have it."""
     rows = model("smiles", "rows")
     eos, letter = rows.tokenizer.eos_id, rows.tokenizer.encode("C")[0]
 
@@ -127,7 +127,7 @@ def test_a_row_ends_only_where_its_canvas_lets_it_in_any_company():
 
 @pytest.mark.parametrize("model", ["tiny", "anyorder"])
 def test_requests_that_look_ahead_share_calls_until_each_has_one_token_left(model):
-    """With few holes and with many, so that one is at its last token, which is no chain, while others look ahead."""
+    """With few masked positions and with many: one is at its last token, without a chain, while others look ahead."""
     bodies = [
         {"model": model, "canvas": holes(count, 12), "ahead": window, "seed": count}
         for count in (1, 2, 5, 9, 12)

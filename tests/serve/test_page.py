@@ -92,7 +92,7 @@ def test_float32_is_compared_with_exact_on_one_seed(page: Page, tmp_path: Path) 
 
 
 def test_the_float32_error_is_visible(page: Page, models: Any, tmp_path: Path) -> None:
-    """The preset as it is offered: B is what the library's law of float32 gives, and A what the exact plan gives."""
+    """The preset as offered: B is what the library's float32 simulation gives, and A what the exact plan gives."""
     titles = page.texts("#examples .card b")
     page.all("#examples .card")[titles.index("See float32 truncation")].click()
     page.finished()

@@ -101,7 +101,7 @@ def test_what_arrived_before_a_model_failed_is_kept(driver: Any, models: Any) ->
     with held(driver, models, fails_at=4) as (page, _):
         page.run()
         assert "server's log" in page.find(".note").text and "Try again" in page.find(".note").text
-        assert "told to fail" not in page.find(".note").text  # a message may quote somebody's text
+        assert "told to fail" not in page.find(".note").text  # a message may quote a user's text
         assert filled(page) == 3 and page.states().count("blank") == 21
         assert not page.find("#export").is_enabled()
         page.blur()
@@ -176,7 +176,7 @@ def test_a_server_that_is_gone_is_reported(driver: Any, folders: Any) -> None:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port that nobody else is given as long as this lasts: bound here, not listened to, and free to be shared."""
+    """A port that no other process gets meanwhile: bound here, without listening, and free to be shared."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))

@@ -164,7 +164,7 @@ class TestClientsThatGo:
 
 
 def begun(address, path, body):
-    """A connection that has asked, and whose answer nobody reads."""
+    """A connection with a request whose answer is not read."""
     host, port = address.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
     data = json.dumps(body).encode()
@@ -197,7 +197,7 @@ def test_prompts_are_not_logged(caplog):
             ("completions", {"model": secret, "prompt": ""}),
         ):
             client.post(f"/v1/{path}", json=body, timeout=300)
-    # httpx, the client, logs its own addresses; nobody logs a body.
+    # httpx, the client, logs its own addresses; a body is never logged.
     assert "xyzzy" not in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""What the server tells the page beyond tokens: guesses of a run that looks ahead, and how a model is to be shown."""
+"""What the server sends the page beyond tokens: guesses of a look-ahead run, and how a model is displayed."""
 
 from __future__ import annotations
 

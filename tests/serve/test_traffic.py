@@ -30,7 +30,7 @@ from unmask.serve.http.connection import timed
 
 __all__ = ["saved"]  # a fixture
 
-# One hole that is filled somewhere in the middle of many steps, and one network call for all of them.
+# One position that is filled somewhere in the middle of many steps, with one network call for all of them.
 LATE = {"canvas": [*[9] * 31, None], "sampler": "published-ancestral", "steps": 20_000}
 
 
@@ -235,7 +235,7 @@ class TestSlowOnes:
             until(lambda: not refused())
 
     def test_a_client_that_reads_nothing_is_given_up(self):
-        """64 MB in pieces, of which nobody takes any."""
+        """64 MB in pieces, none of which is read."""
         gone = threading.Event()
 
         async def endless(scope, receive, send):

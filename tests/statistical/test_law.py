@@ -1,4 +1,4 @@
-"""The samplers' laws on known joints: what is exact is shown exact, what is biased is shown biased the right way.
+"""The samplers' distributions on known joints: exact ones are shown exact, biased ones biased the right way.
 
 Fixed seeds; every chi-square has a false-alarm rate of 1e-6.
 """

@@ -1,4 +1,4 @@
-"""Somebody else's tokenizer behind our interface: from its files, in a Model, and on a canvas with special ids."""
+"""Another library's tokenizer behind our interface: from its files, in a Model, and on a canvas with special ids."""
 
 import json
 
@@ -162,7 +162,7 @@ class TestModel:
     def test_rows_are_those_of_the_canvas(self):
         tokenizer = external.alphabet(["<cls>", "<eos>", "<mask>", "a", "b"])
 
-        def echo(ids, rows):  # says what stands at each row, and the row
+        def echo(ids, rows):  # names the token at each row, and the row
             chosen = ids.gather(1, rows)
             return torch.stack([rows, chosen, rows, rows, chosen], -1).float()
 

@@ -164,7 +164,7 @@ def test_what_the_hub_has_otherwise_or_not_at_all_comes_from_the_package(tmp_pat
 def test_without_a_network_the_hub_is_not_waited_for(tmp_path, hub, carried):
     hub.repositories["me/corpus"] = in_repository()
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # nobody listens there
+        closed.bind(("127.0.0.1", 0))  # no server listens there
         ports = [one.getsockname()[1] for one in (silent, closed)]
         settings = [{"HF_ENDPOINT": f"http://127.0.0.1:{port}"} for port in ports]
         for number, env in enumerate([*settings, {"HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": "1"}]):

@@ -1,4 +1,4 @@
-"""A Model saved, pushed, and loaded again; and what lies beyond its training length."""
+"""A Model saved, pushed, and loaded again; and texts beyond its training length."""
 
 import shutil
 from pathlib import Path

@@ -90,12 +90,12 @@ def test_the_formula_is_the_mean_divergence_over_all_orders(vocab, length):
         assert divergence.min() > -1e-12
         loss = parallel_loss(h, sizes)
         assert divergence.mean() == pytest.approx(loss, rel=0, abs=1e-10)
-        # The sampler does not tell its order: its law is the mixture.
+        # The order is not part of the sample: the distribution is the mixture.
         mixture = np.exp(log_q).mean(0)
         of_mixture = float(case.p @ (log_p - np.log(mixture)))
         if max(sizes) == 1:
             assert loss == pytest.approx(0, abs=1e-14) and of_mixture == pytest.approx(0, abs=1e-12)
-        elif len(sizes) == 1:  # all at once: every order has the same law
+        elif len(sizes) == 1:  # all at once: every order has the same distribution
             assert of_mixture == pytest.approx(loss)
         else:
             assert 1e-4 < of_mixture < loss - 1e-4

@@ -21,7 +21,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sharded(block: str = "Block") -> dict[str, Any]:
-    """accelerate's FSDP2 over gloo. accelerate keeps it for GPUs, so it is told that this is one."""
+    """accelerate's FSDP2 over gloo. accelerate reserves it for GPUs, so this is declared to be one."""
     from accelerate import Accelerator
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 

@@ -31,7 +31,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clock(monkeypatch: pytest.MonkeyPatch, module: Any, seconds: float) -> None:
-    """Every look at the clock finds it so many seconds later."""
+    """Every reading of the clock is this many seconds later."""
     now = iter(range(10**6))
     look = lambda: next(now) * seconds  # noqa: E731
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=look, perf_counter=look))

@@ -93,7 +93,7 @@ def test_it_begins_as_the_checkpoint(family: tuple[str, Path, Path], tmp_path: P
     indices = global_batch(len(tokens), 6, config.seed, 0)
     drawn: dict[str, Any] = {"schedule": Linear(), "seed": config.seed, "step": 0, "block": block_of(network)}
     where = tokens.asked(indices)
-    assert (where is None) == (kind not in ("bert", "roberta", "esm", "sapiens"))  # whose padding is no data
+    assert (where is None) == (kind not in ("bert", "roberta", "esm", "sapiens"))  # its padding is not data
     masking = of_step("time", "stratified", batch=6, length=tokens.length, where=where, **drawn)
     x0 = tokens.sequences(indices)
     with torch.no_grad():

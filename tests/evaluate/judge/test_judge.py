@@ -44,7 +44,7 @@ def test_exact_samples_have_the_entropy_rate_under_the_truth() -> None:
     error = float(made.nats.std()) / length / math.sqrt(num)
     assert abs(math.log(made.perplexity.value) - rate) < stats.norm.isf(FALSE_ALARM / 2) * error
     assert made.perplexity.low < made.perplexity.value < made.perplexity.high
-    # exp is convex, so the mean of the sequences' perplexities lies above: the two definitions differ.
+    # exp is convex, so the mean of the sequences' perplexities is higher: the two definitions differ.
     assert made.mean_perplexity.low > made.perplexity.value
 
 

@@ -1,4 +1,4 @@
-"""The law of stories as a judge: its own rows, and rows that do not begin as a story does."""
+"""The distribution of stories as a judge: its own rows, and rows that do not begin like a story."""
 
 import torch
 

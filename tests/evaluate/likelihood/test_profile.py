@@ -94,7 +94,7 @@ class Watched:
 
 
 def test_every_row_compares_counts_along_one_order() -> None:
-    """The visible tokens at n are the first n of the order that the network is told, the same one at every n."""
+    """The visible tokens at n are the first n of the order that the network gets, the same one at every n."""
     model = Watched()
     entropy_by_count(model, torch.zeros(1, 9, dtype=torch.int64), passes=18, batch=1)  # type: ignore[arg-type]
     orders = {tuple(order[0].argsort().tolist()) for _, _, order in model.seen}

@@ -89,7 +89,7 @@ class Killed(Exception):
 
 
 def killed_after(calls: int) -> Any:
-    """A progress that kills the evaluation when so many batches are done."""
+    """A progress callback that stops the evaluation after this many batches."""
     heard = []
 
     def progress(done: int, total: int, nats: float) -> None:

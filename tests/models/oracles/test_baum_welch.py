@@ -36,7 +36,7 @@ def random_start(states: int, vocab_size: int, seed: int) -> HiddenMarkovOracle:
 
 def test_expected_counts_are_the_sum_over_paths() -> None:
     model = hidden_markov(2, 3, seed=70)
-    x, length = torch.tensor([[2, 0, 3, 1]]), 4  # with a hole
+    x, length = torch.tensor([[2, 0, 3, 1]]), 4  # with a masked position
     first, moves, emitted = (torch.zeros(*shape, dtype=torch.float64) for shape in ((2,), (2, 2), (2, 3)))
     total = 0.0
     for z in itertools.product(range(2), repeat=length):

@@ -127,7 +127,7 @@ def test_hidden_markov_is_the_sum_over_paths(mask_id: int | None) -> None:
 
 
 def test_markov_is_the_product_of_powers_of_the_transition() -> None:
-    """A hole i after token a and j before token b holds v with probability in proportion to T^i[a, v] T^j[v, b]."""
+    """A position i after token a and j before token b holds v with probability in proportion to T^i[a, v] T^j[v, b]."""
     model = markov(5, seed=11)
     tokens = torch.tensor([[3, 5, 5, 5, 1], [5, 5, 2, 5, 5]])
     T, power = model.transition, torch.linalg.matrix_power
@@ -202,7 +202,7 @@ def test_samples_have_the_joint_distribution(case: tuple[Oracle, int]) -> None:
     outcomes = torch.tensor(list(itertools.product(range(model.vocab_size), repeat=leading)))
     tokens = torch.full((len(outcomes), length), model.mask_id)
     tokens[:, :leading] = outcomes
-    # The mask as an outcome would be read as a hole; it has probability zero.
+    # The mask as an outcome would be read as a masked position; it has probability zero.
     possible = (outcomes != model.mask_id).all(1)
     expected = model.log_likelihood(tokens).exp() * possible
     assert chi_square(frequencies(x[:, :leading], model.vocab_size), expected) > FALSE_ALARM

@@ -59,7 +59,7 @@ def forward(
 ) -> Tensor:
     """The published network's raw output [B, L, V]. sigma [B], or None for a network without a noise level.
 
-    block: of so many positions, each sees itself and those before it.
+    block: the number of positions in a block, each of which sees itself and those before it.
     """
     w, (batch, length) = weights, tokens.shape
     x = w["vocab_embed.embedding"][tokens]

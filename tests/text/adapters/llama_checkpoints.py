@@ -161,7 +161,7 @@ def dream_logits(weights: dict[str, Tensor], tokens: list[int]) -> Tensor:
 
 
 def over_orders(logits: object, vocab: int, mask_id: int, length: int) -> Tensor:
-    """First-hitting's law, by enumeration: one token at a time, averaged over all orders of the positions."""
+    """The distribution of first-hitting by enumeration: one token at a time, averaged over all orders."""
     data = [i for i in range(vocab) if i != mask_id]
     law = torch.zeros([vocab] * length, dtype=torch.float64)
     known: dict[tuple[int, ...], Tensor] = {}

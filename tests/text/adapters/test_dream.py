@@ -93,7 +93,7 @@ def test_at_temperature_0_the_order_is_the_published_algorithm(checkpoint, alg, 
 
 
 def test_first_hitting_on_the_same_weights_is_exact(tmp_path):
-    """3,000 samples of three positions against the law by enumeration, over all orders."""
+    """3,000 samples of three positions against enumeration over all orders."""
     weights = small.dream(tmp_path / "tiny", 4, 3)
     loaded = adapter.load(look(tmp_path / "tiny"))
     law = small.over_orders(lambda canvas: small.dream_logits(weights, canvas), 4, 3, 3)
@@ -113,7 +113,7 @@ def test_a_head_that_is_tied_to_the_embedding(tmp_path):
 
 
 def test_its_tokenizer_is_read_without_its_code(tmp_path):
-    """vocab.json, merges.txt and the added tokens of tokenizer_config.json; digits stand alone, as in Qwen2."""
+    """vocab.json, merges.txt and the added tokens of tokenizer_config.json; digits are separate, as in Qwen2."""
     from unmask.text.tokenizer import byte_spelling
 
     spelling = byte_spelling()

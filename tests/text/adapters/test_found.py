@@ -253,7 +253,7 @@ class Payload:
 
 
 def hostile(tmp_path):
-    """Files that create ``mark`` when somebody unpickles them, each by another opcode."""
+    """Files that create ``mark`` when they are unpickled, each by another opcode."""
     mark = tmp_path / "mark"
     payload, weights = Payload(mark), {f"backbone.{n}": t for n, t in made.state(VOCAB).items()}
     for zipped in (True, False):
@@ -310,7 +310,7 @@ def test_no_module_that_a_pickle_names_is_imported(tmp_path, monkeypatch):
 def test_greedy_and_endless_pickles_are_refused(tmp_path):
     deep = b"\x80\x02" + b"(" * 50_000 + b"t" * 50_000 + b"."  # a tuple in a tuple in a tuple ...
     keyed = b"\x80\x02}" + deep[2:-1] + b"Ns."  # ... as a key
-    huge = b"\x80\x04\x8e" + (2**50).to_bytes(8, "little") + b"x."  # so many bytes are said to follow
+    huge = b"\x80\x04\x8e" + (2**50).to_bytes(8, "little") + b"x."  # this many bytes are declared to follow
     storage = (
         b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\n"
         b"FloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQK\x00(\x8a\x05\x00\x00\x00\x00\x01t(K\x00t\x89}"

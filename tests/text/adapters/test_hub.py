@@ -1,4 +1,4 @@
-"""Somebody else's repository, as huggingface_hub keeps it in its cache, and no network."""
+"""A repository of another project, as huggingface_hub caches it, and no network."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_at_temperature_0_the_order_is_the_published_algorithm(checkpoint, steps
 
 
 def test_first_hitting_on_the_same_weights_is_exact(tmp_path):
-    """3,000 samples of three positions against the law by enumeration, over all orders."""
+    """3,000 samples of three positions against enumeration over all orders."""
     weights = small.llada(tmp_path / "tiny", 4, 3)
     loaded = adapter.load(look(tmp_path / "tiny"))
     law = small.over_orders(lambda canvas: small.llada_logits(weights, canvas), 4, 3, 3)

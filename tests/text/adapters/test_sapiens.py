@@ -198,7 +198,7 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 def test_sequences_of_several_lengths_share_a_call(tmp_path):
-    """Pads are nobody's keys: each is answered as if it were alone."""
+    """Padding is never attended to: each sequence gets what it gets alone."""
     model = sapiens.load(look(write(tmp_path)[0])).denoiser
     assert model.takes_lengths
     tokens, lengths = torch.randint(4, 9, (2, 6), generator=torch.Generator().manual_seed(0)), torch.tensor([6, 3])
