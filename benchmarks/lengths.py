@@ -56,10 +56,10 @@ def clauses() -> list[str]:
 
 
 def nats(x: Tensor) -> float:
-    """-log p of the chain's rows that are not empty, on average; the letters are the first ids."""
+    """-log p of the chain's rows, on average; the letters are the first ids. Those of probability 0 are left out."""
     lengths, letters = law()
-    x = x[x[:, 0] < len(LETTERS)]  # the empty string has probability 0
     size = (x < len(LETTERS)).sum(1)
+    x, size = (part[(size > 0) & (size <= LONGEST)] for part in (x, size))
     known = letters.log_likelihood(torch.where(x < len(LETTERS), x, letters.mask_id))
     return float(-(known + lengths[size].log()).mean())
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.audits import SUBJECTS
+from benchmarks.audits import table as audited
 from scipy import stats
 
 import unmask
@@ -474,3 +475,4 @@ class TestCommand:
         named = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
         assert set(BUILTIN) <= named
         assert named - set(BUILTIN) <= set(SUBJECTS) | {"NAME"}, "packages that benchmarks.audits calls"
+        assert audited() in table, "python -m benchmarks.audits --table prints what belongs there"
