@@ -1,4 +1,4 @@
-"""What users hand to the core, as the core takes it; what cannot be meant is refused in a sentence."""
+"""Users' arguments in the form that the core takes; invalid ones are refused in a sentence."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def generator(value: object) -> torch.Generator:
 
 
 def choices(**given: Any) -> None:
-    """Refuse the name of a plan, predictor or draw, and what makes one, where one itself belongs; samplers too."""
+    """Refuse the name of a plan, predictor or draw, or its factory, where the object itself belongs; samplers too."""
     for name, value in given.items():
         if name in MODULES:
             _object(name, value)
@@ -146,7 +146,7 @@ def check_canvas(model: Denoiser, canvas: Tensor | None, num: int | None, length
 def together(
     plan: object, predict: object, sampler: Sampler | None, looks: bool, guide: Guide | None, particles: int
 ) -> None:
-    """Refuse what cannot be meant by any network."""
+    """Refuse combinations of options that no network supports."""
     if not isinstance(predict, predictors.Predictor):
         raise ValueError(f"predict must be first_order, extrapolate or correct of unmask.predict, got {predict!r}")
     if plan is not None and not callable(plan):
@@ -167,7 +167,7 @@ def left_to_right(
     predict: predictors.Predictor,
     sampler: Sampler | None,
 ) -> plans.Planner:
-    """The one plan of a left-to-right network."""
+    """The only plan of a left-to-right network."""
     given = {
         "sampler": sampler is not None,
         "plan": plan not in (None, plans.left_to_right),
@@ -191,7 +191,7 @@ def insertion(
     looks: bool,
     guide: Guide | None,
 ) -> None:
-    """Refuse what a network that draws lengths by insertion does not do."""
+    """Refuse options that a network with insertion does not support."""
     given = {
         "sampler": sampler is not None and not hasattr(sampler, "inserts"),
         "plan": plan is not None,
@@ -211,7 +211,7 @@ def insertion(
 
 
 def show_options(function: Callable[..., Any], options: type, defaults: Mapping[str, Any]) -> None:
-    """Let help() and inspect.signature show the options of a TypedDict by name in the place of ``**options``."""
+    """Let help() and inspect.signature show the options of a TypedDict by name instead of ``**options``."""
     own = inspect.signature(function)
     kept = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     for name, kind in options.__annotations__.items():

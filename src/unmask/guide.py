@@ -13,9 +13,9 @@ from torch import Tensor
 class Call:
     """A network call, as a guide sees it."""
 
-    x: Tensor  # int64 [B, L]: what the network was shown
-    rows: Tensor  # int64 [B, R]: the requested positions; pads are -1
-    log_mu: Tensor  # float64 [M, V]: the network's output at the rows that are no pads, row by row
+    x: Tensor  # int64 [B, L]: the network's input
+    rows: Tensor  # int64 [B, R]: the requested positions; padding is -1
+    log_mu: Tensor  # float64 [M, V]: the network's output at the rows without padding, row by row
     time: Tensor  # float64 [B]
     given: Tensor  # bool [B, L]: visible from the beginning
     mask_id: int
@@ -31,7 +31,7 @@ entry would be drawn.
 
 
 class Guide(Protocol):
-    """What weighs the tokens of guided sampling."""
+    """The interface of a guide: it weighs the tokens of guided sampling."""
 
     @property
     def everywhere(self) -> bool:

@@ -1,15 +1,15 @@
 """Sequences of any length by insertion: a process that inserts masks and unmasks them, and its bound.
 
-A sequence of n <= N tokens has N slots: its tokens, in their order, and N - n phantoms. Each slot has two uniform
-times; at the earlier one it is decided, at the later one it is unmasked. When a token's slot is decided, a mask
-appears at its place among the others, and when it is unmasked, so is the token. Of a phantom nothing is ever seen but
-that it has been decided. So a state is a string of m masks and tokens, and the number j of slots that have been
-decided. On a canvas of N positions that is
+A sequence of n <= N tokens has N slots: its tokens, in order, and N - n phantoms. Each slot has two uniform times; at
+the earlier one it is decided, at the later one it is unmasked. When a token's slot is decided, a mask appears at its
+place among the others, and when it is unmasked, the token appears. A phantom is never seen, except that it has been
+decided. So a state is a string of m masks and tokens, and the number j of decided slots. On a canvas of N positions
+that is
 
     the string, then j - m times EMPTY, then N - j times OPEN
 
-and the time is not needed: which slot is decided next is uniform, whatever the time. The reverse process asks a network
-at each decision for a gap of the string, or for none, and at each unmasking for a token. Both are exact if
+and the time is not needed: the next slot to be decided is uniform at any time. The reverse process asks a network at
+each decision for a gap of the string, or for none, and at each unmasking for a token. Both are exact if
 
     G(gap i) = E[tokens missing in gap i | canvas] / (N - j)        G(none) = 1 - sum_i G(gap i)
     f_i(v) = p(v at mask i | canvas)
@@ -53,9 +53,9 @@ class Inserted:
 
     canvas: Tensor  # int64 [B, N]
     size: Tensor  # int64 [B]: m
-    missing: Tensor  # int64 [B, N]: tokens that will be inserted before each position, 0 behind the end of the string
-    phantoms: Tensor  # int64 [B]: slots that have not been decided and are no tokens
-    target: Tensor  # int64 [B, N]: the token behind each mask, -1 elsewhere
+    missing: Tensor  # int64 [B, N]: tokens still to be inserted before each position, 0 after the end of the string
+    phantoms: Tensor  # int64 [B]: phantom slots that have not been decided
+    target: Tensor  # int64 [B, N]: the token of each mask, -1 elsewhere
     time: Tensor  # float64 [B]
 
 
@@ -67,11 +67,11 @@ def noised(x: Tensor, mask_id: int, time: Tensor, u: Tensor) -> Inserted:
         raise ValueError(f"sequences must be tokens followed by {empty} alone")
     t = time.unsqueeze(1)
     seen = real & (first <= t)
-    # The tokens that are in the string, brought to the front; each waits for as many as are missing before it.
+    # The tokens that are in the string, moved to the front; before each, some are missing.
     order = torch.argsort((~seen).to(torch.int8), dim=1, stable=True)
     shown = torch.where(last <= t, x, mask_id).gather(1, order)
     size, decided = seen.sum(1), (first <= t).sum(1)
-    gap = seen.long().cumsum(1)  # of a missing token: the number of those before it that are there
+    gap = seen.long().cumsum(1)  # of a missing token: the number of visible ones before it
     missing = torch.zeros(len(x), slots + 1, dtype=torch.int64, device=x.device)
     missing.scatter_add_(1, gap, (real & ~seen).long())
     canvas = canvases(shown, size, decided, mask_id)

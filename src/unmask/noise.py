@@ -1,7 +1,7 @@
-"""Random numbers that belong to their place: each is a function of (seed, sequence, purpose, position, visit, column).
+"""Random numbers by place: each is a function of (seed, sequence, purpose, position, visit, column).
 
-No number depends on a batch, a step, a device or on what was drawn before it, and none needs a generator's state: a
-number is a hash of its place. The hash is SplitMix64's finaliser over keys of 64 bits.
+No number depends on a batch, a step, a device or on earlier draws, and no generator has a state: a number is a hash of
+its place. The hash is SplitMix64's finaliser over 64-bit keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 @dataclass(frozen=True)
 class Noise(Batched):
-    """The noise of some places, one key for each; index it as its keys."""
+    """The noise of some places, one key for each; indexed like its keys."""
 
     keys: Tensor  # int64 [...], on the CPU
 
@@ -35,7 +35,7 @@ class Noise(Batched):
         return Noise(self.keys[index])
 
     def again(self, visits: Tensor | int) -> Noise:
-        """Fresh noise for places that have been drawn ``visits`` times before; none before changes nothing."""
+        """Fresh noise for places that have been drawn ``visits`` times before; 0 changes nothing."""
         visits = torch.as_tensor(visits)
         if not bool(visits.any()):
             return self
@@ -65,14 +65,14 @@ class Noise(Batched):
         return self.uniform(columns, device=device).neg_().log1p_().neg_().clamp_(min=2.0**-54)
 
     def log_clocks(self, columns: int, *, device: torch.device | None = None) -> Iterator[Tensor]:
-        """Their logarithms [n, columns], for some places after others: pieces that stay in a core's cache."""
+        """Their logarithms [n, columns], for consecutive places: pieces that fit into a core's cache."""
         for keys in torch.split(self.keys, rows_at_once(columns, device)):
             yield Noise(keys).exponential(columns, device=device).log_()
 
 
 @dataclass(frozen=True)
 class KeptNoise(Noise):
-    """Noise that remembers the clocks of its places until it is told to forget them."""
+    """Noise that caches the clocks of its places until they are dropped."""
 
     clocks: dict[int, Tensor] = field(default_factory=dict)  # their logarithms [columns], by key
 
@@ -93,17 +93,17 @@ class KeptNoise(Noise):
             yield torch.stack([self.clocks[key] for key in keys[start : start + rows]])
 
     def forget(self, positions: Tensor) -> None:
-        """Drop the clocks of positions [B, R], pads of -1 aside, of a noise with keys [B, L]."""
+        """Drop the clocks of positions [B, R], without padding (-1), of a noise with keys [B, L]."""
         row, column = (positions >= 0).nonzero(as_tuple=True)
         for key in self.keys[row, positions[row, column]].tolist():
             self.clocks.pop(key, None)
 
 
-AT_ONCE = 1 << 16  # numbers: the passes over as many words stay in a core's cache
+AT_ONCE = 1 << 16  # numbers: as many words as fit into a core's cache
 
 
 def rows_at_once(columns: int, device: torch.device | None = None) -> int:
-    """How many rows of so many numbers to pass over together: as stay in a core's cache, or on an accelerator all."""
+    """How many rows of this many numbers to process together: those that fit into a core's cache; all on a GPU."""
     return max(1, AT_ONCE // max(columns, 1)) if device is None or device.type == "cpu" else sys.maxsize
 
 
@@ -113,7 +113,7 @@ BITS = {torch.float64: 53, torch.float32: 24, torch.bfloat16: 8, torch.float16: 
 
 @dataclass(frozen=True)
 class Streams:
-    """What the sequences of a run draw from: sequence i of seed s has the same noise alone or in any company."""
+    """The noise of a run's sequences: sequence i of seed s has the same noise alone or in any batch."""
 
     places: tuple[tuple[int, int], ...]  # (seed, which sequence of that seed)
 
@@ -145,7 +145,7 @@ class Streams:
 
 
 def generator(number: int, *key: int | str) -> torch.Generator:
-    """A torch.Generator for stream ``number`` of a key, such as a seed and a purpose. No two of one key are the same.
+    """A torch.Generator for stream ``number`` of a key, such as a seed and a purpose. Streams of one key are distinct.
 
     torch's CPU generator keeps the lowest 32 bits of its seed. A hash of everything would let two of 100,000 streams
     collide; here the key is hashed, and its streams are counted from there and scrambled by a bijection.
@@ -157,7 +157,7 @@ def generator(number: int, *key: int | str) -> torch.Generator:
 @lru_cache(maxsize=1024)
 def word(*key: int | str) -> int:
     """64 bits that depend on every part of the key."""
-    # int() because numpy's integers are equal to Python's but are not written the same way.
+    # int() because numpy's integers equal Python's but have another representation as text.
     written = repr([part if isinstance(part, str) else int(part) for part in key])
     return int.from_bytes(hashlib.shake_256(written.encode()).digest(8), "little")
 
@@ -173,7 +173,7 @@ def _mixed(words: Tensor) -> Tensor:
     shifted = torch.empty_like(words)
 
     def fold(words: Tensor, shift: int) -> Tensor:
-        torch.bitwise_right_shift(words, shift, out=shifted)  # it copies the sign: cut that off
+        torch.bitwise_right_shift(words, shift, out=shifted)  # the shift copies the sign: cut that off
         return words.bitwise_xor_(shifted.bitwise_and_((1 << (64 - shift)) - 1))
 
     words = fold(words.clone(), 30).mul_(_signed(FACTORS[0]))

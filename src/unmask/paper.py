@@ -1,20 +1,20 @@
 # ruff: noqa: E741  (l is the paper's)
-"""The paper's samplers as they are printed, for one sequence: the page to read beside the paper.
+"""The paper's samplers as printed, for one sequence, to be read beside the paper.
 
 Algorithms 1 to 4 and N-step ancestral sampling (Equation 10), in the paper's symbols:
 
-    x, m    the sequence, int64 [L], and the mask that stands at its holes; [m m ... m] is an empty canvas
-    tau     the hitting times, at which alpha_tau is the share of tokens that are visible on average
+    x, m    the sequence, int64 [L], and the mask at its masked positions; [m m ... m] is an empty canvas
+    tau     the hitting times; alpha_tau is the expected share of visible tokens
     l       how many tokens are still masked (n in Algorithm 1)
-    mu      what the network says of every position, float64 [L, V] (Equation 4)
+    mu      the network's prediction at every position, float64 [L, V] (Equation 4)
     L_n     the decoding schedule: how many tokens are unmasked with one network call
 
-Nothing here is fast. ``unmask.sample`` fills batches of any canvases with the same laws, which the tests check against
-these functions. What is drawn here comes from one torch.Generator, call by call: the laws are the reference, the noise
-is not. ``given`` is the exception: Algorithm 1 with all of its randomness handed in.
+Nothing here is fast. ``unmask.sample`` fills batches of any canvases with the same distributions, which the tests check
+against these functions. Random numbers come from one torch.Generator, call by call: the distributions are the
+reference, the noise is not. ``given`` is the exception: Algorithm 1 with all of its randomness passed in.
 
-Where the paper is silent: a partly filled canvas starts at alpha^-1(1 - holes/L), which is 1 for an empty one.
-Algorithm 3's mu is put at 0 where it falls below, and renormalised. Algorithm 4's last group is not corrected, and its
+Where the paper is silent: a partly filled canvas starts at alpha^-1(1 - masked/L), which is 1 for an empty one.
+Algorithm 3's mu is set to 0 where it is negative, and renormalised. Algorithm 4's last group is not corrected, and its
 mu carries visible tokens over. A schedule with alpha_0 < 1 leaves tokens masked at time 0; they are unmasked there.
 """
 
@@ -50,7 +50,7 @@ def first_hitting(
 def given(
     model: Denoiser, x: Tensor, order: Sequence[int], times: Sequence[float], draw: Callable[[int, Tensor], int]
 ) -> Tensor:
-    """Algorithm 1 with its randomness handed in: the positions l, their hitting times, and x^(l) = draw(l, mu^(l))."""
+    """Algorithm 1 with its randomness passed in: the positions l, their hitting times, and x^(l) = draw(l, mu^(l))."""
     x = x.clone()
     for l, tau in zip(order, times, strict=True):
         mu = mean(model, x, torch.tensor(tau, dtype=torch.float64))
@@ -142,7 +142,7 @@ def ancestral(
 
 
 def start(x: Tensor, m: int, schedule: Schedule) -> tuple[Tensor, int, Tensor]:
-    """x_L to write to, how many of its tokens are masked, and the time tau_L at which so many are expected to be."""
+    """x_L to write to, its number of masked tokens, and the time tau_L at which as many are expected."""
     l = int((x == m).sum())
     return x.clone(), l, schedule.inverse(1 - l / max(len(x), 1))
 
@@ -154,7 +154,7 @@ def hitting_time(tau: Tensor, n: int, schedule: Schedule, generator: torch.Gener
 
 
 def mean(model: Denoiser, x: Tensor, tau: Tensor) -> Tensor:
-    """Equation 4: mu(x, tau) is the softmax of the network's output where x is masked, and x itself elsewhere."""
+    """Equation 4: mu(x, tau) is the softmax of the network's output where x is masked, and x elsewhere."""
     masked = x == model.mask_id
     mu = torch.zeros(len(x), model.vocab_size, dtype=torch.float64)
     mu[~masked] = torch.nn.functional.one_hot(x[~masked], model.vocab_size).double()
@@ -165,13 +165,13 @@ def mean(model: Denoiser, x: Tensor, tau: Tensor) -> Tensor:
 
 
 def masked_position(x: Tensor, m: int, generator: torch.Generator) -> int:
-    """One of the masked positions, all alike."""
+    """One of the masked positions, uniformly."""
     positions = (x == m).nonzero().squeeze(1)
     return int(positions[torch.randint(len(positions), (1,), generator=generator)])
 
 
 def categorical(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """An id by its weight, in float64."""
+    """An id drawn with these weights, in float64."""
     return torch.multinomial(weights, 1, generator=generator)[0]
 
 

@@ -1,10 +1,10 @@
-"""Texts that end: what stands behind an end in the same run of holes is not drawn, but filled with the end's id.
+"""Texts that end: positions after an end, in the same run of masked positions, are filled with the end's id.
 
-The tokens that count are those up to the first end of each run of holes. Whether another position is still drawn
-depends on the tokens that are known, and so for a model whose conditionals agree on one joint the law of what counts
-is that of the whole sequence, cut: the chain rule holds in any order that looks at drawn tokens alone. From left to
-right and by blocks, where nothing is drawn behind an end before the end itself, the tokens are the very same as
-without stopping, for any network.
+The tokens that count are those up to the first end of each run of masked positions. Whether another position is drawn
+depends only on known tokens. So for a model whose conditionals come from one joint distribution, the tokens that count
+have the distribution of the truncated sequence: the chain rule holds in any order that depends only on drawn tokens.
+From left to right and by blocks, where nothing after an end is drawn before the end, the tokens are the same as without
+stopping, for any network.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unmask.sampler import Step, packed
 
 
 def stop_ids(stop: int | Sequence[int] | None, vocab_size: int) -> tuple[int, ...]:
-    """The ids that end a text, as they were given: one, several or none."""
+    """The ids that end a text: one, several or none."""
     given = () if stop is None else (stop,) if isinstance(stop, int) else tuple(stop)
     for one in given:
         if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < vocab_size:
@@ -30,10 +30,10 @@ def stop_ids(stop: int | Sequence[int] | None, vocab_size: int) -> tuple[int, ..
 
 @dataclass(frozen=True)
 class Stopping(Batched):
-    """The runs of holes of some canvases, and the ids that end them."""
+    """The runs of masked positions of some canvases, and the ids that end them."""
 
     hole: Tensor  # bool [B, L]: masked at first
-    start: Tensor  # int64 [B, L]: the first position of a hole's run
+    start: Tensor  # int64 [B, L]: the first position of a position's run
     ids: tuple[int, ...]
     mask_id: int
 
@@ -46,13 +46,13 @@ class Stopping(Batched):
         return cls(hole, start, ids, mask_id)
 
     def behind(self, x: Tensor) -> Tensor:
-        """Which holes of x [B, L] lie behind an end of their run: bool [B, L]."""
+        """Which positions of x [B, L] are after an end of their run: bool [B, L]."""
         ends = self.hole & torch.isin(x.cpu(), torch.tensor(self.ids, dtype=torch.int64))
         before = ends.long().cumsum(1) - ends.long()
         return self.hole & (before > before.gather(1, self.start))
 
     def needless(self, x: Tensor) -> Tensor:
-        """Which of them are masked, and need not be drawn."""
+        """Which of them are masked and need not be drawn."""
         return self.behind(x) & (x == self.mask_id).cpu()
 
     def finished(self, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Stopping(Batched):
         return ~((x == self.mask_id).cpu() & ~self.needless(x)).any(1)
 
     def padded(self, step: Step, x: Tensor) -> Step:
-        """The Step that also ends what lies behind the ends of finished sequences, drawn or not; x is as it left it."""
+        """The Step that also fills the positions after the ends of finished sequences; x is the canvas after it."""
         if step.hidden is not None:
             raise ValueError("stop cannot be combined with samplers that mask tokens again")
         extra = packed(self.behind(x) & self.finished(x).unsqueeze(1))

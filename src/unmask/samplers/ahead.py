@@ -1,20 +1,20 @@
-"""Exact sampling with several tokens per network pass: the very tokens that one call per token gives.
+"""Exact sampling with several tokens per network pass: the same tokens as with one call per token.
 
 With the order sigma and every position's noise drawn before the network runs, a sequence is the fixed point of
 
     x_sigma(j) = draw(noise_sigma(j), mu(. | x_sigma(<j)))        j = 1 .. L
 
-Guess the next W tokens of the order and ask for all their conditionals at once, each given the settled tokens and the
-guesses before it. The first token that comes out is right, because nothing before it is a guess; where the guess was
-the same, so is the second; and so on up to and including the first that differs. These settle, and what came out behind
-them are the next guesses. Every pass settles at least one token, so there are never more passes than tokens.
+Guess the next W tokens of the order and compute all their conditionals at once, each given the settled tokens and the
+guesses before it. The first resulting token is right, because no guess precedes it; if it equals its guess, so is the
+second; and so on, up to and including the first that differs. These settle, and the results after them are the next
+guesses. Every pass settles at least one token, so there are never more passes than tokens.
 
-In a random order few passes are enough: tokens that come early are far apart and hardly depend on each other. From left
-to right each token depends on the one before, and guesses are rarely right. The fixed point of a fixed noise is that of
+In a random order a few passes are enough: early tokens are far apart and hardly depend on each other. From left to
+right each token depends on the one before, and guesses are rarely right. This fixed point for fixed noise is that of
 predictive sampling (Wiggers and Hoogeboom, ICML 2020).
 
-A network with a cache along the order (``protocol.LooksAhead``) computes W rows in one pass. Any other is shown a
-canvas for each guess: that saves rounds, which is latency on an accelerator, not operations.
+A network with a cache along the order (``protocol.LooksAhead``) computes W rows in one pass. Any other gets one canvas
+per guess: that saves rounds, which is latency on an accelerator, not operations.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from unmask.samplers.width import WIDTHS, Width, shared_width
 
 
 def seconds_now(x: Tensor) -> float:
-    """A clock for passes: on a CPU the time that this thread was running, whatever else the machine did meanwhile."""
+    """A clock for passes: on a CPU the running time of this thread, whatever else the machine does."""
     return clock.thread_time() if x.device.type == "cpu" else clock.perf_counter()
 
 
 @dataclass
 class AheadState(State):
-    """Sequences of which some tokens are settled and some are guessed."""
+    """The state of sequences with settled and guessed tokens."""
 
     plan: Plan
-    settled: Tensor  # int64 [B]: tokens that are final, the first ones of the order
+    settled: Tensor  # int64 [B]: the number of final tokens, the first ones of the order
     guesses: Tensor  # int64 [B, L]: by slot of the order, -1 where there is none
     noise: KeptNoise  # [B, L]
     width: Width
@@ -50,7 +50,7 @@ class AheadState(State):
 
 @dataclass(frozen=True, kw_only=True)
 class AheadAsk(Ask):
-    """The next W positions of the order, and when they were asked for."""
+    """The next W positions of the order, and when they were requested."""
 
     slots: Tensor  # int64 [B, W]: of the order
     guesses: Tensor  # int64 [B, W]: -1 where there is none
@@ -61,7 +61,7 @@ class AheadAsk(Ask):
 class Ahead:
     """A plan that fills one token per step, several steps per network pass. window: how many, or "auto".
 
-    most: no window is wider, for who bounds what a network call computes; the tokens are the same.
+    most: the widest window allowed, to bound the cost of a network call; the tokens are the same.
     """
 
     plan: Planner = first_hitting
@@ -75,7 +75,7 @@ class Ahead:
 
     @property
     def widest(self) -> int:
-        """The most rows of a sequence that one call is asked for."""
+        """The largest number of rows per sequence in one call."""
         widest = WIDTHS[-1] if self.window == "auto" else self.window
         return min(widest, self.most or widest)
 
@@ -93,9 +93,9 @@ class Ahead:
         return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, width)
 
     def shares(self, state: AheadState, ask: AheadAsk, sequences: int) -> AheadAsk:
-        """The ask of a pass that begins now and is for so many sequences; if they are many, auto's next one is narrow.
+        """The ask of a pass that begins now with this many sequences; if they are many, auto's next one is narrow.
 
-        For who asks long before the network is called, or calls it for several runs at once.
+        For callers that ask long before the network is called, or call it for several runs at once.
         """
         state.width.most = min(shared_width(sequences), self.widest)
         return replace(ask, started=seconds_now(state.x))
@@ -110,11 +110,11 @@ class Ahead:
         inside = torch.where(real, slots, 0)
         rows = torch.where(real, plan.order.gather(1, inside), -1)
         guesses = torch.where(real, state.guesses.gather(1, inside), -1)
-        # A step is one slot, so that slot s is called at the time of step s.
+        # A step is one slot, so slot s is called at the time of step s.
         time = torch.where(real, plan.call_time.gather(1, inside), 0.0) if width else torch.zeros(rows.shape)
-        if width == 1:  # no chain: a call as any other
+        if width == 1:  # no chain: an ordinary call
             return AheadAsk(rows, time.squeeze(1), slots=slots, guesses=guesses, started=started)
-        # The last row's guess is not shown: no row is behind it.
+        # The last row's guess is not shown: no row comes after it.
         known = torch.minimum((guesses >= 0).sum(1), (left - 1).clamp(0, max(width - 1, 0)))
         row, column = (torch.arange(width) < known.unsqueeze(1)).nonzero(as_tuple=True)
         canvas = state.x.clone()

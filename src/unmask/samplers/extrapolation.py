@@ -1,7 +1,7 @@
-"""Algorithm 3 at any order: the Lagrange polynomial through the last predictions, continued to each hitting time.
+"""Algorithm 3 at any order: the Lagrange polynomial through the last predictions, evaluated at each hitting time.
 
-``predict.extrapolate`` is its order 2 and asks for no more rows than it needs. This one keeps the predictions of all
-masked positions, and is there to show what the paper says of higher orders: that they degrade.
+``predict.extrapolate`` is its order 2 and needs fewer rows. This one keeps the predictions of all masked positions, to
+show the paper's claim about higher orders: they degrade.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ExtrapolationState(State):
     """Sequences with their last predictions, the newest first."""
 
     plan: Plan
-    step: Tensor  # int64 [B]: the step that each is at
+    step: Tensor  # int64 [B]: the current step of each
     noise: Noise  # [B, L]
     mu: Tensor | None  # float64 [B, order, L, V]
     times: Tensor  # float64 [B, order]: nan where there is none yet
@@ -68,9 +68,9 @@ class Extrapolation:
 
 
 def lagrange_weights(times: Tensor, tau: Tensor) -> Tensor:
-    """prod_{j != i} (tau - t_j) / (t_i - t_j) for times [M, order] and tau [M]; those that are nan do not count."""
+    """prod_{j != i} (tau - t_j) / (t_i - t_j) for times [M, order] and tau [M]; nan times are ignored."""
     known = ~times.isnan()
-    # A time that came twice adds nothing: the newer prediction stands, as in predict.lagrange.
+    # A repeated time adds nothing: the newer prediction is used, as in predict.lagrange.
     known[:, 1:] &= times[:, 1:] > times[:, :-1].nan_to_num(torch.inf)
     t = torch.where(known, times, torch.inf)
     top = tau[:, None, None] - t[:, None, :]

@@ -1,17 +1,17 @@
-"""Guided sampling: tokens from p(x) h(x) / Z instead of p(x), where h is what a guide says of a finished sequence.
+"""Guided sampling: tokens from p(x) h(x) / Z instead of p(x), where h is a guide's value of a finished sequence.
 
 If g(visible) = E[h(x) | visible], one token per call from
 
     q(token) = mu(token) g(visible, token) / sum over tokens of the same
 
-has exactly that law. Most guides are approximations of g that are right for finished sequences alone. Then a sequence
-carries the weight of importance sampling, prod_j Z_j / g_{j-1}: Z_j is the sum above at its j-th token, and g_{j-1}
-what the guide had said of the token before. Its mean is Z = E_p[h(x)]. With ``particles`` each sequence is drawn from
-a population that is resampled by these weights (sequential Monte Carlo): its law tends to p h / Z as the population
-grows, whatever the guide says on the way.
+has exactly that distribution. Most guides approximate g and are exact only for finished sequences. Then a sequence has
+an importance weight, prod_j Z_j / g_{j-1}: Z_j is the sum above at its j-th token, and g_{j-1} the guide's value after
+the token before. Its mean is Z = E_p[h(x)]. With ``particles`` each sequence is drawn from a population that is
+resampled by these weights (sequential Monte Carlo): its distribution tends to p h / Z as the population grows, whatever
+the guide's intermediate values.
 
-Tokens that a plan fills in one call are drawn one after the other, each with the guide's word on those before it. So
-the p of all this is the law of the plan, of one token per call or of several.
+Tokens that a plan fills in one call are drawn one after the other, each with the guide's value given those before it.
+So p is the distribution of the plan, with one token per call or several.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from unmask.noise import Noise, Streams
 from unmask.plan import Plan, Planner
 from unmask.sampler import Particles, PlanAsk, State, Step, Task, packed
 
-RESAMPLED_BELOW = 0.5  # of the particles: the effective number at which a population is resampled
+RESAMPLED_BELOW = 0.5  # as a fraction of the particles: a population is resampled below this effective number
 
 
 @dataclass
 class GuidedState(State):
-    """Sequences on their way, each a population of particles that share its plan."""
+    """The state of sequences, each a population of particles that share its plan."""
 
     plan: Plan
     step: Tensor  # int64 [N]
@@ -42,13 +42,13 @@ class GuidedState(State):
     resampling: Noise  # [N, L]: a population's, the same in all its particles
     given: Tensor  # bool [N, L]
     number: Tensor  # int64 [N]: sequence * particles + particle
-    log_g: Tensor  # float64 [N]: the guide's last word, on what has been filled
+    log_g: Tensor  # float64 [N]: the guide's last value, for what has been filled
     log_weights: Tensor  # float64 [N]
 
 
 @dataclass(frozen=True)
 class Guided:
-    """A plan whose tokens are drawn with a guide, by populations of so many particles."""
+    """A plan whose tokens are drawn with a guide, by populations of particles."""
 
     plan: Planner
     guide: Guide
@@ -88,7 +88,7 @@ class Guided:
         )
 
     def ask(self, state: GuidedState) -> PlanAsk:
-        """The rows of this step, and behind them all masked positions if the guide needs log mu everywhere."""
+        """The rows of this step, followed by all masked positions if the guide needs log mu everywhere."""
         group = state.plan.group(state.step)
         rows = group.positions
         if self.guide.everywhere and rows.shape[1]:
@@ -102,7 +102,7 @@ class Guided:
         task, positions, device = state.task, ask.group.positions, log_mu.device
         weigh = self.guide(Call(state.x, ask.rows, log_mu, ask.time, state.given, task.mask_id))
         real = ask.rows >= 0
-        answer = (real.flatten().cumsum(0) - 1).view_as(real)  # which row of log mu belongs to an asked row
+        answer = (real.flatten().cumsum(0) - 1).view_as(real)  # the row of log mu for each requested row
         tokens, certain = torch.full_like(positions, -1), torch.zeros(positions.shape, dtype=torch.float64)
         source, particles, x = torch.arange(len(positions)), None, state.x.clone()
         for column in range(positions.shape[1]):
@@ -117,7 +117,7 @@ class Guided:
                 particles = self._resampled(state)
                 source = particles.parents
                 x, mu, weights = (tensor[source.to(device)] for tensor in (x, mu, weights))
-            lost = (weights == -torch.inf).all(1)  # of weight 0: it goes when its population is resampled
+            lost = (weights == -torch.inf).all(1)  # weight 0: it is dropped when its population is resampled
             weights = torch.where(lost.unsqueeze(1), mu, weights)
             drawn, probabilities = task.pick(weights, state.noise[live, at])
             state.log_g[live] = (weights - mu).gather(1, drawn.unsqueeze(1)).squeeze(1).cpu()
@@ -137,7 +137,7 @@ class Guided:
         return mu - torch.cat(list(noise.log_clocks(mu.shape[1], device=mu.device)))
 
     def _resampled(self, state: GuidedState) -> Particles:
-        """Whose copy each particle becomes; a population of nearly equal weights stays as it is."""
+        """The particle that each becomes a copy of; a population of nearly equal weights is not resampled."""
         members = state.number.argsort().view(-1, self.particles)
         log_weights = state.log_weights[members]
         mean, number = log_mean_exp(log_weights), effective(log_weights)
@@ -161,7 +161,7 @@ def _particle(k: int) -> str:
 
 
 def log_mean_exp(log_weights: Tensor) -> Tensor:
-    """log of the mean weight, [..., K] -> [...]: of a population's, the estimate of log Z."""
+    """log of the mean weight, [..., K] -> [...]: for a population, the estimate of log Z."""
     return log_weights.logsumexp(-1) - math.log(log_weights.shape[-1])
 
 
@@ -171,7 +171,7 @@ def effective(log_weights: Tensor) -> Tensor:
 
 
 def systematic(log_weights: Tensor, u: Tensor) -> Tensor:
-    """K draws from weights [..., K] with one uniform [...]: particle k comes K w_k times, rounded up or down."""
+    """K draws from weights [..., K] with one uniform [...]: particle k occurs K w_k times, rounded up or down."""
     count = log_weights.shape[-1]
     cumulative = log_weights.softmax(-1).cumsum(-1)
     places = (torch.arange(count, dtype=torch.float64) + u.unsqueeze(-1)) / count * cumulative[..., -1:]
@@ -180,12 +180,12 @@ def systematic(log_weights: Tensor, u: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Population:
-    """The particles at the end of a run, and which of them is the sequence that was drawn."""
+    """The particles at the end of a run, and which of them is the drawn sequence."""
 
     tokens: Tensor  # int64 [B, K, L]
     log_weights: Tensor  # float64 [B, K]
     chosen: Tensor  # int64 [B]
-    effective: Tensor  # float64 [B]: the smallest effective number of particles of the run, before a resampling
+    effective: Tensor  # float64 [B]: the smallest effective number of particles in the run, before resampling
 
     def __str__(self) -> str:
         each, least = self.log_weights.shape[1], self.effective
@@ -197,12 +197,12 @@ class Population:
 
     @property
     def log_evidence(self) -> Tensor:
-        """log of the estimate of Z = E_p[h(x)], [B]. The estimate has this mean, its logarithm has not."""
+        """log of the estimate of Z = E_p[h(x)], [B]. The estimate is unbiased, its logarithm is not."""
         return log_mean_exp(self.log_weights)
 
 
 def populated(tokens: Tensor, trace: Sequence[Step], particles: int, streams: Streams) -> Population:
-    """The populations of finished particles [B * K, L]: one of each is drawn by its weight."""
+    """The populations of finished particles [B * K, L]: one of each is drawn by weight."""
     log_weights = torch.zeros(len(tokens), dtype=torch.float64)
     least = torch.full_like(log_weights, particles)
     for step in trace:
@@ -217,7 +217,7 @@ def populated(tokens: Tensor, trace: Sequence[Step], particles: int, streams: St
 
 
 def lineage(trace: Sequence[Step], rows: Tensor) -> tuple[Step, ...]:
-    """What was filled in the particles rows [B] and in those that they are copies of: Steps of B sequences."""
+    """The Steps of the particles rows [B] and of their ancestors: Steps of B sequences."""
     rows, found = rows.clone(), []
     for step in reversed(trace):
         sequence, local = (rows.unsqueeze(1) == step.sequences).nonzero(as_tuple=True)

@@ -15,10 +15,10 @@ from unmask.sampler import Ask, State, Step, Task, packed
 
 @dataclass
 class InsertionState(State):
-    """Strings that grow. An event is a slot's: first it is decided, later it is unmasked."""
+    """Growing strings. Each slot has two events: first it is decided, later it is unmasked."""
 
     events: Tensor  # int64 [B, 2 N]: slots in the order of their events, each twice
-    times: Tensor  # float64 [B, 2 N]: 1 less the events' times, so that it falls as in every plan
+    times: Tensor  # float64 [B, 2 N]: 1 minus the events' times, so that it decreases as in every plan
     at: Tensor  # int64 [B]: the next event
     slots: Tensor  # int64 [B, N]: the slot of each token of the string
     size: Tensor  # int64 [B]: tokens of the string
@@ -28,28 +28,28 @@ class InsertionState(State):
 
     @property
     def slot(self) -> Tensor:
-        """Whose event is next: int64 [B], -1 after the last."""
+        """The slot of the next event: int64 [B], -1 after the last."""
         there = self.at < self.events.shape[1]
         found = self.events.gather(1, torch.where(there, self.at, 0).unsqueeze(1)).squeeze(1)
         return torch.where(there, found, -1)
 
     @property
     def place(self) -> Tensor:
-        """Where the string has the token of that slot, int64 [B]; -1 if it has none."""
+        """The position of that slot's token in the string, int64 [B]; -1 if it has none."""
         position = torch.arange(self.slots.shape[1])
         here = (self.slots == self.slot.unsqueeze(1)) & (position < self.size.unsqueeze(1))
         return torch.where(here.any(1), here.long().argmax(1), -1)
 
     @property
     def first(self) -> Tensor:
-        """Whether the next event is a decision, and no unmasking: bool [B]."""
+        """Whether the next event is a decision, not an unmasking: bool [B]."""
         before = torch.arange(self.events.shape[1]) < self.at.unsqueeze(1)
         return ~((self.events == self.slot.unsqueeze(1)) & before).any(1) & (self.slot >= 0)
 
 
 @dataclass(frozen=True)
 class Insertion:
-    """Sequences of at most as many tokens as the canvas has positions; behind their end is EMPTY, the mask's id less 2.
+    """Sequences with at most as many tokens as the canvas has positions, followed by EMPTY, mask_id - 2.
 
     It takes one network call for each position of the canvas and one for each token.
     """
@@ -123,7 +123,7 @@ class Insertion:
         )
 
     def _insert(self, state: InsertionState, x: Tensor, row: Tensor, slot: Tensor, gap: Tensor, none: int) -> None:
-        """Put a mask before position ``gap``, and move what stands there; ``none`` stands for no gap."""
+        """Insert a mask before position ``gap``, and shift the rest; ``none`` means no gap."""
         row, slot, gap = row[gap < none], slot[gap < none], gap[gap < none]
         position = torch.arange(x.shape[1])
         source = position - (position > gap.unsqueeze(1)).long()

@@ -1,12 +1,13 @@
-"""The published samplers without the numbers that cannot win: the same law, with every number that matters drawn.
+"""The published samplers without the numbers that cannot win: the same distribution, with all relevant draws.
 
 In a coupled step (``published.Coupled``) a token wins only if pi_i / E_i >= pi_m / E_m, with E = -log u. Once the
-mask's E_m is drawn, a token of any weight needs E_i <= theta = max_i pi_i E_m / pi_m, so u_i near 1. How many of the V
-uniforms lie there is binomial, which tokens they belong to is uniform, and so is each on the grid values that are left.
-These are drawn, and the rest cannot win. The race itself is then computed as published, in its own precision. Where N
-is large theta is about 1/k in the k-th step from the end, and of N V numbers a position needs about V log N.
+mask's E_m is drawn, a token of any weight needs E_i <= theta = max_i pi_i E_m / pi_m, so u_i near 1. The number of such
+uniforms among V is binomial, the tokens they belong to are uniform, and so is each over the remaining grid values.
+These are drawn; the rest cannot win. The race itself is then computed as published, in its own precision. If N is
+large, theta is about 1/k in the k-th step from the end, and of N V numbers a position needs about V log N.
 
-For comparison only, as the samplers whose law it has. The network must not read the time, as for their cache.
+For comparison only, like the samplers whose distribution it has. The network must not read the time, as for their
+cache.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from unmask.sampler import Ask, State, Step, Task, filled, packed
 from unmask.samplers.published import PRECISIONS, Law, ancestral_law, race, steps_as_published
 from unmask.theory import largest_below_one
 
-SAFE = 1 + 2.0**-16  # theta is a little larger than it needs to be: the race rounds
+SAFE = 1 + 2.0**-16  # theta is a little larger than necessary, because the race rounds
 CELLS = 1 << 16  # races at once
-BITS = {"float32": 24, "float64": 53, "float64-truncated": 53}  # of a uniform
+BITS = {"float32": 24, "float64": 53, "float64-truncated": 53}  # random bits of a uniform
 TRUNCATED = largest_below_one("float32")
 
 
 def races(
     mu: Tensor, leave: Tensor, stay: Tensor, random: torch.Generator, precision: str = "float32"
 ) -> tuple[Tensor, Tensor]:
-    """J coupled steps at each of R positions with distributions mu float64 [R, V]: who has left the mask, and to where.
+    """J coupled steps at R positions with distributions mu float64 [R, V]: which leave the mask, and for which token.
 
     leave, stay: float64 [J], the weights of Eq. 10. Returns bool [J, R] and token ids int64 [J, R], 0 where masked.
     """
     dtype, V = PRECISIONS[precision], mu.shape[1]
-    stay = stay.abs()  # of -0, which the last step may have
+    stay = stay.abs()  # -0 is possible in the last step
     shape = (len(leave), len(mu))
     clock = -_uniform(torch.rand(shape, dtype=dtype, generator=random), precision).log()
     theta = leave.unsqueeze(1) * mu.amax(1) * clock.double() / stay.unsqueeze(1) * SAFE
@@ -55,7 +56,7 @@ def races(
     at = step * shape[1] + row
     best = best.flatten().scatter_reduce(0, at, value, "amax")
     left, tokens = torch.zeros(best.shape, dtype=torch.bool), torch.zeros(best.shape, dtype=torch.int64)
-    won = value == best[at]  # on a tie the token is first, as argmax has it
+    won = value == best[at]  # on a tie the token is first, as for argmax
     left[at[won]], tokens[at[won]] = True, ids[won]
     return left.view(shape), tokens.view(shape)
 
@@ -65,14 +66,14 @@ def _uniform(u: Tensor, precision: str) -> Tensor:
 
 
 def _placed(number: Tensor, V: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Distinct tokens for each cell, ``number`` [C] of V, all sets alike: the cell of each, and its token."""
+    """Distinct tokens for each cell, ``number`` [C] of V, all sets equally likely: the cell of each, and its token."""
     many = number.square() > V
     cells, ids = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
     for cell in many.nonzero().squeeze(1).tolist():
         ids.append(torch.randperm(V, generator=random)[: int(number[cell])])
         cells.append(torch.full((int(number[cell]),), cell))
     todo = (~many).nonzero().squeeze(1)
-    while len(todo):  # a cell in which a token comes twice is drawn again
+    while len(todo):  # a cell in which a token occurs twice is drawn again
         cell = torch.repeat_interleave(todo, number[todo])
         drawn = torch.randint(V, (len(cell),), generator=random)
         key, order = (cell * V + drawn).sort()
@@ -86,9 +87,9 @@ def _placed(number: Tensor, V: int, random: torch.Generator) -> tuple[Tensor, Te
 
 @dataclass
 class RareState(State):
-    """Sequences of which each goes through the N steps by itself."""
+    """The state of sequences that each go through the N steps separately."""
 
-    k: Tensor  # int64 [B]: steps made
+    k: Tensor  # int64 [B]: steps taken
     noise: Noise  # [B]
 
 
@@ -100,7 +101,7 @@ class CoupledRare:
     law: Law = ancestral_law
 
     def __post_init__(self) -> None:
-        race(self.precision)  # refuses a precision that there is not
+        race(self.precision)  # refuses an unknown precision
 
     def begin(self, canvas: Tensor, task: Task) -> RareState:
         steps = steps_as_published(task)
@@ -113,7 +114,7 @@ class CoupledRare:
         return Ask(packed((state.x == state.task.mask_id).cpu()), (steps - state.k).double() / steps)
 
     def fill(self, state: RareState, ask: Ask, log_mu: Tensor) -> Step:
-        """One output serves all steps of its sequence up to the first that changes something."""
+        """One output serves all steps of its sequence until something changes."""
         real = ask.rows >= 0
         parts = torch.split(log_mu.cpu().exp(), real.sum(1).tolist())
         chosen = torch.zeros(state.x.shape, dtype=torch.bool)
@@ -129,7 +130,7 @@ class CoupledRare:
         return filled(chosen, tokens, certain, tau, draws)
 
     def _changed(self, state: RareState, b: int, mu: Tensor) -> tuple[Tensor, Tensor]:
-        """The first step in which a position of sequence b leaves the mask: which do, and to which tokens."""
+        """The first step in which a position of sequence b leaves the mask: which ones, and for which tokens."""
         steps = state.task.steps or 1
         while True:
             k = int(state.k[b])

@@ -1,8 +1,8 @@
-"""What a model says of a text that is given: the probability of each token, from left to right.
+"""The probability of each token of a given text, from left to right.
 
-The chain rule log p(x) = sum_l log p(x_l | x_<l) in the shape of a sampler, whose draws are the tokens of the text. A
-row is asked with the tokens before it shown and the rest masked, so that the sum is the exact log-likelihood of the
-text along that order; for a left-to-right model it is the only order. Networks that look ahead answer many tokens in
+The chain rule log p(x) = sum_l log p(x_l | x_<l) with the interface of a sampler, whose draws are the tokens of the
+text. A row is computed with the tokens before it visible and the rest masked, so the sum is the exact log-likelihood of
+the text in that order; for a left-to-right model it is the only order. Networks that look ahead compute many tokens in
 one pass: the text is a window whose guesses are all right.
 """
 
@@ -17,38 +17,38 @@ from unmask.plan import start_time
 from unmask.protocol import Denoiser, LooksAhead
 from unmask.sampler import Ask, State, Step, Task
 
-WINDOW = 64  # tokens of a pass, of a network that looks ahead
+WINDOW = 64  # tokens per pass, for a network that looks ahead
 
 
 @dataclass
 class ScoredState(State):
-    """Texts on their way: x has the tokens that are scored."""
+    """The state of texts being scored: x has the tokens scored so far."""
 
     text: Tensor  # int64 [B, L]
     at: Tensor  # int64 [B]: the next position
-    times: Tensor  # float64 [B, L]: at which each position is asked for
+    times: Tensor  # float64 [B, L]: the time at which each position is computed
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Score these tokens, so many a call."""
+    """Score these tokens, several per call."""
 
     tokens: tuple[int, ...]
     window: int = 1
 
     @classmethod
     def of(cls, network: Denoiser, tokens: tuple[int, ...]) -> Scored:
-        """In as few calls as what ``for_sampling`` makes of a network can do."""
+        """In as few calls as the network of ``for_sampling`` allows."""
         return cls(tokens, WINDOW if isinstance(network, LooksAhead) else 1)
 
     def begin(self, canvas: Tensor, task: Task) -> ScoredState:
-        """The canvas is all masked and as long as the text."""
+        """The canvas is fully masked and as long as the text."""
         length = len(self.tokens)
         if tuple(canvas.shape[1:]) != (length,) or bool((canvas != task.mask_id).any()):
             raise ValueError(f"a text of {length} tokens is scored on an empty canvas of {length} positions")
         text = torch.tensor(self.tokens, device=canvas.device).expand_as(canvas)
         calls = torch.full((len(canvas),), -(-length // self.window))
-        # alpha^-1(1 - n/L) with n tokens left, as left to right.
+        # alpha^-1(1 - n/L) with n tokens left, as in plan.left_to_right.
         times = start_time(length - torch.arange(length), length, task.schedule).expand(len(canvas), -1)
         return ScoredState(task, canvas.clone(), calls, text, torch.zeros(len(canvas), dtype=torch.int64), times)
 

@@ -1,4 +1,4 @@
-"""How far to look ahead: the number of tokens of a pass, chosen by what passes cost and how often guesses are right."""
+"""How far to look ahead: the number of tokens per pass, chosen by the cost of passes and the accuracy of guesses."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 FIRST = 4
-MEMORY = 0.98  # what a guess counts less than the next one
-SLOWER, FASTER = 0.25, 0.75  # how much a new pass counts in what is known of its width's seconds
-TRIES = 0.01  # the part of the time that may be lost by trying other widths
-STALE = 64  # passes after which the cost of a width that was not used is forgotten
-LOSS, PASSES = 0.02, 2.0  # what a run may lose against one token per pass: a part of its time, and so many passes
+MEMORY = 0.98  # weight of a guess relative to the next one
+SLOWER, FASTER = 0.25, 0.75  # weight of a new pass in the estimated time of its width
+TRIES = 0.01  # fraction of the time that may be lost by trying other widths
+STALE = 64  # passes after which the cost of an unused width is forgotten
+LOSS, PASSES = 0.02, 2.0  # a run's largest loss against one token per pass: a fraction of its time, and passes
 
 
 @dataclass
 class Width:
-    """How far to look ahead: a number, or the width that promises the most tokens a second.
+    """How far to look ahead: a number, or the width that promises the most tokens per second.
 
-    What a pass settles follows from the part q of the guesses that come out right. What a pass costs is measured at the
-    widths that were used, and taken to be linear between and beyond them; so most widths are judged without being
-    tried. None is chosen that is more than twice as wide as any before. Now and then a neighbour of the best is tried,
-    so that costs are known where they matter. The first pass of a width does not count: its guesses are as few, or as
-    many, as the width before has left.
+    How many tokens a pass settles follows from the fraction q of right guesses. The cost of a pass is measured at the
+    widths in use, and assumed to be linear between and beyond them; so most widths are judged without being tried. No
+    width is chosen that is more than twice as wide as any before. Now and then a neighbour of the best is tried, so
+    that costs are known where they matter. The first pass of a width does not count: its guesses come from the previous
+    width.
 
-    The first two passes settle one token each, and the second tells what that costs. From then on an account is kept of
-    the seconds won and lost against one token per pass. A width is used only if the account can bear what it is
-    expected to lose, and an account that is overdrawn means one token per pass: so a run loses at most LOSS of its
-    time, PASSES passes, and what the passes of a try take beyond expectation.
+    The first two passes settle one token each, and the second gives the cost of that. From then on the time won and
+    lost against one token per pass is recorded. A width is used only if its expected loss is covered by this account,
+    and an overdrawn account means one token per pass: so a run loses at most LOSS of its time, PASSES passes, and what
+    the passes of a try take beyond expectation.
 
     The choice changes the time of a run and never its tokens.
     """
@@ -35,43 +35,43 @@ class Width:
     fixed: int | None = None
     now: int = 1
     right: float = 4.0
-    wrong: float = 1.0  # q = 4/5 to begin with
+    wrong: float = 1.0  # initially q = 4/5
     seconds: dict[int, float] = field(default_factory=dict)  # of a pass, by width
     used: dict[int, int] = field(default_factory=dict)  # the pass in which each of them was last measured
     passes: int = 0
-    sequences: int = 0  # of the passes that these are of
+    sequences: int = 0  # per pass
     last: int = 0  # the width of the last pass
     won: float = 0.0  # seconds, against one token per pass
     alone: float = 0.0  # the seconds that one token per pass would have taken
     budget: float = 0.0  # seconds, for trying neighbours
     wider: bool = True  # which neighbour is tried next
-    most: int = WIDTHS[-1]  # that it may choose
+    most: int = WIDTHS[-1]  # the largest width allowed
 
     def __post_init__(self) -> None:
         self.now = self.fixed or self.now
 
     @property
     def next(self) -> int:
-        """How many tokens the next pass looks at."""
+        """How many tokens the next pass computes."""
         return self.fixed or min(self.now, self.most)
 
     def passed(self, width: int, right: int, wrong: int, seconds: float, *, tokens: int, sequences: int = 1) -> None:
-        """A pass of this width took so many seconds and settled so many tokens of so many sequences.
+        """Record a pass of this width: its time, and the tokens it settled, over this many sequences.
 
-        right, wrong: the guesses that came out right before the first wrong one of each sequence, and these.
+        right, wrong: the right guesses before the first wrong one of each sequence, and these wrong ones.
         """
         if self.fixed is not None:
             return
-        self.passes, seconds = self.passes + 1, max(seconds, 1e-9)  # a coarse clock may say 0
+        self.passes, seconds = self.passes + 1, max(seconds, 1e-9)  # a coarse clock may give 0
         faded = MEMORY ** (right + wrong)
         self.right, self.wrong = faded * self.right + right, faded * self.wrong + wrong
         again, self.last = width == self.last, width
         if not self.sequences / 2 < sequences < 2 * self.sequences:
-            self.seconds, self.sequences = {}, sequences  # a pass of half or twice as many costs something else
+            self.seconds, self.sequences = {}, sequences  # a pass of half or twice as many has another cost
         if 1 in self.seconds:
             alone, seconds = self.cost(1) * tokens / sequences, self._believed(width, seconds)
             self.alone, self.won = self.alone + alone, self.won + (alone - seconds if width > 1 else 0.0)
-        if again and width == self.next:  # the end of a sequence has no room for the whole width
+        if again and width == self.next:  # at the end of a sequence the whole width does not fit
             self._learn(width, seconds)
             self.now = self._chosen()
         elif 1 not in self.seconds or self._rest() < 0:
@@ -87,7 +87,7 @@ class Width:
         self.seconds = {w: s for w, s in self.seconds.items() if w in fresh}
 
     def _believed(self, width: int, seconds: float) -> float:
-        """At most twice what was expected, and in a new width a pass for every row, whatever else the machine did."""
+        """At most twice what was expected, and at a new width one pass per row, whatever else the machine did."""
         return min(seconds, 2 * self.cost(width) if width in self.seconds else (width + 1) * self.cost(1))
 
     def _rest(self) -> float:
@@ -95,18 +95,18 @@ class Width:
         return self.won + LOSS * self.alone + PASSES * self.cost(1)
 
     def _chosen(self) -> int:
-        """The widest width up to the most promising one whose expected loss the account can bear."""
+        """The widest width up to the most promising one whose expected loss the account covers."""
         if 1 not in self.seconds:
             return 1
-        if len(self.seconds) == 1:  # at the worst every row costs as much as the first
+        if len(self.seconds) == 1:  # in the worst case every row costs as much as the first
             return max((w for w in WIDTHS if w <= FIRST and self._loss(w, w) <= self._rest()), default=1)
         wanted = self._promising()
         return max((w for w in WIDTHS if w <= wanted and self._loss(w) <= self._rest()), default=1)
 
     def _loss(self, width: int, of_one: float | None = None) -> float:
-        """What a pass is expected to lose; of a wider one than the last, two passes, the first without guesses.
+        """The expected loss of a pass; for a wider one than the last, of two passes, the first without guesses.
 
-        of_one: the cost of a pass, if it is not known, in those of one token.
+        of_one: the cost of a pass, if it is unknown, in units of one token's.
         """
         one, gain = self.cost(1), settled(width, self.right / (self.right + self.wrong))
         if of_one is not None:
@@ -115,7 +115,7 @@ class Width:
         return lost + self.cost(width) - one if width > self.last else lost
 
     def _promising(self) -> int:
-        """The width with the most tokens a second, or a neighbour of it that is worth a try."""
+        """The width with the most tokens per second, or a neighbour that is worth a try."""
         q = self.right / (self.right + self.wrong)
         known = [w for w in WIDTHS if w <= 2 * max(self.seconds)]
         best = max(known, key=lambda w: settled(w, q) / self.cost(w))
@@ -133,9 +133,9 @@ class Width:
         return other
 
     def cost(self, width: int) -> float:
-        """Seconds of a pass: linear between the widths that were used and beyond them, and never less for more."""
+        """Seconds of a pass: linear between the measured widths and beyond them, and non-decreasing."""
         used = sorted(self.seconds)
-        # What a wider pass took, a narrower one takes at most: whatever made it slow is over.
+        # A narrower pass takes at most as long as a wider one did: what made that slow is over.
         seconds = {low: min(self.seconds[high] for high in used[i:]) for i, low in enumerate(used)}
         if len(used) == 1:
             return seconds[used[0]]
@@ -149,9 +149,10 @@ class Width:
 
 
 def shared_width(sequences: int) -> int:
-    """The most tokens to look ahead for each of so many sequences of a pass: the widest window, divided among them.
+    """How many tokens to look ahead for each of several sequences: the widest window, divided among them.
 
-    One sequence's pass waits for the weights, and rows are cheap. Those of many sequences cost what they compute.
+    A pass of one sequence is limited by reading the weights, so rows are cheap. With many sequences, rows cost what
+    they compute.
     """
     return max(1, WIDTHS[-1] // max(sequences, 1))
 
