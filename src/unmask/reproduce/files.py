@@ -159,6 +159,7 @@ def markdown(about: Mapping[str, Any], claims: list[Claim]) -> str:
     command = f"unmask reproduce {about['item']}" + (" --fast" if about["settings"]["size"] == "fast" else "")
     if about["settings"]["seed"]:
         command += f" --seed {about['settings']['seed']}"
+    command += f" --subject {about['settings']['subject']}" if about["settings"].get("subject") else ""
     command += " --resume" if about["settings"].get("cells") else ""
     lines = [
         f"# {about['title']}",
