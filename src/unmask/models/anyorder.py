@@ -1,26 +1,26 @@
-"""Who sees whom: attention over everything, over what is visible, causal in the order of unmasking, or by blocks.
+"""Attention patterns: over everything, over visible tokens, causal in the order of unmasking, or by blocks.
 
-A masked model does not need its masked positions as keys: each holds the mask and nothing else. The DDiT has four
-rules, ``config.attention``, with the same parameters:
+A masked model does not need its masked positions as keys: each holds only the mask. The DDiT has four patterns,
+``config.attention``, with the same parameters:
 
-    bidirectional   everybody sees everybody, as in the paper
-    visible         a visible token sees all visible tokens; a masked position sees these and itself, and nobody sees it
+    bidirectional   every position sees every position, as in the paper
+    visible         a visible token sees all visible tokens; a masked position sees these and itself, and is not seen
     order           a visible token sees itself and those that became visible before it; a masked position as above
-    block           a position sees its own block of K, masked positions included, and the blocks before it (BD3-LM)
+    block           a position sees its block of K, including masked positions, and the blocks before it (BD3-LM)
 
-Under "visible" and "order" a pass costs the visible and the asked rows alone. Under "order" a token's keys and values
-never change once it is visible, whatever comes later, and under "block" those of a block once it is complete, so they
-are computed once (``unmask.models.fast``). The convolution obeys the same rule: a neighbour that may not be seen counts
-as zero. A block model is a masked model of each block given those before: with one block it is the plain one.
+Under "visible" and "order" a pass computes only the visible and the requested rows. Under "order" a token's keys and
+values never change once it is visible, and under "block" those of a block once it is complete, so they are computed
+once (``unmask.models.fast``). The convolution obeys the same pattern: a neighbour that may not be seen counts as zero.
+A block model is a masked model of each block given those before: with one block it is the plain one.
 
 All of it is one rule about levels: an entry of a pass sees the keys whose level is not above its own, and its own
 group, which is itself or, for the noised blocks of training, its block. Keys are the visible tokens, and under "block"
 every position. The levels are all equal under "visible", the ranks in the order under "order", where a masked position
-has the highest, and the numbers of the blocks under "block".
+has the highest, and the block numbers under "block".
 
-``when`` [B, L] or [L] says when each visible token became visible, smaller numbers first; what it says of masked
-positions does not count. Equal numbers, tokens of a prompt or of one step, come in ``usual_order``, a fixed random
-permutation of the positions: training sees random orders, and of these a sorted one would be the least typical.
+``when`` [B, L] or [L] says when each visible token became visible, smaller numbers first; its values at masked
+positions are ignored. Equal numbers, for tokens of a prompt or of one step, are ordered by ``usual_order``, a fixed
+random permutation of the positions: training sees random orders, and a sorted one would be the least typical.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from unmask.noise import generator
 
 
 class Entries(NamedTuple):
-    """What a pass reads: M entries in place of the L positions, and what they may see of each other."""
+    """The input of a pass: M entries instead of the L positions, and which of them see each other."""
 
     tokens: Tensor  # int64 [B, M]
-    positions: Tensor  # int64 [B, M], or [M] for all sequences alike
-    mask: Tensor | None = None  # bool [B, 1, M, M]: who sees whom; without it everybody sees everybody
+    positions: Tensor  # int64 [B, M], or [M] for all sequences
+    mask: Tensor | None = None  # bool [B, 1, M, M]: the attention mask; without it all see all
     near: Tensor | None = None  # int64 [B, M, taps]: the convolution's inputs; 0 for none, i + 1 for entry i
-    rows: Tensor | None = None  # int64 [B, R]: the entries whose answers are asked for; None for all
-    real: Tensor | None = None  # bool [B, M, 1]: false behind a sequence's end; without it all are as long
-    ends: list[int] | None = None  # the lengths, where the mask says nothing else and attending one by one costs less
-    left: Tensor | None = None  # int64 [B, M]: the tokens before, where tokens are no canvas
+    rows: Tensor | None = None  # int64 [B, R]: the entries whose outputs are requested; None for all
+    real: Tensor | None = None  # bool [B, M, 1]: false after a sequence's end; without it all have the same length
+    ends: list[int] | None = None  # the lengths, if the mask is only these and attending one by one is cheaper
+    left: Tensor | None = None  # int64 [B, M]: the tokens to the left, if tokens are not a canvas
 
 
 @lru_cache(maxsize=16)
 def usual_order(length: int) -> Tensor:
-    """The rank of each of ``length`` positions among tokens that became visible at once: int64 [L]."""
+    """The rank of each of ``length`` positions among tokens that became visible at the same time: int64 [L]."""
     with torch.inference_mode(False):
         return torch.randperm(length, generator=generator(length, "the usual order"))
 
 
 def usual_orders(lengths: Tensor, width: int) -> Tensor:
-    """``usual_order`` of each length, int64 [B, width]; what is behind an end comes last."""
+    """``usual_order`` of each length, int64 [B, width]; positions after an end come last."""
     rows = [functional.pad(usual_order(one), (0, width - one), value=width) for one in lengths.tolist()]
     return torch.stack(rows).to(lengths.device)
 
@@ -77,14 +77,14 @@ def everywhere(
 ) -> Entries:
     """Every position is an entry: a pass of length L.
 
-    lengths [B]: what is behind a sequence's end is nobody's key and nobody's neighbour, whatever it holds.
+    lengths [B]: positions after a sequence's end are neither keys nor neighbours, whatever they hold.
     """
     every = torch.arange(tokens.shape[1], device=tokens.device)
     real = None if lengths is None else inside(lengths, tokens.shape[1])
     if rule == "bidirectional":
         assert real is not None, "of sequences of one length the layers know the entries"
         mask = real[:, None, None].expand(-1, -1, tokens.shape[1], -1)
-        # A CPU gains nothing from attending all at once, and loses what it computes of the pads.
+        # A CPU gains nothing from attending all at once, and computes padding in vain.
         ends = lengths.tolist() if lengths is not None and tokens.device.type == "cpu" else None
         return Entries(tokens, every, mask, real=real.unsqueeze(-1), ends=ends)
     every = every.expand_as(tokens)
@@ -98,7 +98,7 @@ def everywhere(
 
 
 def two_streams(tokens: Tensor, mask_id: int, taps: int, when: Tensor | None, rows: Tensor) -> Entries:
-    """Complete tokens as one stream, and the rows [B, R] once more, masked: each sees the tokens before it in order.
+    """Complete tokens as one stream, and the rows [B, R] again, masked: each sees the tokens before it in the order.
 
     One pass of length L + R: with all rows, the L conditionals of the chain rule along one order.
     """
@@ -116,9 +116,9 @@ def two_streams(tokens: Tensor, mask_id: int, taps: int, when: Tensor | None, ro
 
 
 def noised_blocks(tokens: Tensor, clean: Tensor, mask_id: int, taps: int, block: int) -> Entries:
-    """Every block as it is in tokens [B, L], given the clean blocks before it: a pass of length 2 L under "block".
+    """Every block as in tokens [B, L], given the clean blocks before it: a pass of length 2 L under "block".
 
-    The noised positions come first, so that entry l is position l; behind them are the clean ones, which noised blocks
+    The noised positions come first, so that entry l is position l; after them come the clean ones, which noised blocks
     see, and which see no noised one.
     """
     every = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
@@ -132,7 +132,7 @@ def noised_blocks(tokens: Tensor, clean: Tensor, mask_id: int, taps: int, block:
         taps,
         group=torch.cat((number, length + every), 1),
     )
-    if entries.near is not None:  # of a noised position's neighbours, those of its block are noised
+    if entries.near is not None:  # neighbours of a noised position within its block are noised
         at = every.unsqueeze(-1) + torch.arange(taps, device=every.device) - taps // 2
         within = (at >= 0) & (at < length) & (at // block == number.unsqueeze(-1))
         entries.near[:, :length] = torch.where(within, at + 1, entries.near[:, :length])
@@ -142,7 +142,7 @@ def noised_blocks(tokens: Tensor, clean: Tensor, mask_id: int, taps: int, block:
 
 
 def asked(tokens: Tensor, mask_id: int, taps: int, rows: Tensor) -> Entries:
-    """Under "visible": the visible tokens and the asked rows [B, R], or every position where that is fewer."""
+    """Under "visible": the visible tokens and the requested rows [B, R], or every position if that is fewer."""
     visible, length = tokens != mask_id, tokens.shape[1]
     known = int(visible.sum(1).max()) if len(tokens) else 0
     if known + rows.shape[1] >= length:
@@ -150,7 +150,7 @@ def asked(tokens: Tensor, mask_id: int, taps: int, rows: Tensor) -> Entries:
     first = (~visible).to(torch.int8).argsort(dim=1, stable=True)
     place = torch.where(visible, first.argsort(1), -1)
     positions, more = torch.cat((first[:, :known], rows), 1), (0, rows.shape[1])
-    # Where fewer tokens are visible than in the fullest row, masked positions fill up: they are nobody's keys.
+    # Rows with fewer visible tokens than the longest are filled up with masked positions, which are not keys.
     key = functional.pad(visible.gather(1, first[:, :known]), more)
     own = place.gather(1, rows)
     entries = _entries(tokens.gather(1, positions), positions, key, torch.where(key, 0, length), place, taps)
@@ -176,11 +176,11 @@ def neighbours(place: Tensor, there: Tensor, positions: Tensor, level: Tensor, o
 def _entries(
     tokens: Tensor, positions: Tensor, key: Tensor, level: Tensor, place: Tensor, taps: int, group: Tensor | None = None
 ) -> Entries:
-    """The rule of levels, as the attention's mask and as the neighbours of a convolution with so many taps.
+    """The rule of levels, as an attention mask and as the neighbours of a convolution with this many taps.
 
-    key bool [B, M]: seen by others; what is not sees itself all the same. level int64 [B, M]: an entry sees the keys of
-    its own level and below. place int64 [B, L]: the entry that is the key of a position, -1 where there is none. group
-    int64 [B, M]: who sees each other whatever the levels are; by default everybody itself.
+    key bool [B, M]: seen by others; entries that are not keys see themselves. level int64 [B, M]: an entry sees the
+    keys of its own level and below. place int64 [B, L]: the entry that is the key of a position, -1 if there is none.
+    group int64 [B, M]: entries that see each other at any level; by default each alone.
     """
     number = torch.arange(level.shape[1], device=level.device)
     group = number.expand_as(level) if group is None else group

@@ -1,8 +1,8 @@
 """The left-to-right twin: the DDiT's blocks with causal attention.
 
-Inputs are shifted by one and the mask id is the start token, so the logits at position l depend on the tokens before l
-alone. It answers the denoiser's call: a canvas with a visible prefix and a masked rest is answered rightly at its first
-masked row. ``for_sampling()`` gives it an exact KV cache.
+Inputs are shifted by one and the mask id is the start token, so the logits at position l depend only on the tokens
+before l. As a denoiser it is correct at the first masked row of a canvas with a visible prefix and a masked rest.
+``for_sampling()`` gives it an exact KV cache.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from unmask.models.pretrained import Pretrained
 
 
 def twin(config: DDiTConfig) -> DDiTConfig:
-    """The left-to-right baseline of the same size: no conditioning, no adaLN, as MDLM's."""
+    """The left-to-right baseline of the same size: no conditioning and no adaLN, as in MDLM."""
     return replace(config, conditioning="none", self_conditioning=False, adaln=False)
 
 
 class Causal(Transformer, Pretrained):
     """logits = model(tokens, rows=...): position l from the tokens before it. ``time`` is accepted and not used.
 
-    With ``adaln=True`` in the config its adaLN vectors are constants and its parameters are the DDiT's, number for
-    number; ``twin(config)`` leaves them out.
+    With ``adaln=True`` in the config its adaLN vectors are constants and it has as many parameters as the DDiT;
+    ``twin(config)`` leaves them out.
     """
 
     architecture = "causal"
     causal = True
-    lag: ClassVar[int] = 0  # position l is the answer of input l - lag
+    lag: ClassVar[int] = 0  # position l is predicted by input l - lag
 
     def __init__(self, config: DDiTConfig) -> None:
         if config.shifted:
@@ -57,11 +57,11 @@ class Causal(Transformer, Pretrained):
         return self.answers(self.next_logits(self.inputs(tokens), (rows - self.lag).clamp(min=0)), rows)
 
     def next_logits(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The logits of what follows each input, or those in rows, with no start token put before them."""
+        """The logits of what follows each input, or those in rows, without a start token."""
         return self.logits(self.next_states(inputs, None if rows is None else by_rows(rows)))
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor) -> Tensor:
-        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order."""
+        """Logits [M, V] at the M positions where the boolean [B, L] is true, in row-major order."""
         return self.logits(self.states(tokens, time, where.nonzero(as_tuple=True)))
 
     def states(self, tokens: Tensor, time: Tensor | None = None, at: tuple[Tensor, ...] | None = None) -> Tensor:
@@ -69,16 +69,16 @@ class Causal(Transformer, Pretrained):
         return self.next_states(self.inputs(tokens), at)
 
     def inputs(self, tokens: Tensor) -> Tensor:
-        """What the network reads for tokens [B, L]: the start token and all but the last."""
+        """The network's inputs for tokens [B, L]: the start token and all but the last."""
         check_tokens(tokens)
         return functional.pad(tokens, (1, 0), value=self.mask_id)[:, :-1]
 
     def answers(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """The answers at rows [B, R], from the network's logits there: these themselves."""
+        """The outputs at rows [B, R], from the network's logits there."""
         return logits
 
     def for_sampling(self) -> nn.Module:
-        """What a run of sampling should call: the same function with an exact KV cache."""
+        """The network to call in sampling: the same function with an exact KV cache."""
         alone = own(self)
         return LeftToRightCached(alone, cache(lambda: packed(alone)))
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run on the disk: folders ``step-00001000``, each with the checksums of its files."""
+"""The checkpoints of a run on disk: folders ``step-00001000``, each with the checksums of its files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def step_of(path: Path) -> int:
 
 
 def newest(folder: Path, read: Callable[[Path], Read]) -> Read | None:
-    """What ``read`` makes of the newest sound checkpoint, or None; a damaged one is passed over with a warning."""
+    """``read`` of the newest sound checkpoint, or None; a damaged one is skipped with a warning."""
     for path in reversed(listed(folder)):
         try:
             return read(path)
@@ -46,7 +46,7 @@ def newest(folder: Path, read: Callable[[Path], Read]) -> Read | None:
 
 
 def verify(path: Path) -> None:
-    """Compare every file with SHA256SUMS: none may be missing, different, besides, or of another kind."""
+    """Compare every file with SHA256SUMS: none may be missing, different, extra, or of another kind."""
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:

@@ -1,4 +1,4 @@
-"""torch.compile for sampling. It changes no logit by more than rounding, and pays where many calls have one shape."""
+"""torch.compile for sampling. It changes logits only by rounding, and pays off if many calls have one shape."""
 
 from __future__ import annotations
 

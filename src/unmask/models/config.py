@@ -12,7 +12,7 @@ Attention = Literal["bidirectional", "visible", "order", "block"]
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "heads": 2, "width": 64},
     "mini": {"layers": 5, "heads": 6, "width": 192},
-    # The blocks of the Llama that writes the corpus stories, to begin with its weights (recipes/stories_start.py).
+    # The blocks of the Llama behind the corpus stories, to start from its weights (recipes/stories_start.py).
     "stories15m": {
         "layers": 6,
         "heads": 6,
@@ -34,7 +34,7 @@ class DDiTConfig:
     """Everything that decides a network's parameters and its function."""
 
     vocab_size: int  # V, the number of logits
-    mask_id: int  # V itself, or any id below it: it then has a column, which is -inf
+    mask_id: int  # V, or any id below it: it then has a column, which is -inf
     length: int  # of the training sequences; rotary positions work beyond it
     width: int
     layers: int
@@ -53,10 +53,10 @@ class DDiTConfig:
     adaln: bool = True  # without it there is no conditioning and there are no gates
     norm: Literal["layer", "rms"] = "layer"
     norm_bias: bool = False
-    attention: Attention = "bidirectional"  # who sees whom: see anyorder.py
-    block: int = 0  # positions of a block, for attention="block"
+    attention: Attention = "bidirectional"  # the attention pattern: see anyorder.py
+    block: int = 0  # block size, for attention="block"
     insertion: bool = False  # the last two ids are EMPTY and OPEN: see unmask.insertion
-    shifted: bool = False  # entry l reads token l - 1, as the inputs of a left-to-right network do, and its own
+    shifted: bool = False  # entry l reads token l - 1, like a left-to-right network, and its own
 
     def __post_init__(self) -> None:
         allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}

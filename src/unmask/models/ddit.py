@@ -1,8 +1,8 @@
 """The paper's network: a bidirectional transformer with rotary positions and adaLN conditioning (DDiT).
 
-Parameter names and shapes are those of the published SEDD and MDLM checkpoints. The network serves SEDD as well: read
-its outputs through ``unmask.models.score``. This file is for reading and training; sampling calls what
-``for_sampling()`` makes of the network, which gives the same logits faster (``unmask.models.fast``).
+Parameter names and shapes are those of the published SEDD and MDLM checkpoints. The network serves SEDD as well:
+interpret its outputs with ``unmask.models.score``. This file is for reading and training; sampling calls the result of
+``for_sampling()``, which gives the same logits faster (``unmask.models.fast``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DDiT(Transformer, Pretrained):
 
     @property
     def any_order(self) -> bool:
-        """Whether the answer depends on the order in which tokens became visible, and a cache is exact."""
+        """Whether the output depends on the order in which tokens became visible, so that a cache is exact."""
         return self.config.attention == "order"
 
     @property
@@ -48,7 +48,7 @@ class DDiT(Transformer, Pretrained):
 
     @property
     def block(self) -> int | None:
-        """The positions of a block, where attention goes by blocks."""
+        """The block size, with block attention."""
         return self.config.block or None
 
     def forward(
@@ -62,9 +62,9 @@ class DDiT(Transformer, Pretrained):
     ) -> Tensor:
         """tokens [B, L], time [B], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows.
 
-        ``previous`` [B, L, width] is an earlier answer of ``states``, for a self-conditioned network. ``when`` [B, L],
-        for one with attention="order", says when each visible token became visible (``unmask.models.anyorder``).
-        ``lengths`` [B]: sequences of several lengths, padded behind their ends (``unmask.protocol.TakesLengths``).
+        ``previous`` [B, L, width] is an earlier result of ``states``, for a self-conditioned network. ``when`` [B, L],
+        with attention="order", says when each visible token became visible (``unmask.models.anyorder``). ``lengths``
+        [B]: sequences of several lengths, padded at their ends (``unmask.protocol.TakesLengths``).
         """
         at = None if rows is None else by_rows(rows)
         return self.logits(self.states(tokens, time, at, previous, when, lengths))
@@ -79,9 +79,9 @@ class DDiT(Transformer, Pretrained):
         lengths: Tensor | None = None,
         clean: Tensor | None = None,
     ) -> Tensor:
-        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order.
+        """Logits [M, V] at the M positions where the boolean [B, L] is true, in row-major order.
 
-        clean [B, L], for attention="block": what the blocks before a position hold, whatever they are in tokens.
+        clean [B, L], for attention="block": the true tokens of the blocks before a position.
         """
         at = where.nonzero(as_tuple=True)
         return self.logits(self.states(tokens, time, at, previous, when, lengths, clean))
@@ -96,7 +96,7 @@ class DDiT(Transformer, Pretrained):
         lengths: Tensor | None = None,
         clean: Tensor | None = None,
     ) -> Tensor:
-        """The final states [B, L, width], or those at some indices; the other arguments are those of ``packed``."""
+        """The final states [B, L, width], or those at some indices; other arguments as in ``packed``."""
         check_tokens(tokens)
         rule, taps, block = self.config.attention, self.config.convolution, self.config.block
         if clean is None and lengths is None and rule == "bidirectional":
@@ -127,7 +127,7 @@ class DDiT(Transformer, Pretrained):
         return self.through(x, entries, self.constant_conditioning(), by_rows(entries.rows))
 
     def conditioning(self, tokens: Tensor, time: Tensor | None, lengths: Tensor | None = None) -> Tensor | None:
-        """c [B, cond_dim] from the time or the masked ratio, or [1, cond_dim] where it is a constant."""
+        """c [B, cond_dim] from the time or the masked ratio, or [1, cond_dim] if it is constant."""
         if self.config.conditioning == "none" or self.sigma_map is None:
             return self.constant_conditioning()
         if self.config.conditioning == "ratio":
@@ -140,22 +140,22 @@ class DDiT(Transformer, Pretrained):
         return conditioning
 
     def sigma(self, t: Tensor) -> Tensor:
-        """What is embedded for the time t: -log(1 - t) up to sigma_max, or the log-linear noise, or t itself."""
+        """The embedded function of the time t: -log(1 - t) up to sigma_max, the log-linear noise, or t."""
         smallest = math.exp(-self.config.sigma_max)
         if self.config.time_embedding == "sigma":
             return -torch.log((1 - t).clamp(min=smallest))
         if self.config.time_embedding == "log-linear":
             return -torch.log1p(-(1 - smallest) * t)
-        return 1000 * t  # where the frequencies 1 .. 1e-4 tell the times in [0, 1] apart
+        return 1000 * t  # at this scale the frequencies 1 .. 1e-4 resolve the times in [0, 1]
 
     def embedded(
         self, tokens: Tensor, time: Tensor | None = None, previous: Tensor | None = None, left: Tensor | None = None
     ) -> Tensor:
         """Embedded tokens, joined by the network's own prediction F_{theta^-} if it is self-conditioned.
 
-        The prediction is given as the final states: the logits are a linear map of them, so nothing is lost and no
-        [B, L, V] tensor is made. In training it is blank half of the time and otherwise comes from a pass without
-        gradients; otherwise it is ``previous``, or blank.
+        The prediction is given as final states: the logits are a linear map of them, so nothing is lost and no [B, L,
+        V] tensor is made. In training it is blank half of the time and otherwise comes from a pass without gradients;
+        otherwise it is ``previous``, or blank.
         """
         x = self.read(tokens, left)
         if not self.config.self_conditioning:
@@ -171,7 +171,7 @@ class DDiT(Transformer, Pretrained):
         return projected
 
     def for_sampling(self) -> nn.Module:
-        """What a run of sampling should call: the same function, faster; one with a memory is for one run alone."""
+        """The network to call in sampling: the same function, faster; with a cache it is for one run only."""
         if self.config.self_conditioning:
             return SelfConditioned(constants_folded(self))
         if self.block is not None:
@@ -179,12 +179,12 @@ class DDiT(Transformer, Pretrained):
         return AnyOrderCached(packed(own(self))) if self.any_order else AskedRows(self)
 
     def for_bound(self) -> nn.Module:
-        """What a bound should call: a self-conditioned network as mu(x, t) = F(x, t, F(x, t))."""
+        """The network to call for a bound: a self-conditioned network as mu(x, t) = F(x, t, F(x, t))."""
         return SelfConditioned(self, remember=False) if self.config.self_conditioning else self
 
 
 def masked_ratio(masked: Tensor, lengths: Tensor | None) -> Tensor:
-    """The masked part of each sequence: float64 [B]."""
+    """The masked fraction of each sequence: float64 [B]."""
     if lengths is None:
         return masked.double().mean(1)
     return (masked & anyorder.inside(lengths, masked.shape[1])).sum(1).double() / lengths

@@ -1,4 +1,4 @@
-"""Files and folders that appear under their name whole or not at all, also under kill -9."""
+"""Files and folders that are written atomically, even under kill -9."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or a folder's list of names, to the disk."""
+    """Flush a file, or a folder's list of names, to disk."""
     if sys.platform == "win32" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -39,10 +39,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``path`` when the block ends well and vanishes when it does not.
+    """A folder to fill, which becomes ``path`` if the block succeeds and is removed if it does not.
 
-    Of several processes that want the same folder one works and the others wait, and then find it there
-    (FileExistsError). What a killed process left behind is cleared by the next one.
+    If several processes want the same folder, one works and the others wait, and then find it there (FileExistsError).
+    Leftovers of a killed process are cleared by the next one.
     """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +66,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def exclusive(path: Path, taken: str | None = None, *, remove: bool = False) -> Iterator[None]:
-    """Whoever holds this file is alone; the lock of a killed process is gone with it, and no file is truncated.
+    """An exclusive lock on this file; that of a killed process is released, and no file is truncated.
 
-    taken: refuse with this ValueError where somebody else holds it, instead of waiting. remove: in the end.
+    taken: raise a ValueError with this message if another process holds it, instead of waiting. remove: at the end.
     """
     lock = FileLock(path, timeout=-1 if taken is None else 0)
     try:
@@ -79,7 +79,7 @@ def exclusive(path: Path, taken: str | None = None, *, remove: bool = False) -> 
         yield
     finally:
         if remove:
-            path.unlink(missing_ok=True)  # who waits for it sees that it is gone, and takes a new one
+            path.unlink(missing_ok=True)  # waiting processes notice that it is gone, and take a new one
         lock.release()
 
 

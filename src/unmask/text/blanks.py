@@ -1,7 +1,7 @@
-"""Text with blanks: what is visible becomes tokens that never change, what is blank becomes holes to fill.
+"""Text with blanks: visible text becomes tokens that never change, blanks become masked positions.
 
-A blank is a run of underscores, and its length says how many tokens it has. With a mask character of the user's choice
-each such character is one token, and underscores are text. Every visible piece is tokenized on its own.
+A blank is a run of underscores, whose length determines its number of tokens. With a mask character chosen by the user,
+each such character is one token, and underscores are text. Every visible piece is tokenized separately.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from unmask.text.external import ExternalTokenizer
 
 BLANK = "_"
-HOLE = "\ue000"  # of Unicode's private use: no text has it
+HOLE = "\ue000"  # a private-use character that does not occur in texts
 
 
 @dataclass(frozen=True)
 class Blanks:
-    """A text with holes, as ids."""
+    """A text with blanks, as ids."""
 
-    ids: tuple[int, ...]  # the mask id in the holes
-    visible: tuple[str, ...]  # the text before, between and after the holes
+    ids: tuple[int, ...]  # with the mask id in the blanks
+    visible: tuple[str, ...]  # the text before, between and after the blanks
     holes: tuple[tuple[int, int], ...]  # where each begins and ends in ids
-    spaced: tuple[int, ...]  # positions in holes whose token has to begin with a space
+    spaced: tuple[int, ...]  # positions in blanks whose token must begin with a space
     smiles: bool = False  # a SMILES whose tokens are SELFIES: its text is that of the whole molecule
 
     @property
     def begins(self) -> bool:
-        """Whether the text begins with a hole."""
+        """Whether the text begins with a blank."""
         return not self.visible[0] and bool(self.holes) and self.holes[0][0] not in self.spaced
 
     def up_to(self, end: int) -> Blanks:
-        """The beginning of it with so many ids, and the text that lies between these."""
+        """The beginning of it with this many ids, and the text between them."""
         holes = tuple((start, min(stop, end)) for start, stop in self.holes if start < end)
         after = self.holes[len(holes)][0] if len(holes) < len(self.holes) else len(self.ids)
         visible = (*self.visible[: len(holes)], self.visible[len(holes)] if after <= end else "")
         return Blanks(self.ids[:end], visible, holes, tuple(i for i in self.spaced if i < end))
 
     def filled(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str], *, apart: bool = False) -> str:
-        """The text with the holes as in ids, and the rest letter for letter; ``apart`` keeps numbers apart."""
+        """The text with the blanks filled from ids, and the rest unchanged; ``apart`` separates numbers by spaces."""
         text = self.visible[0]
         for (start, end), after in zip(self.holes, self.visible[1:], strict=True):
             for part in (decode(ids[start:end]), after):
@@ -57,7 +57,7 @@ class Blanks:
 
 
 def split(text: str, *, characters_per_token: float, mask_character: str | None = None) -> list[str | int]:
-    """Visible text and numbers of tokens in turn, text first and last.
+    """Visible text and numbers of tokens alternately, text first and last.
 
     A run of k underscores is k / characters_per_token tokens, rounded, and at least one. With a mask character, a run
     of k of them is k tokens.
@@ -75,7 +75,7 @@ def split(text: str, *, characters_per_token: float, mask_character: str | None 
 
 
 def with_mask_token(text: str, mask_token: str | None) -> tuple[str, str | None]:
-    """A text whose blanks are written [MASK] or <mask> as one with a mask character; another text as it is."""
+    """A text with blanks written as ``[MASK]`` or ``<mask>``, rewritten with a mask character; others unchanged."""
     if mask_token is None or mask_token not in text:
         return text, None
     return text.replace(mask_token, HOLE), HOLE
@@ -89,10 +89,10 @@ def join(
     before: Sequence[int] = (),
     after: Sequence[int] = (),
 ) -> Blanks:
-    """Tokenize each visible piece and put holes between them; ``before`` and ``after`` are ids around the text.
+    """Tokenize each visible piece and put masks between them; ``before`` and ``after`` are ids around the text.
 
-    A BPE's words bring their own space. So a space in front of a hole becomes the hole's, whose first token must begin
-    with one: a space on its own followed by a word without one is what no training text has.
+    A BPE's words include their leading space. So a space before a blank moves into the blank, whose first token must
+    begin with one: a separate space followed by a word without one does not occur in training text.
     """
     ids, visible, holes, spaced = list(before), [], [], []
     for i in range(0, len(pieces), 2):

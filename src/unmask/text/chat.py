@@ -1,4 +1,4 @@
-"""Chat templates of checkpoints: messages as one text. A template is somebody else's program: it runs in a sandbox."""
+"""Chat templates of checkpoints: messages as one text. A template is third-party code: it runs in a sandbox."""
 
 from __future__ import annotations
 

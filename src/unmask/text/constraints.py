@@ -15,15 +15,15 @@ from unmask.protocol import block_of
 if TYPE_CHECKING:
     from unmask.text.model import Model
 
-TEXTS = 8  # that the frequencies of tokens come from
+TEXTS = 8  # from which token frequencies are estimated
 NEVER = b"\xff"  # no text has this byte
 
 
 def constraint(model: Model, pattern: str | None = None, contains: Sequence[str] = ()) -> Matching:
-    """The guide to texts that match a regular expression as a whole, and have each of some words in them.
+    """The guide to texts that match a regular expression as a whole, and contain some words.
 
-    What counts is the text of the canvas, in the tokenizer's own notation: of a row up to its first eos; in wrapped
-    text eos is a new line. What goes into a word is its letters alone: "ark" is in "dark", and " ark " is not.
+    The constraint is on the text of the canvas, in the tokenizer's notation: for a row up to its first eos; in wrapped
+    text eos is a newline. Words match as substrings: "ark" is in "dark", and " ark " is not.
     """
     if isinstance(contains, str) or not all(isinstance(word, str) and word for word in contains):
         raise ValueError(f"contains must be a list of words, got {contains!r}")

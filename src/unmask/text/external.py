@@ -1,7 +1,7 @@
-"""Other people's tokenizers, with the interface that ``unmask.Model`` uses of ours.
+"""Tokenizers of other libraries, with the interface of ours that ``unmask.Model`` uses.
 
 A transformers or tokenizers tokenizer, or a plain alphabet such as that of a protein model. Files are read as data: no
-code that came with a checkpoint is run.
+code that comes with a checkpoint is run.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Kind = Literal["characters", "bpe", "wordpiece", "metaspace"]
 Frame = tuple[tuple[int, ...], tuple[int, ...]]
 
 STORED = ("vocab", "mask_id", "frame", "around", "eos_id", "pad_id", "written")
-METASPACE = "▁"  # U+2581: how SentencePiece's vocabularies spell a space
-UNUSED = re.compile(r"\[unused\d+\]")  # BERT's ids that no text has
+METASPACE = "▁"  # U+2581: a space in SentencePiece's vocabularies
+UNUSED = re.compile(r"\[unused\d+\]")  # BERT's unused ids
 MASKS = ("[MASK]", "<mask>", "<|mdm_mask|>", "<|mask|>")
-# Marks that BERT's vocabularies hold as words of their own, though no space stands before them in text.
+# Punctuation that BERT's vocabularies contain as words, although no space precedes it in text.
 CLOSING = re.compile(r"[^\w\s]+")
 GLUED = re.compile(r"(?<=\w[-'\u2019/]) (?=\w)")
 
 
 @dataclass(frozen=True)
 class ExternalTokenizer:
-    """Somebody else's tokenizer. ``vocab[i]`` is the text of id i as its own files spell it.
+    """A tokenizer of another library. ``vocab[i]`` is the text of id i as in its files.
 
-    special_ids: ids that are no data, the mask among them: they are never drawn, and decoding leaves them out. frame:
-    ids that ``unmask.Model`` puts before and after a text, as part of the canvas. around: the special tokens that the
-    network was trained to see around a text, such as [CLS] and [SEP]: the masked LMs' adapters put them around every
-    canvas, and they are no part of it.
+    special_ids: ids that are not data, including the mask: they are never drawn, and decoding omits them. frame: ids
+    that ``unmask.Model`` puts before and after a text, as part of the canvas. around: the special tokens that the
+    network expects around a text, such as [CLS] and [SEP]: the adapters of masked LMs add them around every canvas, and
+    they are not part of it.
     """
 
     kind: Kind
@@ -56,7 +56,7 @@ class ExternalTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, those that are no data included."""
+        """The number of ids, including those that are not data."""
         return len(self.vocab)
 
     @property
@@ -83,12 +83,12 @@ class ExternalTokenizer:
     def decode(
         self, ids: Iterable[int], *, errors: str = "replace", special: bool = False, mask: str | None = None
     ) -> str:
-        """The text of the ids; arguments as for our own tokenizers."""
+        """The text of the ids; arguments as for our tokenizers."""
         text = b"".join(self.pieces(ids, special=special, mask=mask)).decode(errors=errors)
         return GLUED.sub("", text) if self.kind == "wordpiece" else text
 
     def pieces(self, ids: Iterable[int], *, special: bool = False, mask: str | None = None) -> list[bytes]:
-        """One piece of UTF-8 per id; a word brings the space in front of it. Ids that are no data have none."""
+        """One piece of UTF-8 per id; a word includes the space before it. Ids that are not data have none."""
         pieces = []
         for i in map(int, ids):
             if i == self.mask_id:
@@ -108,7 +108,7 @@ class ExternalTokenizer:
         write_whole(Path(path), self.to_json().encode())
 
     def to_json(self) -> str:
-        """Its content, of which ``from_json`` makes it again."""
+        """Its contents, for ``from_json``."""
         if self.encoder is not None and self.written is None:
             raise ValueError("a slow tokenizer of transformers cannot be written: make it a fast one")
         content: dict[str, Any] = {name: getattr(self, name) for name in STORED}
@@ -117,7 +117,7 @@ class ExternalTokenizer:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of its content: two tokenizers with one hash give the same ids."""
+        """sha256 of its contents: tokenizers with the same hash give the same ids."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     @cached_property
@@ -130,7 +130,7 @@ class ExternalTokenizer:
 
 
 def restored(path: Path) -> ExternalTokenizer:
-    """What ``save`` wrote."""
+    """Read what ``save`` wrote."""
     try:
         return from_json(path.read_bytes().decode())
     except ValueError as error:
@@ -138,7 +138,7 @@ def restored(path: Path) -> ExternalTokenizer:
 
 
 def from_json(text: str) -> ExternalTokenizer:
-    """What ``to_json`` gave."""
+    """Read what ``to_json`` returned."""
     try:
         content = json.loads(text)
         written = content["written"]
@@ -151,7 +151,7 @@ def from_json(text: str) -> ExternalTokenizer:
 
 
 def parsed(written: str, names: dict[str, str]) -> ExternalTokenizer:
-    """A tokenizer from the content of its tokenizer.json."""
+    """A tokenizer from the contents of its tokenizer.json."""
     try:
         return wrapped(import_tokenizers().Tokenizer.from_str(written), names)
     except ImportError:
@@ -168,7 +168,7 @@ def alphabet(vocab: Sequence[str], names: dict[str, str] | None = None) -> Exter
 
 
 def wrapped(tokenizer: Any, names: dict[str, str] | None = None) -> ExternalTokenizer:
-    """A ``tokenizers.Tokenizer``. names: which token is which, as tokenizer_config.json has them (mask_token, ...)."""
+    """A ``tokenizers.Tokenizer``. names: the special tokens, as in tokenizer_config.json (mask_token, ...)."""
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     vocab = [""] * (max(ids.values()) + 1)
     for token, i in ids.items():
@@ -229,7 +229,7 @@ def _first(place: dict[str, int], tokens: Iterable[str | None]) -> int | None:
 def _piece(kind: Kind, token: str) -> bytes:
     if kind == "bpe":
         byte = _bytes()
-        # Tokens that were added later are spelt plainly.
+        # Tokens that were added later are plain text.
         return bytes(byte[c] for c in token) if all(c in byte for c in token) else token.encode()
     if kind == "metaspace":
         if (code := re.fullmatch(r"<0x([0-9A-F]{2})>", token)) is not None:
@@ -248,7 +248,7 @@ def _bytes() -> dict[str, int]:
 
 
 def _kind(tokenizer: Any) -> Kind:
-    """What a tokenizers' JSON says about how its tokens spell text."""
+    """How a tokenizer's tokens encode text, according to its JSON."""
     parts = json.loads(tokenizer.to_str())
     written = json.dumps([parts.get("pre_tokenizer"), parts.get("decoder"), parts.get("normalizer")])
     if parts["model"]["type"] == "WordPiece":
@@ -261,6 +261,6 @@ def _kind(tokenizer: Any) -> Kind:
 
 
 def is_alphabet(vocab: Sequence[str]) -> bool:
-    """Single characters and special names in brackets, and nothing else."""
+    """Whether it has only single characters and special names in brackets."""
     rest = [token for token in vocab if len(token.rstrip("\r")) != 1]
     return len(rest) < len(vocab) and all(re.fullmatch(r"\[\w+\]|<[^<>]+>|", token.rstrip("\r")) for token in rest)

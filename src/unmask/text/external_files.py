@@ -1,4 +1,4 @@
-"""The tokenizers in folders of other people's checkpoints. Files are read as data: no code of theirs is run."""
+"""The tokenizers in folders of other projects' checkpoints. Files are read as data: none of their code is run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from unmask.text.tokenizer import import_tokenizers
 def load(folder: str | os.PathLike[str]) -> ExternalTokenizer | None:
     """The tokenizer of a checkpoint's folder, or None if there is none.
 
-    tokenizer.json, or vocab.txt (WordPiece, or an alphabet), or vocab.json with merges.txt, or fairseq's dict.txt; what
-    they do not say about special tokens is looked up in tokenizer_config.json and special_tokens_map.json.
+    tokenizer.json, or vocab.txt (WordPiece, or an alphabet), or vocab.json with merges.txt, or fairseq's dict.txt;
+    special tokens that these do not name are looked up in tokenizer_config.json and special_tokens_map.json.
     """
     folder = Path(folder)
     names = _names(folder)
@@ -44,7 +44,7 @@ def load(folder: str | os.PathLike[str]) -> ExternalTokenizer | None:
 def fairseq(path: Path) -> ExternalTokenizer:
     """The alphabet of fairseq's dict.txt: <s> <pad> </s> <unk>, one symbol per line with its count, and <mask>."""
     symbols = [line.rsplit(" ", 1)[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    # A dictionary is filled up to a multiple of eight with names that stand for nothing.
+    # A dictionary is padded to a multiple of eight with meaningless names.
     real = [symbol for symbol in symbols if not symbol.startswith("madeupword")]
     if not real or any(len(symbol) != 1 for symbol in real):
         raise ValueError(f"{path}: its symbols are not single characters, so they are not an alphabet")
@@ -72,7 +72,7 @@ def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> Ex
     config = folder / "tokenizer_config.json"
     settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     lower = settings.get("do_lower_case")
-    if lower is None:  # a vocabulary without capitals is one of lower-cased text
+    if lower is None:  # a vocabulary without capitals is for lower-cased text
         lower = not any(token != token.lower() for token in vocab if not re.fullmatch(r"\[\w+\]", token))
     import_tokenizers()
     made: Any = importlib.import_module("tokenizers.implementations").BertWordPieceTokenizer(
@@ -88,7 +88,7 @@ def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> Ex
 
 
 def _byte_level(folder: Path, names: dict[str, str]) -> ExternalTokenizer:
-    """RoBERTa's tokenizer from GPT-2's kind of files."""
+    """RoBERTa's tokenizer from files like GPT-2's."""
     tokenizers = import_tokenizers()
     model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     made = tokenizers.Tokenizer(model)

@@ -29,9 +29,9 @@ def is_ours(path: Path) -> bool:
 
 
 def load_network(folder: str | Path, own: Any = None) -> Any:
-    """The network in a folder that ``pretrained.save`` wrote, ready to sample. Whatever is wrong is one ValueError.
+    """The network in a folder that ``pretrained.save`` wrote, ready to sample. Any problem is one ValueError.
 
-    own: a module, or what makes one of (vocab_size, length), for the weights of a network of the user's own.
+    own: a module, or a function of (vocab_size, length) that makes one, for the weights of a user's network.
     """
     header = pretrained.read_header(folder)
     kind = header["architecture"]
@@ -44,7 +44,7 @@ def load_network(folder: str | Path, own: Any = None) -> Any:
 
 
 def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
-    """The model in a folder. override: time, whether the network is fed it; network, see ``load_network``."""
+    """The model in a folder. override: time, whether the network gets it; network, see ``load_network``."""
     network = load_network(folder, override.pop("network", None))
     given = {key: value for key, value in override.items() if value is not None}
     if given.keys() == {"time"} and isinstance(network, DDiT):
@@ -68,7 +68,7 @@ def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
 
 
 def tokenizer_of(folder: Path) -> Any:
-    """The folder's tokenizer, without the network being read."""
+    """The folder's tokenizer, without reading the network."""
     if not (folder / TOKENIZER).is_file():
         raise ValueError(f"{folder} has no {TOKENIZER}: its ids have no meaning; put the training data's there")
     if kind_of(folder / TOKENIZER) == EXTERNAL:
@@ -86,7 +86,7 @@ def tokenizer_of(folder: Path) -> Any:
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """What the files say about the model, without its weights being read."""
+    """What the files say about the model, without reading its weights."""
     header, tokenizer = pretrained.read_header(folder), tokenizer_of(folder)
     extra = header.get("extra") or {}
     return {

@@ -1,4 +1,4 @@
-"""SentencePiece's BPE: of all neighbours whose union is a piece, those whose union ranks first are joined first."""
+"""SentencePiece's BPE: of all neighbours whose union is a piece, the one with the best rank is merged first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import pairwise
 
 
 def joined(symbols: Sequence[str | None], rank: Mapping[str, float]) -> list[tuple[int, int]]:
-    """Which runs of symbols become one piece: (start, stop) of each, in order. None, a bare byte, joins with nothing.
+    """Which runs of symbols become one piece: (start, stop) of each, in order. None, a bare byte, is never merged.
 
-    rank: of each piece, the lowest first; among equals the leftmost is joined first.
+    rank: of each piece, the lowest first; among equals the leftmost is merged first.
     """
     texts = list(symbols)
     after = [*range(1, len(texts)), -1]
@@ -29,7 +29,7 @@ def joined(symbols: Sequence[str | None], rank: Mapping[str, float]) -> list[tup
         _, left, right, union = heapq.heappop(waiting)
         if gone[left] or gone[right] or after[left] != right:
             continue
-        # An offer is out of date where one of its halves has grown since.
+        # A candidate is stale if one of its halves has grown since.
         if (texts[left] or "") + (texts[right] or "") != union:
             continue
         texts[left] = union

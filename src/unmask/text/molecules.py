@@ -9,8 +9,8 @@ from typing import Any
 
 from unmask.extras import needed
 
-NEXT = "C"  # an atom that any other can be joined to
-WAYS = 2000  # of writing a molecule, among which one with its blanks at the ends is looked for
+NEXT = "C"  # an atom that bonds to any other
+WAYS = 2000  # spellings of a molecule to try, to find one with its blanks at the ends
 SYMBOLS = re.compile(r"(?:\[[^\[\]]*\])*")
 # Bracketed atoms, the two-letter atoms of the organic subset and two-digit ring bonds are one token each.
 SMILES = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|.", re.DOTALL)
@@ -19,17 +19,17 @@ RING = re.compile(r"%\d\d|\d")
 
 
 def is_selfies(text: str) -> bool:
-    """Whether a text is nothing but bracketed symbols."""
+    """Whether a text consists only of bracketed symbols."""
     return SYMBOLS.fullmatch(text) is not None
 
 
 def to_selfies(smiles: str) -> str:
-    """The SELFIES of a SMILES; a text that is SELFIES already comes back as it is."""
+    """The SELFIES of a SMILES; a text that is SELFIES already is returned unchanged."""
     return smiles if is_selfies(smiles) else of_smiles(smiles)
 
 
 def of_smiles(smiles: str) -> str:
-    """The SELFIES of a SMILES, bracketed atoms included; ValueError where it is not a molecule."""
+    """The SELFIES of a SMILES, including bracketed atoms; ValueError if it is not a molecule."""
     selfies = _selfies()
     try:
         return str(selfies.encoder(smiles)) if smiles else ""
@@ -38,10 +38,10 @@ def of_smiles(smiles: str) -> str:
 
 
 def fragments(pieces: Sequence[str | int]) -> tuple[list[str | int], bool]:
-    """Visible pieces and blanks in turn, as SELFIES; and whether they came as SMILES.
+    """Visible pieces and blanks alternately, as SELFIES; and whether they were SMILES.
 
-    A blank may stand wherever an atom may: c1ccc(____)cc1 is a ring to be decorated. In a sequence it has to stand
-    before, behind or between whole molecules, so the SMILES is written anew until it does.
+    A blank may stand wherever an atom may: c1ccc(____)cc1 is a ring to be decorated. In the sequence it must be before,
+    after or between whole molecules, so the SMILES is rewritten until it is.
     """
     if all(is_selfies(piece) for piece in pieces if isinstance(piece, str)):
         return list(pieces), False
@@ -60,17 +60,17 @@ def _each_as_selfies(pieces: Sequence[str | int]) -> list[str | int]:
 
 
 def open_ended(smiles: str) -> str:
-    """The SELFIES of a SMILES to which something will be joined: C(=O) then is a branch, and not the end."""
+    """The SELFIES of a SMILES that will be continued: C(=O) is then a branch, not the end."""
     return of_smiles(f"{smiles}{NEXT}").removesuffix(f"[{NEXT}]") if smiles else ""
 
 
 def around_blanks(pieces: Sequence[str | int]) -> list[str | int]:
-    """The same molecule with its one or two blanks, each piece between them a SMILES of its own."""
+    """The same molecule with its one or two blanks, such that each piece between them is a SMILES."""
     chem = needed("rdkit.Chem", "a blank inside a branch or a ring needs RDKit", "molecules")
     blanks = [piece for piece in pieces if isinstance(piece, int)]
     numbers = iter(range(1, len(blanks) + 1))
     text = "".join(piece if isinstance(piece, str) else f"[*:{next(numbers)}]" for piece in pieces)
-    with importlib.import_module("rdkit.rdBase").BlockLogs():  # what is wrong is said below, once
+    with importlib.import_module("rdkit.rdBase").BlockLogs():  # errors are reported below, once
         whole = chem.MolFromSmiles(text)
     if whole is None:
         raise ValueError(f"{text!r}, with [*] for the blanks, is no SMILES: close its rings and branches")
@@ -108,13 +108,13 @@ def to_smiles(text: str) -> str:
 
 
 def _selfies() -> Any:
-    return importlib.import_module("selfies")  # when it is first needed
+    return importlib.import_module("selfies")  # imported when first needed
 
 
 def not_smiles(text: str) -> str:
     """What keeps a text from being a SMILES: its alphabet, brackets, branches and rings; "" for nothing.
 
-    Valences are not counted: whether a SMILES is a molecule is for rdkit to say.
+    Valences are not checked: whether a SMILES is a molecule is decided by rdkit.
     """
     rings: set[str] = set()
     depth, atoms = 0, 0

@@ -1,8 +1,8 @@
-"""Tokenizers: text to ids and back, frozen, hashed, and kept in one JSON file.
+"""Tokenizers: text to ids and back, immutable, hashed, and stored in one JSON file.
 
-Data ids are 0 .. vocab_size - 1; the mask is not one of them (a model's mask_id is normally vocab_size). Where there is
-an ``eos`` it is the last id and also pads, as GPT-2's does. Decoding needs nothing but this file; encoding with a BPE
-needs the ``tokenizers`` package.
+Data ids are 0 .. vocab_size - 1; the mask is not one of them (a model's mask_id is normally vocab_size). If there is an
+``eos`` it is the last id and also the padding, as in GPT-2. Decoding needs only this file; encoding with a BPE needs
+the ``tokenizers`` package.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ Layout = Literal["wrapped", "rows"]  # of a token file: text cut into sequences,
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 Ids = NDArray[np.int64]
 
-BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # kinds in which a word's space belongs to its own first token
+BPE = ("bpe", "gpt2", "wordpiece", "metaspace")  # kinds in which a word's space belongs to its first token
 ROWS = ("smiles", "selfies", "levels")  # kinds whose documents are rows, one molecule or image each
 EOS = "<eos>"
-EXTERNAL = "foreign"  # the kind of somebody else's, which unmask.text.external reads and writes
+EXTERNAL = "foreign"  # the kind of other libraries' tokenizers, which unmask.text.external reads and writes
 FORMAT = 1
 SELFIES = re.compile(r"\[[^\]]*\]")
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece spells a byte of a character that it does not know
-CLOSING = " .,;:!?)'\n"  # before these no space is put where a text begins
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of an unknown character in SentencePiece
+CLOSING = " .,;:!?)'\n"  # no space is put before these at the start of a text
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """``vocab[i]`` is the text of id i: bytes as latin-1, a BPE's tokens as GPT-2 spells bytes, others plainly.
+    """``vocab[i]`` is the text of id i: bytes as latin-1, a BPE's tokens in GPT-2's byte encoding, others plainly.
 
     metaspace: some of a SentencePiece model's pieces, with their spaces. ``merges`` are then the pieces that may be
-    made, by rank and each as two parts; some are only steps on the way to others and no ids.
+    formed, by rank and each as two parts; some are only intermediate and have no id.
     """
 
     kind: Kind
@@ -54,7 +54,8 @@ class Tokenizer:
     merges: tuple[tuple[str, str], ...] = ()
     eos_id: int | None = None
     pad_id: int | None = None
-    # The mask is no token of ours, and what stands around a text follows from the layout; others' may say otherwise.
+    # The mask is not one of our tokens, and the frame of a text follows from the layout; external tokenizers may
+    # differ.
     mask_id: ClassVar[None] = None
     mask_token: ClassVar[None] = None
     frame: ClassVar[None] = None
@@ -76,7 +77,7 @@ class Tokenizer:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of the canonical JSON: two tokenizers with one hash give the same ids."""
+        """sha256 of the canonical JSON: tokenizers with the same hash give the same ids."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
@@ -102,15 +103,15 @@ class Tokenizer:
     ) -> str:
         """The text of the ids.
 
-        eos and padding are left out, or with ``special`` written as <eos>. Ids of vocab_size and above are holes: they
-        are written as ``mask``, or refused without one. Bytes that are not whole characters become U+FFFD (``errors``).
+        eos and padding are omitted, or with ``special`` written as <eos>. Ids of vocab_size and above are masks: they
+        are written as ``mask``, or refused without one. Incomplete characters become U+FFFD (``errors``).
         """
         pieces = self.pieces(ids, special=special, mask=mask)
         separator = b" " if self.kind == "levels" else b""
         return separator.join(pieces).decode(errors=errors)
 
     def pieces(self, ids: Iterable[int], *, special: bool = False, mask: str | None = None) -> list[bytes]:
-        """One piece of UTF-8 per id, for who shows text as it grows: decode a run of pieces, never one alone."""
+        """One piece of UTF-8 per id, for displaying growing text: decode a run of pieces, never one alone."""
         pieces = []
         for i in map(int, ids):
             if 0 <= i < self.vocab_size:
@@ -146,7 +147,7 @@ class Tokenizer:
             raise ValueError(f"not a tokenizer of unmask: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the one JSON file, whole or not at all."""
+        """Write the JSON file atomically."""
         write_whole(Path(path), self.to_json().encode())
 
     @classmethod
@@ -162,7 +163,7 @@ class Tokenizer:
             return tuple(bytes([i]) for i in range(256)) + (b"",) * (self.vocab_size - 256)
         if self.kind in ("bpe", "gpt2"):
             byte = {character: i for i, character in enumerate(byte_spelling())}
-            # A special's name is not spelt in bytes; its piece is never asked for.
+            # A special token's name is not in the byte encoding; its piece is never used.
             return tuple(bytes(byte.get(c, 0) for c in token) for token in self.vocab)
         if self.kind == "metaspace":
             found = [BYTE.fullmatch(token) for token in self.vocab]
@@ -205,9 +206,9 @@ class Tokenizer:
         return {a + b: float(i) for i, (a, b) in enumerate(self.merges)}
 
     def _encode_pieces(self, text: str) -> Ids:
-        """SentencePiece's way: a space before the first word, joining, and bytes for characters without an id.
+        """As in SentencePiece: a space before the first word, merges, and bytes for characters without an id.
 
-        A piece that has no id of its own is cut into the longest that have.
+        A piece without an id is cut into the longest ones that have one.
         """
         if text and text[0] not in CLOSING:
             text = f" {text}"
@@ -236,7 +237,7 @@ class Tokenizer:
 
 
 def kind_of(path: Path) -> str | None:
-    """Which kind a tokenizer.json of this project has; None for one of tokenizers or transformers, and for no file."""
+    """The kind of a tokenizer.json of this project; None for one of tokenizers or transformers, or no file."""
     try:
         content = json.loads(path.read_bytes()) if path.is_file() else None
     except ValueError:
@@ -260,13 +261,13 @@ def split(kind: str, text: str) -> list[str]:
 
 
 def byte_spelling() -> list[str]:
-    """The printable character by which GPT-2's files write each byte: itself where visible, else one from U+0100 on."""
+    """The printable character for each byte in GPT-2's files: itself if visible, else one from U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))
     return [chr(i if i in visible else next(hidden)) for i in range(256)]
 
 
 def import_tokenizers() -> Any:
-    import tokenizers  # when it is first needed
+    import tokenizers  # imported when first needed
 
     return tokenizers

@@ -37,12 +37,12 @@ def _tokens(kind: str, molecules: Iterable[str]) -> list[str]:
 
 
 def levels(count: int) -> Tokenizer:
-    """Grey levels 0 .. count - 1 of images, all of one size: there is no eos and no padding."""
+    """Grey levels 0 .. count - 1 of images of one size: there is no eos and no padding."""
     return _closed("levels", [str(i) for i in range(count)], eos=False)
 
 
 def bpe(texts: Iterable[str], size: int, *, eos: bool = True) -> Tokenizer:
-    """Byte-level BPE trained on the texts; ``size`` ids with eos, or fewer where the texts have too few pairs."""
+    """Byte-level BPE trained on the texts; ``size`` ids with eos, or fewer if the texts have too few pairs."""
     smallest = 256 + eos
     if size < smallest:
         raise ValueError(f"vocab={size}: a byte-level BPE needs at least {smallest} ids")
@@ -59,7 +59,7 @@ def bpe(texts: Iterable[str], size: int, *, eos: bool = True) -> Tokenizer:
 
 
 def gpt2(encoder: Path, merges: Path) -> Tokenizer:
-    """GPT-2's own BPE of 50,257 from its two published files; ``weights.gpt2_tokenizer`` fetches them."""
+    """GPT-2's BPE with 50,257 ids from its two published files; ``weights.gpt2_tokenizer`` fetches them."""
     ids: dict[str, int] = json.loads(encoder.read_text(encoding="utf-8"))
     lines = merges.read_text(encoding="utf-8").split("\n")[1:]
     pairs = [tuple(line.split(" ")) for line in lines if line]

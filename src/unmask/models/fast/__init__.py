@@ -1,5 +1,5 @@
-"""What ``for_sampling()`` turns a network into: the same logits, faster.
+"""Networks for sampling, made by ``for_sampling()``: the same logits, faster.
 
-Constants are folded, the last block and the head are computed for asked rows alone, and where attention is causal, in
-the order of unmasking or from left to right, every token is read once. docs/speed.md says what each of these gives.
+Constants are folded, the last block and the head are computed only for requested rows, and with causal attention, in
+the order of unmasking or from left to right, every token is read once. docs/speed.md has the gain of each.
 """

@@ -1,8 +1,8 @@
 """Networks that read every token once: exact KV caches, here in any order.
 
-Slot i of a sequence's memory holds the keys and values of the i-th entry that was read for it. A call compares the
-canvas with what is known, keeps the slots up to the first that has changed, and feeds what comes behind. The entries
-that are only asked for, and guesses, are put behind the settled ones, where the next call overwrites them.
+Slot i of a sequence's cache holds the keys and values of the i-th entry that was read for it. A call compares the
+canvas with the previous one, keeps the slots before the first change, and feeds the rest. Requested masked entries and
+guesses are put after the settled ones, where the next call overwrites them.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from unmask.models.layers import Angles, Block, Transformer, take
 from unmask.models.seats import Seated
 from unmask.protocol import follows_order
 
-NOWHERE = -1  # the slot of what is masked
+NOWHERE = -1  # the slot of masked positions
 
 
 class Feed(NamedTuple):
-    """The entries of a call, and what they may see: all keys in slots up to their level, and themselves."""
+    """The entries of a call, which see all keys in slots up to their level, and themselves."""
 
     tokens: Tensor  # int64 [B, M]
     positions: Tensor  # int64 [B, M]
     slots: Tensor  # int64 [B, M]: where their keys and values go
     level: Tensor  # int64 [B, M]
-    start: int | None  # the first slot, where all sequences have the same ones in a row: they are then sliced
+    start: int | None  # the first slot, if all sequences have the same consecutive ones: they are then sliced
     stop: int  # one past the highest slot
     near: Tensor | None  # int64 [B, M, taps]: the slots of the convolution's inputs; 0 for none, s + 1 for slot s
-    wanted: Tensor  # int64 [B, R]: the entries whose logits are asked for
-    left: Tensor | None = None  # int64 [B, M]: the tokens before, of a network that is shifted
+    wanted: Tensor  # int64 [B, R]: the entries whose logits are requested
+    left: Tensor | None = None  # int64 [B, M]: the tokens to the left, for a shifted network
 
 
 class Cached(Seated):
-    """A network as a plain denoiser that remembers what it read (the protocol ``Caches``)."""
+    """A network as a denoiser with a cache (the protocol ``Caches``)."""
 
     suppresses_mask = True  # the network does
 
@@ -45,7 +45,7 @@ class Cached(Seated):
         super().__init__()
         self.network = network
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
-        self.eval()  # it is for sampling alone, and its network is a copy
+        self.eval()  # for sampling only, and its network is a copy
 
     def blank(self, seats: int, length: int) -> dict[str, Tensor]:
         config, like = self.network.config, self.network.vocab_embed.embedding  # whose type and device are everybody's
@@ -58,7 +58,7 @@ class Cached(Seated):
         return made
 
     def forget(self, seats: slice, length: int) -> None:
-        self.kept["valid"][seats] = 0  # slots whose contents are what the sequence's record says
+        self.kept["valid"][seats] = 0  # the number of slots that agree with the sequence's record
 
     @torch.inference_mode()
     def forward(
@@ -76,14 +76,14 @@ class Cached(Seated):
         raise NotImplementedError
 
     def run(self, ready: Ready, feed: Feed, here: slice) -> Tensor:
-        """Logits [B, R, V]: the blocks over the entries, of the last one only what the wanted ones need."""
+        """Logits [B, R, V]: the blocks over the entries; of the last block only what the wanted ones need."""
         network = ready.network
         self._make_room(feed.stop)
         x: Tensor = network.read(feed.tokens, feed.left)
         angles = network.rotary_emb(feed.positions)
         slots = torch.arange(feed.stop, device=x.device)
         hidden = (slots > feed.level.unsqueeze(-1)) & (slots != feed.slots.unsqueeze(-1))
-        mask = None  # of one entry per sequence, behind all others: torch's attention takes half as long without
+        mask = None  # for one entry per sequence, after all others: torch's attention is twice as fast without
         if feed.tokens.shape[1] > 1 or bool(hidden.any()):
             mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf).unsqueeze(1)  # added to every layer's
         for i, block in enumerate(network.blocks[:-1]):
@@ -105,7 +105,7 @@ class Cached(Seated):
         here: slice,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """The attention half of block i, for all entries or the wanted ones; their keys and values are remembered."""
+        """The attention half of block i, for all entries or the wanted ones; their keys and values are cached."""
         h = block.norm1(x)
         row = torch.arange(len(x), device=x.device).unsqueeze(1)
         if block.convolution is not None:
@@ -124,9 +124,9 @@ class Cached(Seated):
         return x + block.mix(q, keys[:, :, : feed.stop], values[:, :, : feed.stop], mask)
 
     def _make_room(self, slots: int) -> None:
-        """Slots up to this many: guesses, and rows that are asked for behind a full canvas, take more than tokens."""
+        """Make room for this many slots: guesses, and requested rows after a full canvas, need more than tokens."""
         there = self.kept["keys and values 0"].shape[3]
-        more = (0, 0, 0, slots + slots // 8 - there)  # so that windows that grow do not copy it all each time
+        more = (0, 0, 0, slots + slots // 8 - there)  # extra room, so that growing windows seldom copy everything
         if there < slots:
             for name, kept in self.kept.items():
                 if name.startswith(("keys", "inputs")):
@@ -134,10 +134,10 @@ class Cached(Seated):
 
 
 class AnyOrderCached(Cached):
-    """An any-order network: tokens that have become visible are fed together with the asked rows, 2k rows for k.
+    """An any-order network: newly visible tokens are fed together with the requested rows, 2k rows for k.
 
-    If some were masked again or changed, what came after the first of them is fed again. The answers at masked rows are
-    those of the network, given the order in which tokens became visible; those at visible rows mean nothing.
+    If some were masked again or changed, everything after the first of them is fed again. The outputs at masked rows
+    are those of the network, given the order in which tokens became visible; those at visible rows are meaningless.
     """
 
     def __init__(self, ready: Ready) -> None:
@@ -147,7 +147,7 @@ class AnyOrderCached(Cached):
         self.ready, self.fills = ready, {"seen": self.mask_id, "slot": NOWHERE}
 
     def for_sampling(self) -> AnyOrderCached:
-        """The same with nothing remembered."""
+        """The same with an empty cache."""
         return AnyOrderCached(self.ready)
 
     @property
@@ -159,7 +159,7 @@ class AnyOrderCached(Cached):
     def blank(self, seats: int, length: int) -> dict[str, Tensor]:
         device = self.network.vocab_embed.embedding.device
         seen = torch.full((seats, length), self.mask_id, device=device)  # the last canvas
-        # and where each of its visible tokens is kept
+        # and the slot of each of its visible tokens
         made = {"seen": seen, "slot": torch.full_like(seen, NOWHERE), "usual": torch.zeros_like(seen)}
         return made | super().blank(seats, length)
 
@@ -176,9 +176,9 @@ class AnyOrderCached(Cached):
     def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
         """Logits [B, W, V] of the next W tokens, each given the settled tokens and the guesses of those before it.
 
-        order [B, W] are the positions that come next, in order, -1 for pads; the first known [B] of them hold guesses
-        in tokens [B, L]. What is visible and not in the order is settled. Guesses are fed behind the settled tokens and
-        overwritten by the next call, unless it shows them settled in this order.
+        order [B, W] are the next positions, in order, padded with -1; the first known [B] of them hold guesses in
+        tokens [B, L]. Visible tokens that are not in the order are settled. Guesses are fed after the settled tokens
+        and overwritten by the next call, unless it shows them settled in this order.
         """
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
@@ -189,18 +189,18 @@ class AnyOrderCached(Cached):
     def _answer(
         self, tokens: Tensor, guesses: Tensor, known: Tensor, rows: Tensor, here: slice, order: Tensor | None = None
     ) -> Tensor:
-        """Logits at the rows [B, R] behind guesses [B, G], of which each sequence has known [B, 1].
+        """Logits at the rows [B, R] after guesses [B, G], of which each sequence has known [B, 1].
 
-        A row sees the settled tokens and, in a window, as many guesses as come before it.
+        A row sees the settled tokens and, in a window, the guesses before it.
         """
         settled, (device, width) = tokens, (tokens.device, rows.shape[1])
         if order is not None:
             settled = _masked(tokens, order, self.mask_id)
         kept, count, fed = self._changes(settled, here)
-        self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
+        self.kept["valid"][here] = kept.squeeze(1)  # later slots will be overwritten
         total, new, guess = kept + count, torch.arange(fed.shape[1], device=device), _arange(guesses)
         real, guessed, column = new < count, guess < known, torch.arange(width, device=device)
-        # Settled tokens, guesses, rows; what pads a sequence goes behind all of its own.
+        # Settled tokens, guesses, rows; a sequence's padding goes after all of its own.
         end = total + known + width
         slots = torch.cat(
             (torch.where(real, kept + new, end), torch.where(guessed, total + guess, end), total + known + column), 1
@@ -240,11 +240,11 @@ class AnyOrderCached(Cached):
         seen, slot, usual = (self.kept[name][here, :length] for name in ("seen", "slot", "usual"))
         known = seen != self.mask_id
         same = known & (seen == tokens)
-        # Up to the first slot whose token is gone, all stay.
+        # All slots before the first whose token is gone stay.
         kept = torch.where(known & ~same, slot, valid).amin(1, keepdim=True)
         feed = (tokens != self.mask_id) & ~(same & (slot < kept))
         count = feed.sum(1, keepdim=True)
-        # What was known comes first, in its old order; what has just become visible comes in the usual one.
+        # Known tokens come first, in their old order; newly visible ones come in the usual order.
         key = torch.where(same, slot, length + usual)
         fed = torch.where(feed, key, 2 * length).topk(int(count.max()), largest=False).indices
         return kept, count, fed
@@ -255,7 +255,7 @@ def _arange(like: Tensor) -> Tensor:
 
 
 def _masked(tokens: Tensor, order: Tensor, mask_id: int) -> Tensor:
-    """The canvas with the positions of the order masked; -1 pads."""
+    """The canvas with the positions of the order masked; padding is -1."""
     hidden = torch.zeros(len(tokens), tokens.shape[1] + 1, dtype=torch.bool, device=tokens.device)
     hidden = hidden.scatter(1, torch.where(order < 0, tokens.shape[1], order), True)[:, :-1]
     return torch.where(hidden, mask_id, tokens)

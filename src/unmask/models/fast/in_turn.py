@@ -1,7 +1,7 @@
 """Exact KV caches of networks that read a canvas from its beginning: by blocks, or left to right, with blocks of one.
 
-Slot i holds what the network reads at position i. A call keeps the slots before the first change, feeds what comes
-behind it up to the asked rows, and no more.
+Slot i holds the network's input at position i. A call keeps the slots before the first change and feeds the rest up to
+the requested rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class InTurn(Cached):
         raise NotImplementedError
 
     def answer(self, ready: Ready, inputs: Tensor, outputs: Tensor, last: Tensor, here: slice) -> Tensor:
-        """Logits [B, R, V] at outputs [B, R], for inputs [B, L]; what is at ``last`` [B, 1] and behind is read anew."""
+        """Logits [B, R, V] at outputs [B, R], for inputs [B, L]; slots from ``last`` [B, 1] on are read anew."""
         valid, length, block = self.kept["valid"][here].unsqueeze(1), inputs.shape[1], self.block
         every = torch.arange(length, device=inputs.device)
         same = torch.where(inputs == self.kept["seen"][here, :length], length, every).amin(1, keepdim=True)
@@ -45,7 +45,7 @@ class InTurn(Cached):
         outputs = outputs.maximum(kept)
         ends = torch.tensor(self.lengths[here], device=inputs.device).unsqueeze(1)
         stop = ((outputs.amax(1, keepdim=True) // block + 1) * block).minimum(ends)
-        # What pads a sequence to the longest feed lies behind what it may see, and is not remembered.
+        # Padding to the longest feed comes after everything a sequence may see, and is not cached.
         slots = kept + torch.arange(int((stop - kept).max()), device=inputs.device)
         slots, first = slots.clamp(max=length), int(kept.min())
         level = ((slots // block + 1) * block - 1).minimum(torch.where(slots < ends, ends - 1, slots))
@@ -61,7 +61,7 @@ class InTurn(Cached):
             outputs - kept,
             self._left(inputs, slots) if self.network.config.shifted else None,
         )
-        self.kept["valid"][here] = kept.squeeze(1)  # what is behind will be overwritten
+        self.kept["valid"][here] = kept.squeeze(1)  # later slots will be overwritten
         logits = self.run(ready, feed, here)
         self.kept["seen"][here, :length], self.kept["valid"][here] = inputs, stop.squeeze(1)
         return logits
@@ -72,9 +72,9 @@ class InTurn(Cached):
 
 
 class BlockCached(InTurn):
-    """A network with attention by blocks: complete blocks are read once, the one that has holes in every call.
+    """A network with block attention: complete blocks are read once, the incomplete one in every call.
 
-    It answers for the first block that has holes; the answers at visible rows mean nothing.
+    It computes the first block with masked positions; the outputs at visible rows are meaningless.
     """
 
     def __init__(self, ready: Ready, block: int) -> None:
@@ -82,7 +82,7 @@ class BlockCached(InTurn):
         self.ready = ready
 
     def for_sampling(self) -> BlockCached:
-        """The same with nothing remembered."""
+        """The same with an empty cache."""
         return BlockCached(self.ready, self.block)
 
     def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
@@ -96,9 +96,9 @@ class BlockCached(InTurn):
 
 
 class LeftToRightCached(InTurn):
-    """A left-to-right network: slot i holds the i-th input. Any rows may be asked for; each new token is fed once.
+    """A left-to-right network: slot i holds the i-th input. Any rows may be requested; each new token is fed once.
 
-    several: the network for calls of several rows, made when it is first needed.
+    several: the network for calls of several rows, made when first needed.
     """
 
     def __init__(self, network: Causal, several: Callable[[], Ready]) -> None:
@@ -106,7 +106,7 @@ class LeftToRightCached(InTurn):
         self.causal_network, self.several = network, several
 
     def for_sampling(self) -> LeftToRightCached:
-        """The same with nothing remembered."""
+        """The same with an empty cache."""
         return LeftToRightCached(self.causal_network, self.several)
 
     def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
@@ -119,15 +119,15 @@ class LeftToRightCached(InTurn):
     def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
         """Logits [B, W, V] of the next W tokens, each given the settled tokens and the guesses of those before it.
 
-        order [B, W] are the next masked positions from left to right, -1 for pads; the first known [B] of them hold
-        guesses in tokens [B, L]. Behind the first position without a guess nothing can be said: its row is repeated.
+        order [B, W] are the next masked positions from left to right, padded with -1; the first known [B] of them hold
+        guesses in tokens [B, L]. After the first position without a guess nothing can be computed: its row is repeated.
         """
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
         here, real = self.here(tokens, seats), (order >= 0).sum(1)
         last = torch.minimum(known.to(order.device), real - 1).clamp(min=0).unsqueeze(1)
         column = torch.arange(order.shape[1], device=order.device).minimum(last)
-        # A sequence without a window is asked what it was asked last: nothing new is read for it.
+        # A sequence without a window repeats its last request: nothing new is read for it.
         idle = (self.kept["valid"][here] - 1).clamp(min=0) + self.causal_network.lag
         rows = torch.where((real > 0).unsqueeze(1), order.gather(1, column), idle.unsqueeze(1))
         logits = self._answer(tokens, rows[:, : int(last.max()) + 1], here, True)
@@ -135,7 +135,7 @@ class LeftToRightCached(InTurn):
 
     def _answer(self, tokens: Tensor, rows: Tensor, here: slice, several: bool) -> Tensor:
         network, outputs = self.causal_network, (rows - self.causal_network.lag).clamp(min=0)
-        # A product of one row gains nothing from packed weights.
+        # A product with one row gains nothing from packed weights.
         ready = self.several() if several else Ready(network, network.logits)
         logits = self.answer(ready, network.inputs(tokens), outputs, outputs.amin(1, keepdim=True), here)
         return network.answers(logits, rows)

@@ -1,4 +1,4 @@
-"""A causal Llama that writes: every row is read once, and its keys and values are kept."""
+"""A causal Llama for generation: every row is read once, and its keys and values are cached."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Linear = Callable[[Tensor], Tensor]
 class CachedLlama:
     """logits = network(tokens [B]): what follows the next token of each row, in up to ``length`` calls.
 
-    Where a row reads the token ``start`` it begins anew: what was before is not seen, and positions count from 0.
-    ids: the only ids whose logits are given, in this order; the others are never said to be possible.
+    If a row reads the token ``start`` it begins anew: earlier tokens are not seen, and positions count from 0. ids: the
+    only ids whose logits are given, in this order; the others are impossible.
     """
 
     def __init__(self, network: Llama, rows: int, length: int, *, start: int, ids: Tensor | None = None) -> None:
@@ -50,7 +50,7 @@ class CachedLlama:
         return self.head(self.network.norm(x))
 
     def again(self) -> None:
-        """Forget everything: the next call reads the first token of each row."""
+        """Clear the cache: the next call reads the first token of each row."""
         self.read = 0
         self.begin.zero_()
 

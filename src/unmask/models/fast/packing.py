@@ -1,6 +1,6 @@
 """Weights in the layout of oneDNN's kernels, for calls that multiply a few rows by every weight of a network.
 
-A step of cached sampling has two rows. It costs what reading the weights from memory costs, once if the kernel can. The
+A step of cached sampling has two rows. Its cost is that of reading the weights from memory, once if the kernel can. The
 ordinary product of two rows takes as long as two products of one row; packed, they cost about as much as one.
 """
 
@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from unmask.models.fast.rows import sharing
 from unmask.models.layers import Transformer
 
-LEAST = 1 << 20  # numbers of weights in all from which a step waits for the memory; smaller networks stay in the cache
-ROWS = 128  # that the layout is made for: it serves any number, and from 2 on better than the plain one
+LEAST = 1 << 20  # number of weights above which a step is limited by memory; smaller networks stay in the cache
+ROWS = 128  # for which the layout is made: it serves any number, and is faster than the plain one from 2 on
 
 
 class Packed(nn.Module):
-    """x W^T + b for a packed W [out, in], which it does not keep in any other form; for inference alone.
+    """x W^T + b for a packed W [out, in], which is stored in no other form; for inference only.
 
-    gelu: the tanh form of it in the same pass, which costs a tenth of a pass of its own. rows: how many a call has;
-    other numbers cost more.
+    gelu: its tanh form in the same pass, at a tenth of the cost of a separate one. rows: the number per call; other
+    numbers cost more.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, gelu: bool = False, rows: int = ROWS) -> None:
@@ -44,7 +44,7 @@ class Packed(nn.Module):
 
 @cache
 def works() -> bool:
-    """Whether this torch has oneDNN's kernels and they do what they should: they are not a public interface."""
+    """Whether this torch has oneDNN's kernels and they work: they are not a public interface."""
     weight, x = torch.eye(32), torch.arange(64.0).view(2, 32)
     try:
         return torch.equal(Packed(weight, torch.ones(32))(x), x + 1)
@@ -65,14 +65,14 @@ class Ready(NamedTuple):
 
 
 def packed(network: Transformer) -> Ready:
-    """A copy that shares all but its matrices with this network, and has those packed; itself where none would be."""
+    """A copy that shares all but its matrices with this network, and has those packed; itself if none can be."""
     made = sharing(network)
     linears = list(_linears(made))
     weights = [one.weight for *_, one in linears]
     if sum(weight.numel() for weight in weights) < LEAST or not all(map(available, weights)):
         return Ready(network, network.logits)
     for parent, name, one in linears:
-        # Of an MLP the first map, which its GELU follows.
+        # The first map of an MLP, which its GELU follows.
         widens = isinstance(parent, nn.Sequential) and name == "0" and isinstance(parent[1], nn.GELU)
         setattr(parent, name, Packed(one.weight, one.bias, gelu=widens))
     for block in made.blocks:

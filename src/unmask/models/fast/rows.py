@@ -1,6 +1,6 @@
 """Copies of a network for sampling, with adaLN's constants folded into the weights beside them.
 
-``AskedRows`` is the one without a cache: of its last block and head it computes what the asked rows need.
+``AskedRows`` is the one without a cache: of its last block and head it computes only what the requested rows need.
 """
 
 from __future__ import annotations
