@@ -97,7 +97,7 @@ def test_sample_and_bound_are_shown_in_three_lines():
 def test_help_explains_every_argument_and_the_result():
     said = inspect.getdoc(unmask.sample)
     assert all(f"{name}:" in said or f"{name}, " in said for name in inspect.signature(unmask.sample).parameters)
-    assert "Returns a Sample" in said
+    assert "Returns:\n    A Sample" in said
     assert "alpha(t)" in inspect.getdoc(unmask.Denoiser.__call__)
 
 
