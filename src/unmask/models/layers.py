@@ -23,7 +23,7 @@ FREQUENCIES = 256  # the width of the embedding of the noise level, in every pub
 
 
 def all_positions(tokens: Tensor) -> Entries:
-    """The entries of bidirectional attention: every position, and everybody sees everybody."""
+    """The entries of bidirectional attention: every position sees every position."""
     return Entries(tokens, torch.arange(tokens.shape[1], device=tokens.device))
 
 
@@ -125,7 +125,7 @@ class Convolution(nn.Module):
         return h
 
     def among(self, h: Tensor, source: Tensor, near: Tensor) -> Tensor:
-        """The same where each entry's neighbours are rows of source, by number [B, M, taps]; row 0 is all zeros."""
+        """The same if each entry's neighbours are rows of source, by number [B, M, taps]; row 0 is all zeros."""
         found = take(source, near.flatten(1)).view(*near.shape, h.shape[-1])
         return h + (found * self.weight.t()).sum(2)
 
@@ -170,7 +170,7 @@ class Block(nn.Module):
     def prepared(
         self, x: Tensor, vectors: Vectors | None, near: Tensor | None = None, real: Tensor | None = None
     ) -> Tensor:
-        """What queries, keys and values are projected from: the norm, and the convolution if there is one."""
+        """The input of the projections to queries, keys and values: the norm, and the convolution if there is one."""
         h: Tensor = self.norm1(x, *(vectors[:2] if vectors else ()))
         if self.convolution is None:
             return h
@@ -183,13 +183,13 @@ class Block(nn.Module):
         return q, k, v.transpose(1, 2)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ends: Sequence[int] | None = None) -> Tensor:
-        """The attention [B, M, width]. ends: the lengths of sequences that are attended by themselves, for the mask."""
+        """The attention [B, M, width]. ends: the lengths of sequences to attend separately, instead of a mask."""
         if ends is not None:
             alone = [
                 self.mix(q[i, None, :, :n], k[i, None, :, :n], v[i, None, :, :n], None) for i, n in enumerate(ends)
             ]
             return torch.cat([functional.pad(one, (0, 0, 0, q.shape[2] - one.shape[1])) for one in alone])
-        causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries are of the last entry
+        causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries belong to the last entry
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
         out: Tensor = self.attn_out(mixed.transpose(1, 2).flatten(2))
         return out
@@ -211,7 +211,7 @@ class OutputLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """What the network and its left-to-right twin share: the parameters, and a pass through all blocks."""
+    """Common to the network and its left-to-right twin: the parameters, and a pass through all blocks."""
 
     causal: ClassVar[bool]
     suppresses_mask: ClassVar[bool] = True
@@ -278,7 +278,7 @@ class Transformer(nn.Module):
         return functional.linear(states, *self.head()).float()
 
     def head(self) -> tuple[Tensor, Tensor]:
-        """The linear map from states to logits; the mask's bias is -inf where it has a column."""
+        """The linear map from states to logits; the mask's bias is -inf if it has a column."""
         weight, bias = self.output_layer.linear.weight, cast("Tensor", self.output_layer.linear.bias)
         if self.config.tie_embeddings:
             weight = self.vocab_embed.embedding[: len(bias)]
@@ -295,7 +295,7 @@ class Transformer(nn.Module):
 
     @classmethod
     def built(cls, config: DDiTConfig, state: dict[str, Tensor]) -> Self:
-        """A network that takes over these tensors, without initialising any of its own."""
+        """A network made from these tensors, without initialising its own."""
         with torch.device("meta"):
             network = cls(config)
         network.load_state_dict(state, assign=True)
@@ -303,12 +303,12 @@ class Transformer(nn.Module):
 
 
 def modulation(linear: nn.Linear | None, c: Tensor | None, parts: int) -> Vectors | None:
-    """The vectors that an adaLN makes of the conditioning c [B, cond_dim], or of one c for the whole batch."""
+    """The vectors that an adaLN computes from the conditioning c [B, cond_dim], or from one c for the whole batch."""
     return None if linear is None or c is None else tuple(linear(c).unsqueeze(1).chunk(parts, -1))
 
 
 def of_sequences(vectors: Vectors | None, batch: Tensor) -> Vectors | None:
-    """The vectors [B, 1, width] of the sequences batch [...]: [..., width], or [1, width] where one serves all."""
+    """The vectors [B, 1, width] of the sequences batch [...]: [..., width], or [1, width] if one serves all."""
     return vectors and tuple(v[0] if len(v) == 1 else v.squeeze(1)[batch] for v in vectors)
 
 

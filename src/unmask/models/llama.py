@@ -1,4 +1,4 @@
-"""Llama's network: without the causal mask that of LLaDA and of Dream, and with it a judge of texts.
+"""Llama's network: LLaDA and Dream without the causal mask, and with it a judge of texts.
 
 RMSNorm, rotary positions, SwiGLU, and perhaps fewer heads of keys than of queries. Dream's outputs are shifted:
 position i is predicted by output i - 1.
@@ -20,7 +20,7 @@ from unmask.models.layers import Angles, check_tokens, rotate, take
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """Everything that decides a network's parameters and its function."""
+    """The settings that determine a network's parameters and its function."""
 
     vocab_size: int  # V, the number of logits
     mask_id: int
@@ -35,7 +35,7 @@ class LlamaConfig:
     bias: bool = False  # of queries, keys and values
     tied: bool = False  # the head is the embedding
     shifted: bool = False  # position i is predicted by output i - 1, and position 0 by output 0
-    causal: bool = False  # an output sees what is before it alone
+    causal: bool = False  # an output sees only the inputs before it
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -65,7 +65,7 @@ class RMSNorm(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """x + attention(norm x), then x + down(silu(gate(norm x)) * up(norm x)); at all rows, or at some alone."""
+    """x + attention(norm x), then x + down(silu(gate(norm x)) * up(norm x)); at all rows, or only at some."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()

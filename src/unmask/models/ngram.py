@@ -1,4 +1,4 @@
-"""A Kneser-Ney n-gram model: what counting alone gives, the yardstick of a small network.
+"""A Kneser-Ney n-gram model: a baseline that only counts, to compare a small network with.
 
 Interpolated and modified (Chen and Goodman, 1998): with the counts c of order k,
 

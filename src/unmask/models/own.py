@@ -1,4 +1,4 @@
-"""Folders with the weights of a network that is the user's own: its class is not stored, and is needed to read them."""
+"""Folders with the weights of a user's network: its class is not stored, and is needed to read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from unmask.models import pretrained
 from unmask.models.pretrained import AVERAGE, CONFIG, OWN, README, WEIGHTS, Card
 
-# A network, or what makes one of (vocab_size, length).
+# A network, or a function of (vocab_size, length) that makes one.
 Make = nn.Module | Callable[[int, int], nn.Module]
 
 
@@ -48,7 +48,7 @@ def described(network: Any, card: Card, extra: Mapping[str, Any]) -> dict[str, s
 
 
 def read(folder: Path, header: Mapping[str, Any], make: Make | None) -> nn.Module:
-    """The user's network with the folder's weights; of a checkpoint, the averaged ones. Ready to sample."""
+    """The user's network with the folder's weights; for a checkpoint, the averaged ones. Ready to sample."""
     name, length = header.get("class"), int((header.get("extra") or {}).get("length", 0))
     if make is None:
         raise ValueError(

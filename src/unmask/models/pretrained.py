@@ -39,28 +39,28 @@ else:
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 AVERAGE = "ema.safetensors"
 ARCHITECTURES = ("ddit", "causal")
-OWN = "own"  # the architecture of a network whose class the user has
+OWN = "own"  # the architecture of a network whose class the user provides
 DISPLAYS = ("text", "molecule", "image", "grid")
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a reader of the model must know. Whatever is left out is shown as not recorded."""
+    """What a reader of the model must know. Missing fields are shown as not recorded."""
 
     data: str | None = None
     tokens_seen: int | None = None
     bound: float | None = None  # the held-out likelihood bound
     bound_error: float | None = None  # its standard error over the sequences
-    estimate_error: float | None = None  # the part of it that is the estimate's, by its passes; None if exact
+    estimate_error: float | None = None  # the part of it that is the estimate's, from its passes; None if exact
     bound_unit: str = "bits per token"
-    held_out: str | None = None  # what the bound was measured on
+    held_out: str | None = None  # the data on which the bound was measured
     measured_by: str | None = None  # the command that measured it
-    ngram: str | None = None  # what a Kneser-Ney model gives on the same sequences, and its command
-    truth: str | None = None  # of data that were drawn from a known law: its own bits, and the distance from it
+    ngram: str | None = None  # the result of a Kneser-Ney model on the same sequences, and its command
+    truth: str | None = None  # for data from a known distribution: its own bits, and the divergence from it
     license: str | None = None
     notes: str | None = None
-    command: str | None = None  # what trained it
+    command: str | None = None  # the command that trained it
     samples: Sequence[str] = ()
     display: str | None = None  # how a page shows its sequences, one of DISPLAYS; by default as the tokens suggest
 
@@ -73,7 +73,7 @@ class Card:
 class Pretrained(HubMixin):
     """save_pretrained, from_pretrained and push_to_hub, by huggingface_hub's PyTorchModelHubMixin.
 
-    ``model.card`` goes into the folder with the weights and comes back with them.
+    ``model.card`` is saved to the folder with the weights and loaded with them.
     """
 
     architecture: ClassVar[str]
@@ -91,7 +91,7 @@ class Pretrained(HubMixin):
             return cls._loaded(name)
         try:
             return super().from_pretrained(name, **options)
-        except FileNotFoundError as error:  # huggingface_hub's LocalEntryNotFoundError: not cached and out of reach
+        except FileNotFoundError as error:  # huggingface_hub's LocalEntryNotFoundError: not cached and not reachable
             raise ValueError(f"{name} is not a folder, and could not be downloaded from the hub: {error}") from error
 
     @classmethod
@@ -130,9 +130,9 @@ def save(
     half: bool = False,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the weights, the config and the card of a model; each file appears whole or not at all.
+    """Write the weights, the config and the card of a model; each file is written atomically.
 
-    half: store float16, half the size; it is float32 again when loaded. extra: anything else to keep in config.json.
+    half: store float16, half the size; it is float32 again when loaded. extra: anything else to store in config.json.
     """
     write(folder, model, described(model, card, extra, half=half), half=half)
 
@@ -146,7 +146,7 @@ def write(folder: str | Path, model: nn.Module, texts: Mapping[str, str], *, hal
     parameters = {name for name, _ in model.named_parameters()}
     state = {}
     for name, tensor in model.state_dict().items():
-        # Buffers stay: the rotary frequencies have no room in float16.
+        # Buffers are not converted: the rotary frequencies do not fit into float16.
         dtype = torch.float16 if half and name in parameters else torch.float32
         state[name] = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype)
         if not bool(state[name].isfinite().all()):
@@ -162,7 +162,7 @@ def write(folder: str | Path, model: nn.Module, texts: Mapping[str, str], *, hal
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, none of which shares its memory with another: tied weights have several names."""
+    """The same tensors without shared memory: tied weights have several names."""
     seen: set[int] = set()
     made = {}
     for name, tensor in tensors.items():
@@ -190,7 +190,7 @@ def described(
 
 
 def read(folder: str | Path, cls: type[Any]) -> Any:
-    """Read a saved network of this class, float32 and ready to sample. Whatever is wrong is one ValueError."""
+    """Read a saved network of this class, float32 and ready to sample. Any problem is one ValueError."""
     folder = Path(folder)
     config, header = read_config(folder)
     stored = read_weights(folder / WEIGHTS)
@@ -210,14 +210,14 @@ def read(folder: str | Path, cls: type[Any]) -> Any:
         more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
         raise ValueError(f"{folder / WEIGHTS} does not fit its {CONFIG}: {'; '.join(problems[:5])}{more}")
     check_finite(stored, folder / WEIGHTS)
-    # A copy, because safetensors maps the file: a model must outlive it.
+    # A copy, because safetensors maps the file, and a model must outlive it.
     model = cls.built(config, {name: tensor.to(torch.float32, copy=True) for name, tensor in stored.items()})
     model.card = _dataclass(Card, header.get("card") or {}, folder)
     return model.eval()
 
 
 def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse weights that are not numbers: every sample would be nonsense, and nothing else would say so."""
+    """Refuse weights that are not finite: every sample would be meaningless, without any other sign."""
     for name, tensor in weights.items():
         # A sum is not finite if any of its terms is not, and needs no second tensor of that size.
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float().sum())):
@@ -250,7 +250,7 @@ def read_header(folder: str | Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, and of nothing else."""
+    """The tensors of a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -265,7 +265,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _dataclass(cls: type[Any], values: Any, where: Path) -> Any:
-    """The dataclass from JSON, with wrong, missing and unknown fields told."""
+    """The dataclass from JSON; wrong, missing and unknown fields are reported."""
     if not isinstance(values, dict):
         raise ValueError(f"{where}: {cls.__name__} must be an object, got {values!r}")
     fields = {field.name: field for field in dataclasses.fields(cls)}

@@ -1,8 +1,8 @@
-"""Memory for sequences that come and go.
+"""Caches for sequences that come and go.
 
-Row i of a call has seat i. A newcomer takes the seat behind the last; when a sequence leaves, the last one moves into
-its seat. So the rows of a call are neighbours in memory, and joining or leaving copies one sequence at most. Sequences
-need not be equally long: each has memory for the longest, and behind its own end it is shown masks.
+Row i of a call has seat i. A new sequence takes the seat after the last; when a sequence leaves, the last one moves
+into its seat. So the rows of a call are adjacent in memory, and joining or leaving copies at most one sequence. Lengths
+may differ: each seat has memory for the longest, and masks after its own end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Seated(nn.Module):
-    """A network that remembers something of each sequence: the protocol ``Caches``, without the call.
+    """A network that caches something of each sequence: the protocol ``Caches``, without the call.
 
     ``kept`` are tensors with a row for each seat, of which the first ``taken`` are in use. Positions are their last
     axis but one, or the last of two. New memory is zero, or what ``fills`` says.
@@ -32,21 +32,21 @@ class Seated(nn.Module):
         return len(self.lengths)
 
     def blank(self, seats: int, length: int) -> dict[str, Tensor]:
-        """New memory for so many sequences of a length."""
+        """New memory for this many sequences of a length."""
         raise NotImplementedError
 
     def forget(self, seats: slice, length: int) -> None:
-        """Make the memory of these seats as good as new, for sequences of a length."""
+        """Clear the memory of these seats, for sequences of a length."""
         raise NotImplementedError
 
     @torch.inference_mode()
     def add(self, count: int, length: int) -> None:
-        """Seats for newcomers behind the last, with nothing remembered; length is that of their canvas."""
+        """Append empty seats for new sequences; length is that of their canvas."""
         wanted, seats = self.taken + count, self.seats
         if not self.taken and (not seats or length != self.canvas):
             self.kept, self.canvas = self.blank(wanted, length), length
         elif wanted > seats or length > self.canvas:
-            # With room for more, so that sequences that come one by one do not copy it all each time.
+            # With room for more, so that sequences that come one by one do not copy everything each time.
             longer = length + length // 4 if length > self.canvas else self.canvas
             self._resize(max(wanted, 2 * seats) if wanted > seats else seats, longer)
         self.lengths += [length] * count
@@ -54,7 +54,7 @@ class Seated(nn.Module):
 
     @torch.inference_mode()
     def leave(self, seat: int) -> None:
-        """The last sequence moves into the seat of one that goes; when most seats are empty, half are given back."""
+        """The last sequence moves into the freed seat; when most seats are empty, half are released."""
         if not 0 <= seat < self.taken:
             raise ValueError(f"seat must be in 0..{self.taken - 1}, got {seat}")
         last = self.taken - 1
@@ -79,7 +79,7 @@ class Seated(nn.Module):
         return sum(kept.numel() * kept.element_size() for kept in self.kept.values())
 
     def here(self, tokens: Tensor, seats: slice | None) -> slice:
-        """The seats of a call's rows. Without any, a first call takes them, and a later one may have lost rows."""
+        """The seats of a call's rows. Without any, the first call takes them, and a later one may have fewer rows."""
         batch, length = tokens.shape
         if seats is not None:
             first, last, step = seats.indices(self.taken)
@@ -109,5 +109,5 @@ class Seated(nn.Module):
             new = old.new_full(shape, self.fills.get(name, 0))
             both = (slice(self.taken), *(slice(min(sizes)) for sizes in zip(shape[1:], old.shape[1:], strict=True)))
             new[both] = old[both]
-            self.kept[name] = new  # one by one: both of all would be twice the memory
+            self.kept[name] = new  # one by one, because all at once would need twice the memory
         self.canvas = canvas

@@ -1,4 +1,4 @@
-"""Self-conditioning while sampling and evaluating: a network that is fed its own prediction, as a plain denoiser."""
+"""Self-conditioning in sampling and evaluation: a network that gets its own prediction, as a plain denoiser."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class SelfConditioned(Seated):
     """A self-conditioned DDiT as a plain denoiser, for one run of sampling.
 
-    Each call is fed the last call's prediction for the same sequence; the first is fed a blank, and so is any sequence
-    whose canvas is still empty. ``remember=False`` keeps nothing and calls the network twice, which is the paper's
-    mu(x, t) = F(x, t, F(x, t)): the one to evaluate a bound with.
+    Each call gets the last call's prediction for the same sequence; the first gets a blank, and so does any sequence
+    whose canvas is still empty. ``remember=False`` caches nothing and calls the network twice, which is the paper's
+    mu(x, t) = F(x, t, F(x, t)), for bounds.
     """
 
     suppresses_mask = True  # the network does
@@ -30,10 +30,10 @@ class SelfConditioned(Seated):
             raise ValueError("SelfConditioned needs a network with self_conditioning=True")
         self.network, self.remember = network, remember
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
-        self.train(network.training)  # wrapping is no change of mode
+        self.train(network.training)  # wrapping does not change the mode
 
     def for_sampling(self) -> SelfConditioned:
-        """The same with nothing remembered."""
+        """The same with an empty cache."""
         return SelfConditioned(self.network, self.remember)
 
     def blank(self, seats: int, length: int) -> dict[str, Tensor]:

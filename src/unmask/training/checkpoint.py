@@ -1,12 +1,12 @@
-"""Checkpoints: folders ``step-00001000`` that are there whole or not at all, and hold no pickle.
+"""Checkpoints: folders ``step-00001000`` that are written atomically, and contain no pickle.
 
     model.safetensors, ema.safetensors, optimizer.safetensors, ...   one file per group of tensors
-    state.json                                                       the step and whatever else is not a tensor
-    config.json, tokenizer.json, README.md                           what makes it a model that can be loaded
-    SHA256SUMS                                                       of all the others, as ``sha256sum -c`` reads it
+    state.json                                                       the step and everything that is not a tensor
+    config.json, tokenizer.json, README.md                           make it a model that can be loaded
+    SHA256SUMS                                                       of all the others, for ``sha256sum -c``
 
-A folder is filled under another name, brought to the disk and renamed, so a killed process leaves the older checkpoints
-and at most a hidden partial folder, which the next save clears away.
+A folder is written under another name, flushed to disk and renamed, so a killed process leaves the older checkpoints
+and at most a hidden partial folder, which the next save removes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read back: tensors by file and name, and the rest of the state."""
+    """A checkpoint that was read: tensors by file and name, and the rest of the state."""
 
     path: Path
     tensors: dict[str, Tensors]
@@ -51,7 +51,7 @@ def write(
 ) -> Path:
     """Save a checkpoint of this step, with these files beside its tensors; if anything fails, nothing has changed.
 
-    A sound checkpoint of the same step is left as it is: a run is a function of its configuration and the step.
+    A sound checkpoint of the same step is kept: a run is a function of its configuration and the step.
     """
     from safetensors.torch import save_file
 
@@ -88,25 +88,25 @@ def read(path: Path) -> Checkpoint:
 
 
 def read_tensors(path: Path) -> Tensors:
-    """The tensors of one safetensors file. Anything else, a pickle for one, is refused without being looked into."""
+    """The tensors of one safetensors file. Anything else, such as a pickle, is refused without being parsed."""
     from safetensors.torch import load_file
 
     try:
         # Clones, because safetensors maps the file, and this one may be removed.
         return {name: tensor.clone() for name, tensor in load_file(path).items()}
-    except Exception as error:  # the Rust library has several kinds
+    except Exception as error:  # the Rust library raises several kinds
         raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The newest sound checkpoint, or None where there is none; a damaged one is passed over with a warning."""
+    """The newest sound checkpoint, or None; a damaged one is skipped with a warning."""
     return checkpoints.newest(folder, read)
 
 
 def prune(folder: Path, keep: int, best: int | None = None) -> None:
     """Remove all but the newest ``keep`` checkpoints and that of step ``best``.
 
-    Each is renamed first: half of one must not look like one.
+    Each is renamed first: a partial one must not look like a checkpoint.
     """
     for path in listed(folder)[:-keep]:
         if step_of(path) != best:
@@ -114,7 +114,7 @@ def prune(folder: Path, keep: int, best: int | None = None) -> None:
 
 
 def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], what: str) -> None:
-    """Copy tensors by name into those of a network or an optimiser; the names and shapes must be the same ones."""
+    """Copy tensors by name into those of a network or an optimiser; the names and shapes must match."""
     problems = [f"{name} is missing" for name in target if name not in source]
     problems += [f"{name} does not belong" for name in source if name not in target]
     for name in target:
@@ -131,7 +131,7 @@ def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], what: 
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor as one process would hold it: FSDP's shards are gathered, which every process must take part in."""
+    """A tensor as a single process would hold it: FSDP's shards are gathered, in which every process takes part."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 

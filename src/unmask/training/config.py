@@ -19,7 +19,7 @@ Objective = Literal[
 Times = Literal["independent", "vdm", "stratified", "adaptive"]
 ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
 
-OWN = "own"  # the preset of a network that is the user's own
+OWN = "own"  # the preset of a user's network
 CHECKPOINT = "checkpoint"  # and of one that is fine-tuned
 AT_LEAST_ONE = (
     *("steps", "layers", "width", "heads", "batch", "micro_batch", "length", "threads", "save_every"),
@@ -211,8 +211,8 @@ class TrainConfig:
         return twin(config) if self.objective == "left-to-right" else config
 
 
-# What may change when a run is resumed: it decides how and how long, not what is computed. The data are compared by
-# content, so they may have moved.
+# Settings that may change when a run is resumed: they do not change what is computed. The data are compared by content,
+# so they may have moved.
 FREE = frozenset(
     (
         *("data", "valid", "out", "resume", "resume_from", "micro_batch", "device", "precision", "compile"),
@@ -225,10 +225,10 @@ FREE = frozenset(
 
 
 def differences(stored: TrainConfig, asked: TrainConfig) -> list[str]:
-    """What a resumed run may not change and yet asks for, each as "name: stored -> asked"."""
+    """The settings that a resumed run may not change but asks for, each as "name: stored -> asked"."""
     fixed = [field.name for field in fields(TrainConfig) if field.name not in FREE]
     if stored.decay == asked.decay == "constant":
-        fixed.remove("steps")  # a longer run then begins as the shorter one did
+        fixed.remove("steps")  # a longer run then begins like the shorter one
     pairs = [(name, getattr(stored, name), getattr(asked, name)) for name in fixed]
     said = {"steps": " (a cosine is planned for its steps; --init RUN begins a new run with these weights)"}
     return [f"{name}: {old!r} -> {new!r}{said.get(name, '')}" for name, old, new in pairs if old != new]
@@ -269,7 +269,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def to_toml(config: TrainConfig) -> str:
-    """The configuration as a file that --config reads; what is open, and the order to resume, are left out."""
+    """The configuration as a file for --config; open settings and --resume are left out."""
     # JSON's strings, numbers and booleans are TOML's.
     values = dataclasses.asdict(replace(config, resume=False, resume_from=None))
     del values["resume"]
@@ -277,7 +277,7 @@ def to_toml(config: TrainConfig) -> str:
 
 
 def _allowed(hint: Any) -> tuple[Any, ...]:
-    """The values of a Literal, and None before them where it is optional; () for every other type."""
+    """The values of a Literal, preceded by None if it is optional; () for every other type."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     found = tuple(value for part in get_args(hint) if get_origin(part) is Literal for value in get_args(part))

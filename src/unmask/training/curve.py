@@ -1,4 +1,4 @@
-"""A run's curve as a picture: the training loss, smoothed, and the held-out bound with its error."""
+"""A run's curve as a figure: the training loss, smoothed, and the held-out bound with its error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.extras import needed
 
 
 def draw(metrics: Path, picture: Path) -> None:
-    """Read metrics.jsonl and write a PNG, in bits per character of text, or per token of what is none."""
+    """Read metrics.jsonl and write a PNG, in bits per character for text, otherwise per token."""
     matplotlib = needed("matplotlib.figure", "the picture needs matplotlib", "plot")
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     losses = np.array([(r["step"], r["loss"]) for r in records if r["kind"] == "train"]).reshape(-1, 2)
@@ -36,7 +36,7 @@ def draw(metrics: Path, picture: Path) -> None:
 
 
 def _unit(bounds: list[dict[str, Any]]) -> tuple[float, str]:
-    """What nats per token are multiplied by, and what they are called then."""
+    """The factor on nats per token, and the name of the unit."""
     if bounds and bounds[-1].get("bits_per_character"):
         return bounds[-1]["bits_per_character"] / bounds[-1]["nats_per_token"], "bits per character"
     return 1 / math.log(2), "bits per token"

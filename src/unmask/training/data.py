@@ -1,4 +1,4 @@
-"""A training's data: opened where they are prepared, and prepared into the run's folder where they are text."""
+"""The data of a training run: opened if they are prepared, and prepared into the run's folder if they are text."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Data:
     valid: TokenFile
 
     def files(self) -> dict[str, Path]:
-        """The token files by their part; where the data have a test part, with it."""
+        """The token files by split, including a test split if there is one."""
         parts = {"train": self.train.path, "valid": self.valid.path}
         test = self.valid.path.with_name(TEST)
         return parts | ({"test": test} if test.is_file() else {})
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a run to be continued: the training tokens and the tokenizer."""
+        """What must agree for a run to be resumed: the training tokens and the tokenizer."""
         header = self.train.header
         return {
             "tokens_sha256": header.sha256,
@@ -52,16 +52,16 @@ class Data:
 
 @dataclass(frozen=True)
 class Reads:
-    """What a checkpoint that is fine-tuned reads."""
+    """What data a checkpoint to be fine-tuned needs."""
 
     called: str
     tokenizer: Any
-    length: int | None  # the most tokens of a sequence
+    length: int | None  # the maximum number of tokens of a sequence
     layout: Layout
     template: str | None  # of chats
 
     def check(self, data: Data) -> Data:
-        """The data, if they are for it."""
+        """The data, if they fit the checkpoint."""
         if data.train.tokenizer.hash != self.tokenizer.hash:
             raise ValueError(
                 f"{data.train.path} was made with another tokenizer than that of init={self.called!r}: give the text "
@@ -78,7 +78,7 @@ class Reads:
 def find(config: TrainConfig, progress: Progress | None = None, reads: Reads | None = None) -> Data:
     """Open the data of a configuration. Text is prepared into the run's folder, once.
 
-    reads: of a checkpoint that is fine-tuned, for which the data are prepared.
+    reads: the requirements of a checkpoint to be fine-tuned, for which the data are prepared.
     """
     inserts = config.objective == "insertion"
     data = _found(replace(config, layout=config.layout or "rows") if inserts else config, progress, reads)
@@ -88,7 +88,7 @@ def find(config: TrainConfig, progress: Progress | None = None, reads: Reads | N
 
 
 def _check_ends(tokens: TokenFile) -> None:
-    """Insertion learns where a row ends: eos stands there, and behind it."""
+    """Insertion learns where a row ends: eos is there, and after it."""
     tokenizer = tokens.tokenizer
     padded = tokenizer.frame is None and tokenizer.eos_id == tokenizer.pad_id == tokenizer.vocab_size - 1
     if tokens.header.layout != "rows" or not padded:
@@ -119,7 +119,7 @@ def _found(config: TrainConfig, progress: Progress | None, reads: Reads | None) 
 
 
 def few(data: Data, out: Path) -> Data:
-    """The first sequences of the training data, to be learned by heart and to be validated on."""
+    """The first sequences of the training data, to be memorised and validated on."""
     path = out / OVERFIT
     if not path.is_file():
         out.mkdir(parents=True, exist_ok=True)
@@ -146,14 +146,14 @@ def _opened(train: Path, valid: str | Path, config: TrainConfig) -> Data:
 
 
 def _corpus_length(name: str, reads: Reads | None) -> int | None:
-    """The corpus's own length, or the checkpoint's where that is less."""
+    """The corpus's length, or the checkpoint's if that is less."""
     if reads is None or reads.length is None or name in drawn.NAMES:
         return None
     return min(corpora.load(name).length, reads.length)
 
 
 def _prepared_text(config: TrainConfig, progress: Progress | None, reads: Reads | None) -> Path:
-    """The token files of a text, in the run's folder; an earlier start's serve if text and settings are the same."""
+    """The token files of a text, in the run's folder; those of an earlier start are used if nothing has changed."""
     out = Path(config.out)
     folder, note = out / "data", out / SOURCE
     known = preferred(config.data, config.column)
@@ -207,7 +207,7 @@ def _prepared_text(config: TrainConfig, progress: Progress | None, reads: Reads 
 
 
 def _prepared_earlier(config: TrainConfig) -> bool:
-    """Whether the run's folder holds the tokens of this text, which may be gone by now."""
+    """Whether the run's folder has the tokens of this text, which may no longer exist."""
     note = Path(config.out) / SOURCE
     if not ((note.parent / "data" / TRAIN).is_file() and note.is_file()):
         return False

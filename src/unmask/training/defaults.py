@@ -1,4 +1,4 @@
-"""The settings of a training run that were left open, filled in for the data and the machine."""
+"""Defaults of the settings of a training run, chosen for the data and the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.training.ema import default_decay
 class Size:
     """A row of the table of defaults."""
 
-    tokens: float  # for training data of up to so many tokens
+    tokens: float  # for training data of up to this many tokens
     preset: str
     batch: int
     steps: int
@@ -31,33 +31,33 @@ SIZES = {
 
 
 TOKENS_PER_PASS = 32_768
-NARROW = 512  # networks of a smaller width have settings of their own
-OFTEN_READ = 5  # readings of the data after which a network may begin to learn them by heart
+NARROW = 512  # smaller networks have other defaults
+OFTEN_READ = 5  # epochs after which a network may begin to memorise the data
 OVERFIT_SEQUENCES, OVERFIT_STEPS = 4, 500  # few sequences, each with several masks in a batch
 
 
 def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small: bool | None = None) -> TrainConfig:
-    """Fill in what was left open, for training data of so many tokens in sequences of ``length``.
+    """Fill in open settings, for training data of this many tokens in sequences of ``length``.
 
-    small: of a network of the user's own or a checkpoint's, whether it is one; None for the project's.
+    small: whether a user's or a checkpoint's network is small; None for the project's.
     """
     kind = "cpu" if device == "cpu" else "accelerator"
     size = next(size for size in SIZES[kind] if tokens <= size.tokens)
     if config.overfit:
-        # A constant rate: whether the loss still falls in the end is then the network's doing.
+        # A constant rate: whether the loss still falls at the end is then due to the network.
         config = replace(_filled(config, steps=OVERFIT_STEPS, decay="constant"), dropout=0.0, patience=0)
     own = small is not None
     config = _filled(config, preset=OWN if own else size.preset, batch=size.batch, steps=size.steps)
     narrow = config.network(1, length).width < NARROW if small is None else small  # measured: docs/training.md
     config = _filled(
         config,
-        optimizer="muon" if narrow and not own else "adamw",  # which matrices are a network's blocks, it cannot know
+        optimizer="muon" if narrow and not own else "adamw",  # it cannot know which matrices are a network's blocks
         decay="cosine" if narrow else "constant",
         convolution=None if own else 3 if narrow else 0,
     )
     rate = 3e-4 if not narrow else 3e-3 if config.optimizer == "muon" else 1e-3
     if config.preset == CHECKPOINT and config.lora is None:
-        rate /= 10  # what the network knows is not to be unlearned in the first steps
+        rate /= 10  # so that the network does not forget in the first steps
     assert config.steps is not None and config.batch is not None
     often = max(1, min(1_000, config.steps, max(100, config.steps // 10)))
     return _filled(
@@ -74,7 +74,7 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small
 
 
 def completed(asked: TrainConfig, stored: TrainConfig) -> TrainConfig:
-    """What is open in a configuration, from that of the run it resumes."""
+    """Open settings of a configuration, from that of the run it resumes."""
     return _filled(asked, **{field.name: getattr(stored, field.name) for field in fields(stored)})
 
 

@@ -1,4 +1,4 @@
-"""The exponential moving average of the parameters, which is what is validated, sampled and published."""
+"""The exponential moving average of the parameters, which is validated, sampled and published."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EMA:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The network has the averaged parameters inside, and its own again outside."""
+        """The network has the averaged parameters inside, and its own again afterwards."""
         self._exchange()
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a run reports while it goes on. The loop makes these; the display, TensorBoard and the tests read them."""
+"""The events of a run. The loop makes them; the display, TensorBoard and the tests read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unmask.training.config import TrainConfig
 @dataclass(frozen=True)
 class Started:
     config: TrainConfig  # the effective one
-    step: int  # 0, or where a resumed run goes on
+    step: int  # 0, or where a resumed run continues
     tokens_per_step: int
     note: str  # one line: the run's size, and what was chosen for the user
 
@@ -48,16 +48,16 @@ class Saved:
 
 @dataclass(frozen=True)
 class Finished:
-    step: int  # of the model: the last, or the best where validations ended the run
+    step: int  # of the model: the last, or the best if validations ended the run
     model: Path
-    why: str = ""  # where the run ended before its last step
+    why: str = ""  # if the run ended before its last step
     bound: dict[str, Any] | None = None  # the record of the model's validation
     trigram: float | None = None  # nats per token of a Kneser-Ney trigram of the same data, on the same held-out part
     samples: tuple[str, ...] = ()
     picture: Path | None = None
-    overfit: str = ""  # what came of --overfit
-    own: str = ""  # the class of a network of the user's own
-    notes: tuple[str, ...] = ()  # what a reader of the bound must know
+    overfit: str = ""  # the result of --overfit
+    own: str = ""  # the class of a user's network
+    notes: tuple[str, ...] = ()  # notes for readers of the bound
 
 
 Event = Started | Stepped | Validated | Previewed | Saved | Finished

@@ -26,10 +26,10 @@ from unmask.training.lora import SCALE
 def export(
     folder: Path, network: nn.Module, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None
 ) -> None:
-    """Write the model's folder, whole or not at all; an older export of the same run is replaced.
+    """Write the model's folder atomically; an older export of the same run is replaced.
 
-    A fine-tuned network of this project's class (MDLM's, SEDD's, RADD's, BD3-LM's) is written in this project's format,
-    and every other one in the format of the checkpoint that it was.
+    A fine-tuned network of this project's class (MDLM, SEDD, RADD, BD3-LM) is written in this project's format, and
+    every other one in the format of its checkpoint.
     """
     if base is not None and base.kept:
         files = dict(base.files) | {pretrained.README: tuned_card(base, about(config, data, learner)[0]).encode()}
@@ -46,7 +46,7 @@ def export(
 def beside(network: Any, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None) -> dict[str, str]:
     """The files that make a checkpoint a model: its config, card and tokenizer.
 
-    Of adapters, and of a network in another format, config.json names the base, and the tokenizer is the base's.
+    For adapters, and for a network in another format, config.json names the base, and the tokenizer is the base's.
     """
     card, extra = about(config, data, learner)
     if base is not None and (base.kept or config.lora is not None):
@@ -61,7 +61,7 @@ def beside(network: Any, config: TrainConfig, data: Data, learner: Learner, base
 
 
 def tuned_card(base: Base, card: Card) -> str:
-    """README.md of a fine-tuned checkpoint in its own format."""
+    """README.md of a fine-tuned checkpoint in its original format."""
     bound = "not measured" if card.bound is None else f"{card.bound:.4g} ± {card.bound_error:.2g} {card.bound_unit}"
     return (
         f"# {Path(base.called).name}, fine-tuned\n\n"
@@ -71,7 +71,7 @@ def tuned_card(base: Base, card: Card) -> str:
 
 
 def about(config: TrainConfig, data: Data, learner: Learner) -> tuple[Card, dict[str, Any]]:
-    """The card, and what loading needs to know besides the network."""
+    """The card, and what loading needs beside the network."""
     assert config.batch is not None
     bound = learner.bound
     adapters = "" if config.lora is None else f"adapters of rank {config.lora}, "

@@ -25,12 +25,12 @@ from unmask.training.data import Reads
 from unmask.training.lora import with_adapters
 from unmask.training.network import SHAPE, Network, check_objective
 
-NOT_LEFT_OPEN = ("preset", *SHAPE, "dropout", "tokenizer", "vocab")  # the checkpoint's own
+NOT_LEFT_OPEN = ("preset", *SHAPE, "dropout", "tokenizer", "vocab")  # determined by the checkpoint
 
 
 @dataclass(frozen=True)
 class Base:
-    """The checkpoint that a run begins with."""
+    """The checkpoint that a run starts from."""
 
     called: str
     found: Found
@@ -44,20 +44,20 @@ class Base:
 
     @property
     def length(self) -> int | None:
-        """The most tokens of a sequence."""
+        """The maximum number of tokens of a sequence."""
         length: int | None = self.network.length
         return length
 
     @property
     def kept(self) -> bool:
-        """Whether the fine-tuned model is written in the format of the checkpoint, and not in this project's."""
+        """Whether the fine-tuned model is written in the format of the checkpoint, not in this project's."""
         return bool(self.loaded.names)
 
     def fitted(self, config: TrainConfig) -> TrainConfig:
-        """The configuration with what the checkpoint decides."""
+        """The configuration with the settings that the checkpoint determines."""
         network, objective = self.network, config.objective
         if is_left_to_right(network) and objective == "time":
-            objective = "left-to-right"  # it has no other
+            objective = "left-to-right"  # the only one it has
         check_objective(network, objective)
         if objective == "score-entropy":
             self._check_scores()
@@ -73,7 +73,7 @@ class Base:
         )
 
     def _check_scores(self) -> None:
-        """Score entropy is the loss of a network whose outputs are log-scores, log D apart from the mean's logits."""
+        """Score entropy needs a network whose outputs are log-scores, which differ from the mean's logits by log D."""
         about = self.loaded.about
         model = self.found.config.get("model")
         scaled = not isinstance(model, dict) or model.get("scale_by_sigma", True)
@@ -89,18 +89,18 @@ class Base:
         ready = [self.network]
 
         def build() -> nn.Module:
-            # Whoever has a network of billions of parameters has no room for a spare one: it is read again.
+            # For billions of parameters there is no memory for a spare copy: it is read again.
             module: Any = ready.pop() if ready else adapters.recognise(self.found).load(self.found).denoiser
             if config.lora is None:
                 return module.float().requires_grad_(True)  # type: ignore[no-any-return]
-            # What is not trained needs no float32 under bf16.
+            # Parameters that are not trained need no float32 under bf16.
             return with_adapters(module if config.precision == "bf16" else module.float(), config.lora)
 
         kind = str(self.loaded.about.get("format"))
         return Network(build, length, {"init": kind, "init_sha256": self.found.sha256, "lora": config.lora})
 
     def reads(self) -> Reads:
-        """What data must be for it."""
+        """The requirements on its data."""
         return Reads(self.called, self.loaded.tokenizer, self.length, self.loaded.layout, self.template)
 
     def origin(self) -> dict[str, Any]:
@@ -108,10 +108,10 @@ class Base:
 
 
 def opened(config: TrainConfig, *, resumed: bool) -> Base | None:
-    """The checkpoint of --init, if the run's network is its.
+    """The checkpoint of --init, if the run uses its network.
 
-    A setting of the network's shape asks for a network of this project, into which the weights of another one of its
-    folders are put: see ``Learner.begin_with``.
+    A setting of the network's shape selects a network of this project, which takes the weights of another of its
+    folders: see ``Learner.begin_with``.
     """
     if config.init is None:
         return None

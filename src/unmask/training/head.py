@@ -1,7 +1,7 @@
-"""The head and its cross-entropy in one, a piece at a time: no [masked positions, V] tensor exists.
+"""The head and its cross-entropy together, a piece at a time: no [masked positions, V] tensor exists.
 
-On a CPU such a tensor's pages cost as much as its arithmetic. The gradient is made in the forward pass, where the
-logits are at hand, so nothing is kept for the backward pass but the gradient itself, and nothing is computed twice.
+On a CPU such a tensor's pages cost as much as its arithmetic. The gradient is computed in the forward pass, where the
+logits are available, so only the gradient is stored for the backward pass, and nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_ROWS = 256  # a product of fewer rows is slow
 
 @runtime_checkable
 class Apart(Protocol):
-    """A network whose logits are a linear map of final states that it gives where it is asked to."""
+    """A network whose logits are a linear map of final states, which it computes at given positions."""
 
     def states(self, tokens: Tensor, time: Tensor | None, at: tuple[Tensor, ...] | None) -> Tensor: ...
 
@@ -36,8 +36,7 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """``objective.cross_entropy`` from the final states [M, width] of the masked positions.
 
-    ``scale`` times the weighted sum over sequences, to be differentiated, and the sums of terms that weights are for,
-    in nats.
+    ``scale`` times the weighted sum over sequences, to be differentiated, and the sums of terms per weight, in nats.
     """
     block = block_of(network)
     targets = x0[masking.masked]

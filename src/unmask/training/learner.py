@@ -1,4 +1,4 @@
-"""Everything that changes while a network learns: its weights, their average, the optimiser, the number of the step."""
+"""The state of training: the network's weights, their average, the optimiser, the step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NotFinite(ArithmeticError):
 
 @dataclass(frozen=True)
 class Update:
-    """What one step did."""
+    """The result of one step."""
 
     loss: float  # nats per token
     gradient_norm: float
@@ -47,7 +47,7 @@ class Update:
 
 
 class Learner:
-    """One training run's state; ``update`` is a step. Every process has one, and they agree."""
+    """The state of one training run; ``update`` is a step. Every process has one, and they agree."""
 
     def __init__(self, config: TrainConfig, network: Network, accelerator: Any) -> None:
         self.config, self.accelerator, self.build = config, accelerator, network.build
@@ -145,7 +145,7 @@ class Learner:
         return gathered
 
     def _refuse(self, trouble: Path, loss: float, norm: float, indices: Tensor, losses: Tensor) -> None:
-        """Write down the batch and stop, before anything was updated."""
+        """Record the batch and stop, before anything is updated."""
         path = trouble / f"not-finite-step-{self.step:08d}.json"
         bad = ~losses.isfinite()
         record = {
@@ -170,18 +170,19 @@ class Learner:
             try:
                 yield
             finally:
-                # FSDP keeps the whole weights of a forward pass without a backward one: a step would go on using them.
+                # FSDP keeps the gathered weights of a forward pass without a backward one: a step would go on using
+                # them.
                 for module in self.losses.modules() if self.sharded else ():
                     if hasattr(module, "reshard"):
                         module.reshard()
 
     def tensors(self) -> dict[str, Tensors]:
-        """What a checkpoint holds; every process must call it, because FSDP's shards are gathered."""
+        """The tensors of a checkpoint; every process must call it, because FSDP's shards are gathered."""
         groups = self._groups()
         return {group: {name: whole(tensor) for name, tensor in groups[group].items()} for group in groups}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds besides tensors."""
+        """The state of a checkpoint besides tensors."""
         return {
             "step": self.step,
             "validated": self.validated,
@@ -191,7 +192,7 @@ class Learner:
         }
 
     def judge(self, record: dict[str, Any]) -> None:
-        """Remember a validation of this step, and whether it is the best so far."""
+        """Record a validation of this step, and whether it is the best so far."""
         self.validated, self.bound = self.step, record
         if self.best is None or record["nats_per_token"] < self.best["nats_per_token"]:
             self.best, self.worse = record | {"step": self.step}, 0
@@ -209,7 +210,7 @@ class Learner:
             self.step = self.saved = checkpoint.step
             self.validated = int(checkpoint.state["validated"])
             self.bound = checkpoint.state["bound"] and dict(checkpoint.state["bound"])
-            self.best = checkpoint.state.get("best") and dict(checkpoint.state["best"])  # an older run has none
+            self.best = checkpoint.state.get("best") and dict(checkpoint.state["best"])  # older runs have none
             self.worse = int(checkpoint.state.get("worse", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{checkpoint.path / 'state.json'} is not this program's: {error!r}") from error
@@ -224,7 +225,7 @@ class Learner:
         copy_into(self.ema.shadow, {name: state[name] for name in self.ema.shadow}, f"init={folder!r}")
 
     def averaged(self) -> nn.Module:
-        """A network of its own with the averaged weights, whole; every process must call it."""
+        """A separate network with the averaged weights, gathered; every process must call it."""
         network = self.build().to(self.accelerator.device)
         network.load_state_dict({name: whole(tensor) for name, tensor in self.network.state_dict().items()})
         trained = {name: tensor for name, tensor in network.named_parameters() if name not in self.frozen}
@@ -232,7 +233,7 @@ class Learner:
         return network.eval()
 
     def _groups(self) -> dict[str, Tensors]:
-        """The tensors themselves, by file and name; what is not trained is in the checkpoint that was fine-tuned."""
+        """The tensors by file and name; those that are not trained are in the fine-tuned checkpoint."""
         names = {parameter: name for name, parameter in self.parameters.items()}
         groups = {
             "model": {n: tensor for n, tensor in self.network.state_dict().items() if n not in self.frozen},
@@ -245,7 +246,7 @@ class Learner:
 
 
 def _prepare_shards(network: torch.nn.Module, config: TrainConfig) -> None:
-    """Refuse what does not work on shards (FSDP2), and let a block be called in halves, as the last one is."""
+    """Refuse what does not work on shards (FSDP2), and let a block be called in halves, like the last one."""
     from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
     if config.optimizer == "muon":
@@ -259,12 +260,12 @@ def _prepare_shards(network: torch.nn.Module, config: TrainConfig) -> None:
 
 
 def recompute(network: nn.Module) -> None:
-    """Let each block keep its input alone, and compute the rest again when its gradient is asked for."""
+    """Let each block store only its input, and recompute the rest for its gradient."""
     for block in blocks(network):
         block.forward = partial(checkpointed, block.forward, use_reentrant=False)
 
 
 def _compile(network: nn.Module) -> None:
-    """torch.compile the blocks, which are alike and so compiled once; the rest changes shape from step to step."""
+    """torch.compile the blocks, which are alike and so compiled once; the rest changes shape between steps."""
     for block in blocks(network):
         block.compile()

@@ -1,4 +1,4 @@
-"""What is told of a run in plain lines; the command's display shows the same texts."""
+"""Plain lines about a run; the command's display shows the same texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RecentSpeed:
 
 
 class Lines:
-    """One plain line now and then."""
+    """An occasional plain line."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -73,7 +73,7 @@ def opening(event: Started) -> str:
 
 
 def told(event: Event) -> str | None:
-    """What is worth a line of its own."""
+    """Events that deserve a separate line."""
     if isinstance(event, Validated):
         return f"step {event.step:,}  held-out bound {bound_text(event.bound)}"
     if isinstance(event, Previewed):
@@ -86,7 +86,7 @@ def told(event: Event) -> str | None:
 
 
 def _ending(event: Finished) -> Iterator[str]:
-    """The model, its number beside a trigram's, the picture, samples, and what to type next."""
+    """The model, its bound next to a trigram's, the figure, samples, and commands to try next."""
     if event.why:
         yield f"ended early, because {event.why}; the model of step {event.step:,} is in {event.model}"
     else:

@@ -36,7 +36,7 @@ from unmask.training.start import make_accelerator, network_of, planned, resolve
 from unmask.training.trackers import trackers
 from unmask.training.validate import validate
 
-FIRST_VALIDATION = 60.0  # seconds after which the first validation, sample and checkpoint come, however long the run is
+FIRST_VALIDATION = 60.0  # seconds until the first validation, sample and checkpoint, for any length of run
 
 
 def train(
@@ -86,7 +86,7 @@ def train(
         if config.minutes is not None and asked.steps is None and not resumed:
             config, network = planned(asked, data, network, accelerator, small, progress)
         learner = Learner(config, network, accelerator)
-        accelerator.wait_for_everyone()  # everybody has looked at the folder before it changes
+        accelerator.wait_for_everyone()  # all processes have looked at the folder before it changes
         lines = restored(learner, run, config) if resumed else 0
         if config.init is not None and base is None and learner.step == 0:
             learner.begin_with(config.init)
@@ -110,15 +110,15 @@ class Training:
     data: Data
     run: Run
     learner: Learner
-    metrics: MetricsFile | None  # the main process's
+    metrics: MetricsFile | None  # of the main process
     reports: tuple[Report, ...]
-    started: float  # by time.monotonic: the minutes count from here, with what planning took
+    started: float  # by time.monotonic: the minutes count from here, including planning
     why: str = ""  # the run ended before its last step
-    base: Base | None = None  # what is fine-tuned
+    base: Base | None = None  # the fine-tuned checkpoint
     begun: float = 0.0  # when its loop began, by time.monotonic
 
     def loop(self, signals: Signals) -> None:
-        """Validate, save, stop or step. What was done for a step is remembered, so a resumed run does it once."""
+        """Validate, save, stop or step. What was done at a step is recorded, so a resumed run does it once."""
         config, learner = self.config, self.learner
         assert config.steps is not None and config.validate_every and config.save_every
         self.begun = time.monotonic()
@@ -145,7 +145,7 @@ class Training:
             self.step()
 
     def _reason(self, given_up: bool) -> str:
-        """Why the run ends here, if not by its last step."""
+        """Why the run ends here, if not at its last step."""
         if self.learner.step == self.config.steps:
             return ""
         if given_up:
@@ -191,8 +191,8 @@ class Training:
                 self.preview(lambda: signals.received)
 
     def preview(self, stop: Callable[[], object]) -> None:
-        """One sampled sequence, always from the same seed; broken off quietly by a signal."""
-        # What makes a network faster reads its weights, and would miss the adapters beside them.
+        """One sampled sequence, always from the same seed; a signal stops it silently."""
+        # Optimised networks read the weights directly, and would miss the adapters.
         network = self.learner.network if self.config.lora is None else Plain(self.learner.network)
         texts = samples_of(self._model(network), self.config.seed, num=1, stop=stop)
         if texts:
@@ -200,7 +200,7 @@ class Training:
             self.tell(Previewed(self.learner.step, texts[0]))
 
     def save(self) -> None:
-        """A checkpoint of this step; a failure in the main process is everybody's."""
+        """A checkpoint of this step; a failure in the main process fails all."""
         learner, accelerator = self.learner, self.learner.accelerator
         tensors, failure = learner.tensors(), None
         if self.metrics is not None:
@@ -219,7 +219,7 @@ class Training:
         learner.saved = learner.step
 
     def finish(self) -> Path:
-        """Publish the model, the best one where validations were listened to, and tell what became of the run."""
+        """Publish the model, the best one if validations can end the run, and report the result."""
         config, learner = self.config, self.learner
         if config.patience and learner.best is not None and learner.best["step"] != learner.step:
             learner.restore(checkpoints.read(self.run.checkpoints / f"step-{learner.best['step']:08d}"))
@@ -256,7 +256,7 @@ class Training:
         return Model(network, tokens.tokenizer, self.learner.schedule, **about)
 
     def _notes(self) -> tuple[str, ...]:
-        """What the data say of the bound's units, and whether it may stand beside published numbers."""
+        """Notes about the bound's units, and whether it is comparable with published numbers."""
         bits, tokens = (self.learner.bound or {}).get("bits_per_character"), self.data.valid
         beside = "" if bits is None else compared(tokens.header.source, bits)
         return tuple(note for note in (tokens.units_note and f"note: {tokens.units_note}", beside) if note)
@@ -271,7 +271,7 @@ class Training:
                 report(event)
 
     def _agreed(self, signals: Signals) -> Now:
-        """What any process heard and what its clock says: they must all do the same at the same step."""
+        """The signals and clocks of all processes: they must all do the same at the same step."""
         accelerator, clock = self.learner.accelerator, time.monotonic()
         late = self.config.minutes is not None and clock - self.started > 60 * self.config.minutes
         now = [signals.received, int(clock - self.begun > FIRST_VALIDATION), int(late)]
@@ -282,10 +282,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Now:
-    """What every process has to know before a step."""
+    """What every process must know before a step."""
 
-    signal: int  # the number of one that was received, or 0
-    waiting: bool  # whoever started the run has waited long enough to see something of it
+    signal: int  # the number of a received signal, or 0
+    waiting: bool  # the user has waited long enough to see a first result
     late: bool  # the minutes are over
 
 

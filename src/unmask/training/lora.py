@@ -1,6 +1,6 @@
 """Low-rank adapters by peft on the attention and MLP projections of any network, and weights that are merged again.
 
-A projection W becomes W + (alpha / r) B A with A random and B = 0: at first the network is the one that was loaded.
+A projection W becomes W + (alpha / r) B A with A random and B = 0: at first the network is the loaded one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONDITIONING = "adaLN_modulation"  # a linear map in our blocks that is neither 
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """The blocks of a transformer, whoever wrote it: the children of its largest list of modules."""
+    """The blocks of any transformer: the children of its largest list of modules."""
     lists = [module for module in network.modules() if isinstance(module, nn.ModuleList) and len(module)]
     if not lists:
         raise ValueError(f"{type(network).__name__} has no list of blocks")
@@ -34,7 +34,7 @@ def projections(network: nn.Module) -> list[str]:
 
 
 def with_adapters(network: nn.Module, rank: int) -> nn.Module:
-    """The network with an adapter on each projection, which alone are trained; it is changed in place."""
+    """The network with an adapter on each projection; only these are trained. It is changed in place."""
     inject = _peft().inject_adapter_in_model
     dtype = next(network.parameters()).dtype
     network.requires_grad_(False)
@@ -61,9 +61,9 @@ def merged(network: nn.Module) -> nn.Module:
 
 
 def save_adapters(folder: Path, network: nn.Module, rank: int, names: Mapping[str, str]) -> None:
-    """Write the adapters alone as peft does: ``PeftModel.from_pretrained(base, folder)`` puts them on the base.
+    """Write only the adapters, as peft does: ``PeftModel.from_pretrained(base, folder)`` puts them on the base.
 
-    names: the checkpoint's names of tensors -> ours, where they differ.
+    names: the checkpoint's tensor names -> ours, where they differ.
     """
     from safetensors.torch import save_file
 

@@ -21,7 +21,7 @@ from unmask.protocol import block_of, follows_order, for_bound
 from unmask.schedule import Linear, Schedule
 from unmask.training import head
 
-# A sequence's loss in nats, float [B], of (network, complete tokens [B, L], what is masked of them and how it counts).
+# A sequence's loss in nats, float [B], from (network, complete tokens [B, L], a Masking).
 Loss = Callable[[Any, Tensor, Masking], Tensor]
 
 TIMES: dict[str, timing.Times] = {"independent": timing.independent, "vdm": timing.vdm, "stratified": timing.stratified}
@@ -43,8 +43,8 @@ def of_step(
 ) -> Masking:
     """The masking of one step's global batch, for an objective and a way of drawing times, with a uniform order.
 
-    block: each block of so many positions is a process of its own, with its own time. where bool [batch, length]: the
-    positions that are predicted, given the others, such as the responses to prompts.
+    block: each block of this many positions has its own process and time. where bool [batch, length]: the positions
+    that are predicted, given the others, such as the responses to prompts.
     """
     free = kind not in ("maskgit", "mask-predict", "insertion")
     if where is not None and (block is not None or adaptive is not None or not free):
@@ -52,7 +52,7 @@ def of_step(
     if block is not None:
         how: dict[str, Any] = {"schedule": schedule, "seed": seed, "step": step}
         blocks = of_step(kind, times, batch=batch * length // block, length=block, **how)
-        # Stratified times are in order, and the blocks of a sequence are not alike: each must have any of them.
+        # Stratified times are sorted, and the blocks of a sequence differ: each must be able to get any of them.
         shuffled = torch.randperm(len(blocks.masked), generator=generator(seed, step, "blocks"))
         return replace(blocks, when=None).rows(shuffled).in_blocks(batch, length)
 
@@ -89,10 +89,10 @@ def for_validation(
     block: int | None = None,
     where: Tensor | None = None,
 ) -> Masking:
-    """The masking of a validation, the same each time: Eq. 7's bound, whatever the training's objective is.
+    """The masking of a validation, the same each time: the bound of Eq. 7, for any training objective.
 
-    The low-discrepancy sampler of VDM, because there each sequence's own time is uniform, so that the average over
-    these very sequences is unbiased.
+    The low-discrepancy sampler of VDM, because each sequence's time is then uniform, so the average over these
+    sequences is unbiased.
     """
     how = kind if kind in (*ALL_TOKENS, "insertion") else "count"
     schedule = schedule or Linear()
@@ -101,7 +101,7 @@ def for_validation(
 
 
 class Losses(nn.Module):
-    """The network and its loss as one module, to be wrapped by DDP or FSDP: each pass is then one forward of theirs."""
+    """The network and its loss as one module, to be wrapped by DDP or FSDP: each pass is then one forward call."""
 
     def __init__(self, network: nn.Module, kind: str, own: Loss | None = None) -> None:
         super().__init__()
@@ -111,10 +111,9 @@ class Losses(nn.Module):
         """``scale`` times the sum over sequences, to be differentiated, and each sequence's own loss, float64 [B] nats.
 
         tensors: those of a Masking. A loss is the masking's weight times the sum of its terms: cross-entropies at
-        masked positions, and in the training of "score-entropy" SEDD's. "two-stream" has the chain rule along the
-        order, -log p(x^l | what came before l), as its terms: all L in one pass. "insertion" has an estimate of its own
-        bound, in training and in validation. A loss of the user's own is for
-        training: validation is the bound of Eq. 7 for everybody.
+        masked positions, and in training with "score-entropy" SEDD's. "two-stream" has the chain rule along the order,
+        -log p(x^l | tokens before l), as its terms: all L in one pass. "insertion" has an estimate of its own bound, in
+        training and in validation. A user's loss is for training: validation always uses the bound of Eq. 7.
         """
         network: Any = self.network
         masking = Masking(*tensors)
@@ -140,7 +139,7 @@ class Losses(nn.Module):
         return scale * losses.sum(), losses.detach()
 
     def _states(self, x0: Tensor, masking: Masking) -> Tensor:
-        """The final states [M, width] of the positions that have a term."""
+        """The final states [M, width] of the positions with a term."""
         network: Any = self.network
         if self.kind == "two-stream":
             return network.two_streams(x0, masking.when)[masking.masked]  # type: ignore[no-any-return]
@@ -153,7 +152,7 @@ class Losses(nn.Module):
 
 
 def _checked(losses: Any, x0: Tensor) -> Tensor:
-    """What a loss of the user's own returned, if it is what it should be."""
+    """The result of a user's loss, checked."""
     if not isinstance(losses, Tensor) or losses.shape != (len(x0),) or not losses.is_floating_point():
         got = f"{losses.dtype} {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(f"loss must return each sequence's loss, a float tensor [{len(x0)}], got {got}")

@@ -1,4 +1,4 @@
-"""What a run trains: the project's network, by its configuration, or a module of the user's own."""
+"""The network that a run trains: the project's, from its configuration, or a user's module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHAPE = (
     "tie_embeddings",
 )
 FOR_OURS = (*SHAPE, "dropout", "compile", "init")  # settings of the project's networks
-SMALL = 30_000_000  # parameters, below which a network of the user's own gets the settings of a small one
+SMALL = 30_000_000  # parameters below which a user's network gets the defaults of a small one
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def of_config(config: TrainConfig, vocab_size: int, length: int) -> Network:
 
 
 def of_user(module: nn.Module, length: int, loss: Loss | None) -> Network:
-    """A network of the user's own, each time a copy of this one."""
+    """A user's network, each time a copy of this one."""
     identity = {
         "class": type(module).__qualname__,
         "vocab_size": module.vocab_size,
@@ -62,7 +62,7 @@ def of_user(module: nn.Module, length: int, loss: Loss | None) -> Network:
 
 
 def made(make: Make, data: Data, config: TrainConfig) -> nn.Module:
-    """The user's module for these data, with the initial weights of the seed; refused if it is no denoiser of them."""
+    """The user's module for these data, with the initial weights of the seed; refused if it does not fit them."""
     usual = {field.name: field.default for field in fields(TrainConfig)}
     given = [name for name in FOR_OURS if getattr(config, name) != usual[name]]
     if config.preset not in (None, OWN):
@@ -96,7 +96,7 @@ def _check_vocabulary(module: Any, ids: int) -> None:
 
 
 def check_objective(module: Any, objective: str) -> None:
-    """Refuse an objective that is for another kind of network."""
+    """Refuse an objective for another kind of network."""
     if objective == "left-to-right" and not is_left_to_right(module):
         raise ValueError("objective='left-to-right' needs a network with causal=True, whose row l sees what is before")
     if inserts(module) and objective != "insertion":

@@ -26,7 +26,7 @@ def learning_rate(
 def orthogonalized(matrices: Tensor, iterations: int = 5) -> Tensor:
     """About U V^T of each singular value decomposition U S V^T, by Newton-Schulz iteration: [n, rows, columns].
 
-    Singular values end between about 0.7 and 1.2, which is near enough to 1 for an update.
+    Singular values end between about 0.7 and 1.2, which is close enough to 1 for an update.
     """
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
@@ -39,11 +39,10 @@ def orthogonalized(matrices: Tensor, iterations: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose updates are orthogonalized, for weight matrices alone.
+    """Momentum with orthogonalized updates, for weight matrices only.
 
     Updates are scaled to the size of AdamW's (root mean square 0.2), so one learning rate serves both. The iteration
-    runs in float32, which on a CPU is the fast choice. ``parts`` matrices stacked in one parameter are treated one by
-    one.
+    runs in float32, which is fast on a CPU. ``parts`` matrices stacked in one parameter are treated separately.
     """
 
     def __init__(
@@ -81,9 +80,9 @@ def make(
 
 
 def start(optimizer: torch.optim.Optimizer) -> None:
-    """Make the state of step 0, which torch would make at step 1: a checkpoint then always holds the same names.
+    """Create the state of step 0, which torch would create at step 1: a checkpoint then always has the same names.
 
-    Called once the parameters are where they stay, on their device and sharded or not.
+    Called once the parameters are in their final place, on their device and sharded or not.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -108,7 +107,7 @@ def state_tensors(optimizers: Iterable[torch.optim.Optimizer], names: dict[Tenso
 
 
 def _is_matrix(name: str, network: nn.Module) -> bool:
-    """Whether a parameter is the weight of a linear layer inside a block; the conditioning's are not."""
+    """Whether a parameter is the weight of a linear layer inside a block, except for the conditioning."""
     owner, _, kind = name.rpartition(".")
     inside = owner.startswith("blocks.") and not owner.endswith("adaLN_modulation")
     return inside and kind == "weight" and isinstance(network.get_submodule(owner), nn.Linear)

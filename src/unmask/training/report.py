@@ -1,4 +1,4 @@
-"""What is said of a run when it has ended: its number beside a yardstick, samples, a picture, a verdict."""
+"""The report at the end of a run: its bound next to a baseline's, samples, a figure, a verdict."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from unmask.training import curve
 
 SAMPLES, PREVIEW_STEPS = 3, 64
 LARGEST = 20_000_000  # training tokens of the trigram: about a minute, and as many gigabytes as a laptop has
-BY_HEART = 0.1  # what may be left of the way from the tokens' entropy down to the least that is possible
-FALLING = 0.1  # the part of what is left that must go between two validations for a run to be on its way
+BY_HEART = 0.1  # fraction that may be left of the way from the tokens' entropy to the smallest possible loss
+FALLING = 0.1  # fraction of the rest by which the loss must fall between two validations for a run to be improving
 ORDER = 3
 
 
 def trigram(train: TokenFile, valid: TokenFile, sequences: int) -> float:
-    """Nats per token of a Kneser-Ney trigram on so many evenly spaced held-out sequences, as validation takes them."""
+    """Nats per token of a Kneser-Ney trigram on this many evenly spaced held-out sequences, as in validation."""
     rows = min(len(train), max(1, LARGEST // train.length))
     fitted = kneser_ney(train.sequences(np.arange(rows)).numpy(), ORDER, train.vocab_size)
     num = min(sequences, len(valid))
@@ -40,7 +40,7 @@ def samples_of(
 ) -> tuple[str, ...]:
     """A few texts of the model, always from the same seed; none if ``stop`` says so after a network call.
 
-    One token per call where a network decides alone: left to right, by blocks, by insertion. Otherwise PREVIEW_STEPS.
+    One token per call for left-to-right, block and insertion models. Otherwise PREVIEW_STEPS.
     """
     network, length = model.denoiser, model.length
     inner = network.network if isinstance(network, Plain) else network
@@ -59,7 +59,7 @@ def samples_of(
 
 
 class Plain:
-    """A denoiser that is called as it is, never what its ``for_sampling`` would make of it."""
+    """A denoiser that is called directly, without ``for_sampling``."""
 
     def __init__(self, network: Any) -> None:
         self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
@@ -75,7 +75,7 @@ class _Stopped(Exception):
 
 
 def draw_curve(metrics: Path, path: Path) -> Path | None:
-    """The curve of a run, where matplotlib is there to draw it."""
+    """The curve of a run, if matplotlib is installed."""
     with suppress(ImportError):
         curve.draw(metrics, path)
         return path
@@ -83,11 +83,11 @@ def draw_curve(metrics: Path, path: Path) -> Path | None:
 
 
 def by_heart(tokens: TokenFile, validations: Sequence[float]) -> str:
-    """Whether a few sequences were learned, from the bounds of the run's validations in nats per token.
+    """Whether a few sequences were memorised, from the bounds of the run's validations in nats per token.
 
-    The scale is the data's own: counting tokens gives their entropy, and nobody can know which of the sequences it is,
-    log(sequences) / length. Learned: at most BY_HEART of that way is left. Not learned: more is left, and the last
-    validation was hardly better than the one before. Otherwise the run was only too short.
+    The scale is that of the data: counting tokens gives their entropy, and which of the sequences it is cannot be
+    known: log(sequences) / length. Memorised: at most BY_HEART of that way is left. Not memorised: more is left, and
+    the last validation was hardly better than the one before. Otherwise the run was only too short.
     """
     rows = tokens.sequences(range(len(tokens))).numpy()
     different = len(np.unique(rows, axis=0))

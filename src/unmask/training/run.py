@@ -1,12 +1,12 @@
-"""A run's folder: whose it is, its metrics, its checkpoints and its model.
+"""A run's folder: its identity, its metrics, its checkpoints and its model.
 
 config.toml       the effective configuration; ``unmask train --config`` reads it
-run.json          what the run was started on: the data's fingerprint and the network
+run.json          what the run was started with: the data's fingerprint and the network
 metrics.jsonl     one line per logged step, validation and preview
 checkpoints/      see checkpoint.py
-curve.png         in the end, the loss and the bound as a picture, where matplotlib is installed
-model/            in the end, the averaged weights with config, card and tokenizer, for ``unmask sample``
-data/             the token files, where DATA was a text
+curve.png         at the end, a figure of the loss and the bound, if matplotlib is installed
+model/            at the end, the averaged weights with config, card and tokenizer, for ``unmask sample``
+data/             the token files, if DATA was a text
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BEFORE_A_RUN = {
 
 
 def stored_config(out: str | Path) -> TrainConfig | None:
-    """The configuration of the run in a folder, or None where there is no run."""
+    """The configuration of the run in a folder, or None if there is no run."""
     path = Path(out) / CONFIG
     if not path.is_file():
         return None
@@ -66,7 +66,7 @@ class Run:
         return self.folder / "model"
 
     def occupied(self, config: TrainConfig) -> bool:
-        """Whether there is a run here to be resumed; a folder that is neither that nor free is refused."""
+        """Whether there is a run here to be resumed; a folder with anything else in it is refused."""
         if not (self.folder / CONFIG).is_file():
             strange = {path.name for path in self.folder.iterdir()} - BEFORE_A_RUN if self.folder.is_dir() else set()
             if strange:
@@ -96,7 +96,7 @@ class Run:
             )
 
     def start(self, config: TrainConfig, data: Data, network: Network) -> None:
-        """Write down whose folder this is; the configuration last, because it makes the folder a run."""
+        """Record the run's identity; the configuration last, because it makes the folder a run."""
         from unmask import __version__
 
         self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -126,17 +126,17 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process trains in a folder at a time; the lock of a killed one is gone with it."""
+        """One process at a time trains in a folder; the lock of a killed one is released."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with exclusive(self.folder / LOCK, f"out={str(self.folder)!r}: another process is training there"):
             yield
 
 
 class MetricsFile:
-    """metrics.jsonl: appended line by line, cut back to a checkpoint's lines when a run is resumed."""
+    """metrics.jsonl: appended line by line, truncated to a checkpoint's lines when a run is resumed."""
 
     def __init__(self, path: Path, lines: int) -> None:
-        """Keep the first ``lines`` lines of what is there."""
+        """Keep the first ``lines`` existing lines."""
         self.lines = 0
         offset = 0
         if path.is_file():

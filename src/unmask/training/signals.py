@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks the run to save and leave, the second leaves at once."""
+"""SIGTERM and SIGINT: the first makes the run save and exit, the second exits at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Interrupted(Exception):
 
 
 class Signals:
-    """While active, remembers the first signal: ``received`` is its number, or 0. Only the main thread can hear one."""
+    """While active, records the first signal: ``received`` is its number, or 0. Only in the main thread."""
 
     def __init__(self) -> None:
         self.received = 0

@@ -1,4 +1,4 @@
-"""What comes before the first step: the machine, the configuration that is in effect, and where a run goes on."""
+"""What comes before the first step: the machine, the effective configuration, and where a run continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unmask.training.masking import Loss
 from unmask.training.network import Network, of_config, of_user
 from unmask.training.run import Run, stored_config
 
-TIMED_STEPS = 3  # after one that warms up, to plan a run of so many minutes
+TIMED_STEPS = 3  # after one warm-up step, to plan a run of given minutes
 PART_FOR_STEPS = 0.9  # of the minutes; the rest is for validations
 PART_FOR_TIMING = 0.05  # after which no further step is timed
 FEW_STEPS = 500  # with fewer, a smaller network learns more in the same time
@@ -31,7 +31,7 @@ SMALLER = {"small": "compact", "compact": "mini", "mini": "tiny"}
 
 
 def make_accelerator(config: TrainConfig) -> Any:
-    """Hugging Face accelerate's view of this process: alone, or one of those that ``accelerate launch`` started."""
+    """Hugging Face accelerate's view of this process: alone, or one of those of ``accelerate launch``."""
     accelerate = needed("accelerate", "training needs accelerate", "train")
     cpu = config.device == "cpu" or not torch.accelerator.is_available()
     precision = config.precision or ("float32" if cpu else "bf16")
@@ -43,13 +43,13 @@ def make_accelerator(config: TrainConfig) -> Any:
 
 
 def resolved(config: TrainConfig, data: Data, run: Run, accelerator: Any, small: bool | None = None) -> TrainConfig:
-    """The effective configuration: what is open comes from the run that is resumed, or from the table of defaults."""
+    """The effective configuration: open settings come from the resumed run, or from the table of defaults."""
     before = stored_config(run.folder)
     return settled(config if before is None else completed(config, before), data, accelerator, small)
 
 
 def settled(config: TrainConfig, data: Data, accelerator: Any, small: bool | None = None) -> TrainConfig:
-    """What was left open, filled in for the data and the machine; small as in ``defaults.resolve``."""
+    """Open settings, filled in for the data and the machine; small as in ``defaults.resolve``."""
     if accelerator.distributed_type.value == "FSDP" and config.optimizer is None:
         config = replace(config, optimizer="adamw")  # muon needs whole matrices
     tokens = len(data.train) * data.train.length
@@ -69,10 +69,10 @@ def planned(
     report: Progress | None,
     spent: float = 0.0,
 ) -> tuple[TrainConfig, Network]:
-    """The configuration with the steps that fit into its minutes, by timing a few of them with a learner of its own.
+    """The configuration with the steps that fit into its minutes, by timing a few of them with a separate learner.
 
-    Where few would fit, and the size of the network was left open, the next smaller size is tried. spent: the seconds
-    that timing larger ones has taken.
+    If few would fit, and the size of the network was left open, the next smaller size is tried. spent: the seconds that
+    timing larger ones has taken.
     """
     assert asked.minutes is not None
     budget = 60 * asked.minutes
@@ -88,7 +88,7 @@ def planned(
         times.append(float(accelerator.gather(seconds).max()))
     accelerator.free_memory()
     spent += sum(times)
-    warm = times[1:] or times  # the first one warms up
+    warm = times[1:] or times  # the first one is a warm-up
     steps = max(1, int(PART_FOR_STEPS * (budget - spent) * len(warm) / sum(warm)))
     free = small is None and not any((asked.init, asked.preset, asked.layers, asked.width, asked.heads))
     if steps < FEW_STEPS and free and one.preset in SMALLER:
@@ -101,7 +101,7 @@ def planned(
 def network_of(
     config: TrainConfig, data: Data, base: Base | None, module: nn.Module | None, loss: Loss | None
 ) -> Network:
-    """The network of a run: that of a checkpoint, the user's own module, or the project's."""
+    """The network of a run: that of a checkpoint, the user's module, or the project's."""
     length = data.train.length
     if base is not None:
         return replace(base.made(config, length), loss=loss)
@@ -109,7 +109,7 @@ def network_of(
 
 
 def restored(learner: Learner, run: Run, config: TrainConfig) -> int:
-    """Continue from the checkpoint that was asked for, or the newest sound one; return its count of metrics' lines."""
+    """Continue from the requested checkpoint, or the newest sound one; return its number of metrics lines."""
     if config.resume_from is not None:
         found: checkpoints.Checkpoint | None = checkpoints.read(run.checkpoints / Path(config.resume_from).name)
     else:

@@ -15,7 +15,7 @@ from unmask.training.run import Run
 
 @contextmanager
 def trackers(config: TrainConfig, run: Run, step: int, accelerator: Any) -> Iterator[list[Report]]:
-    """The trackers that the configuration asks for, in the main process; steps after ``step`` are written anew."""
+    """The trackers of the configuration, in the main process; steps after ``step`` are overwritten."""
     if not accelerator.is_main_process:
         yield []
         return

@@ -39,7 +39,7 @@ MLP_ROWS = 512  # rows of an MLP computed at once: half the memory of a step, at
 
 
 class AskedRows(nn.Module):
-    """logits = model(tokens, time, rows) of a DDiT whose answers depend on no earlier call."""
+    """logits = model(tokens, time, rows) of a DDiT without a cache."""
 
     suppresses_mask = True  # the network does
     takes_lengths = True
@@ -47,17 +47,17 @@ class AskedRows(nn.Module):
     def __init__(self, network: DDiT) -> None:
         super().__init__()
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
-        # Where projections are kept, weights must not change under them.
+        # If projections are cached, the weights must not change.
         config = network.config
         keeps = config.conditioning == "none" and config.attention == "bidirectional" and not config.shifted
         self.network = own(network) if keeps else constants_folded(network)
         self.first: FirstProjections | None = FirstProjections() if keeps else None
         for block in self.network.blocks:
             block.add_module("mlp", InPieces(*block.mlp))
-        self.eval()  # it is for sampling alone, and its network is a copy
+        self.eval()  # for sampling only, and its network is a copy
 
     def for_sampling(self) -> AskedRows:
-        """The same network with projections of its own: runs that take turns would undo each other's."""
+        """The same network with its own projections: runs that take turns would overwrite each other's."""
         made = copy.copy(self)
         made.first = None if self.first is None else FirstProjections()
         return made
@@ -72,7 +72,7 @@ class AskedRows(nn.Module):
         return self.network.logits(self.states(tokens, time, rows, lengths))
 
     def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Logits [M, V] at the M positions where the boolean [B, L] holds, in row-major order: no head for pads."""
+        """Logits [M, V] at the M positions where the boolean [B, L] is true, in row-major order; none for padding."""
         count = where.sum(1, keepdim=True)
         rows = (~where).to(torch.int8).argsort(dim=1, stable=True)[:, : int(count.max()) if len(count) else 0]
         real = torch.arange(rows.shape[1], device=rows.device) < count
@@ -97,7 +97,7 @@ class AskedRows(nn.Module):
         x, c = network.embedded(entries.tokens), network.conditioning(tokens, time, lengths)
         angles = network.rotary_emb(entries.positions)
         blocks = network.blocks[:-1]
-        # What is kept is a tensor of inference mode, and could not be changed outside it.
+        # The cached tensor is one of inference mode, and could not be changed outside it.
         keeps = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
         if self.first is not None and blocks and tokens.numel() and keeps:
             first, blocks = blocks[0], blocks[1:]
@@ -113,7 +113,7 @@ class AskedRows(nn.Module):
 
 
 def fed(block: Block, x: Tensor, vectors: Vectors | None, real: Tensor | None) -> Tensor:
-    """The MLP half of a block, in place and for the real entries alone where others pad them: it is most of a block."""
+    """The MLP half of a block, in place and without padding: it is most of a block's cost."""
     if real is None:
         return block.feed_forward(x, vectors)
     at = real.squeeze(-1).nonzero(as_tuple=True)
@@ -122,7 +122,7 @@ def fed(block: Block, x: Tensor, vectors: Vectors | None, real: Tensor | None) -
 
 
 def last_block(block: Block, x: Tensor, angles: Angles, c: Tensor | None, entries: Entries, rows: Tensor) -> Tensor:
-    """A block at the rows [B, R] alone: keys and values are everybody's, queries and MLP are theirs."""
+    """A block at the rows [B, R]: keys and values for all positions, queries and MLP only for these."""
     vectors = block.vectors(c)
     h = block.prepared(x, vectors, entries.near, entries.real)
     width, weight = h.shape[-1], block.attn_qkv.weight  # laid out (three, head, dim)
@@ -137,7 +137,7 @@ def last_block(block: Block, x: Tensor, angles: Angles, c: Tensor | None, entrie
 
 
 class InPieces(nn.Module):
-    """A block's MLP, some rows at a time, on a CPU in float32; inference alone."""
+    """A block's MLP, some rows at a time, on a CPU in float32; inference only."""
 
     def __init__(self, up: nn.Module, activation: nn.Module, down: nn.Module) -> None:
         super().__init__()
@@ -165,11 +165,11 @@ def gelu(x: Tensor) -> Tensor:
 
 
 class FirstProjections(threading.local):
-    """The first block's queries, keys and values of the last canvas: of a new one only what has changed is computed.
+    """The first block's queries, keys and values of the last canvas: for a new one only changes are computed.
 
-    They depend on a token, its position and, with a convolution, its neighbours, and on nothing else: the mask's are
-    computed in the first call and never again. Whatever canvases come, the answer is that of ``Block.project``; the
-    weights must stay as they are. Each thread has its own.
+    They depend only on a token, its position and, with a convolution, its neighbours: those of the mask are computed
+    once, in the first call. For any canvases the result is that of ``Block.project``; the weights must not change. Each
+    thread has its own.
     """
 
     def __init__(self) -> None:
@@ -177,14 +177,14 @@ class FirstProjections(threading.local):
         self.kept: tuple[Tensor, Tensor, Tensor]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FirstProjections, ()  # a copy begins with nothing
+        return FirstProjections, ()  # a copy starts empty
 
     def __call__(
         self, block: Block, tokens: Tensor, x: Tensor, angles: Angles, real: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The projections of tokens [B, L] whose embeddings are x [B, L, width]; angles are [L, 1, head_dim]."""
         batch, known = len(tokens), self.tokens
-        if real is not None:  # the end of a sequence is a change as any other
+        if real is not None:  # the end of a sequence is a change like any other
             tokens = torch.where(real.squeeze(-1), tokens, -1)
         if known is None or len(known) < batch or known.shape[1] != tokens.shape[1]:
             self.kept = block.project(block.prepared(x, None, None, real), angles)
@@ -212,7 +212,7 @@ def folded(network: T) -> T:
     """The same function without adaLN, for sampling: with no conditioning its vectors are constants.
 
     Shifts and scales go into the norms, gates into the projections before them. The result is a copy that shares
-    nothing with this network, so training on cannot leave it half old and half new.
+    nothing with this network, so further training cannot leave it half updated.
     """
     config = network.config
     if not config.adaln or config.conditioning != "none":
@@ -244,24 +244,24 @@ def _fold(norm: Norm, shift: Tensor, scale: Tensor) -> None:
 
 
 def separate(network: T) -> T:
-    """A copy that shares nothing with the network, to be read alone."""
+    """A read-only copy that shares nothing with the network."""
     made = copy.deepcopy(network).eval().requires_grad_(False)
     made.zero_grad()
     return made
 
 
 def sharing(network: T) -> T:
-    """A copy with modules of its own and the network's tensors, to be read alone."""
+    """A read-only copy with its own modules and the network's tensors."""
     tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
     return copy.deepcopy(network, tensors).eval()
 
 
 def constants_folded(network: T) -> T:
-    """A copy without adaLN where its vectors are constants, and otherwise one that shares the network's tensors."""
+    """A copy without adaLN if its vectors are constants, and otherwise one that shares the network's tensors."""
     constant = network.config.adaln and network.config.conditioning == "none"
     return folded(network) if constant else sharing(network)
 
 
 def own(network: T) -> T:
-    """A copy without adaLN that shares nothing: who keeps what weights gave needs weights that do not change."""
+    """A copy without adaLN that shares nothing: cached results need weights that do not change."""
     return folded(network) if network.config.adaln else separate(network)
