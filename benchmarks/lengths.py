@@ -27,7 +27,7 @@ from unmask.models.oracles.enumerated import MarkovOracle
 LETTERS, LONGEST = "abcdef", 12
 ROW = 24  # tokens of a clause's row, its eos included
 SETTINGS: dict[str, dict[str, Any]] = {
-    "chain": {"tokenizer": "characters", "length": LONGEST + 1, "steps": 3000, "batch": 128, "preset": "tiny"},
+    "chain": {"tokenizer": "characters", "length": LONGEST + 1, "steps": 5000, "batch": 128, "preset": "tiny"},
     "clauses": {"tokenizer": "bpe", "vocab": 1024, "length": ROW, "long": "drop", "steps": 2500, "preset": "mini"},
 }
 
@@ -80,7 +80,7 @@ def measured(what: str, objective: str, number: int, steps: int | None) -> dict[
         data, out = Path(folder) / f"{what}.txt", Path(folder) / "run"
         data.write_text("\n".join({"chain": chain, "clauses": clauses}[what]()) + "\n")
         started = clock.process_time()
-        how = {"layout": "rows", "held_out": "random", "objective": objective, "preview": False, "tensorboard": False}
+        how = {"layout": "rows", "held_out": "end", "objective": objective, "preview": False, "tensorboard": False}
         model = unmask.train(data, out=out, **settings, **how)
         seconds = clock.process_time() - started
         train, valid = (TokenFile.open(out / f"data/{part}.tokens") for part in ("train", "valid"))
