@@ -132,9 +132,9 @@ def report(made: dict[str, Any]) -> str:
         change = f" ({found['change']:+.3f} ± {found['change_error']:.3f})" if "change" in found else ""
         return f"{found['nats_per_residue']:.3f} ± {found['error']:.3f}{change}"
 
-    rows = [("Sapiens as it is", made["before"]), *((f"fine-tuned {name}", made["after"][name]) for name in RUNS)]
+    rows = [("Sapiens before", made["before"]), *((f"fine-tuned {name}", made["after"][name]) for name in RUNS)]
     rows[2] = ("fine-tuned, adapters of rank 8", rows[2][1])
-    lines = ["| model | mouse, held out | human |", "|---|---|---|"]
+    lines = ["| model | mouse, held out (change) | human (change) |", "|---|---|---|"]
     return "\n".join(
         [*lines, *(f"| {name} | {cell(found['mouse'])} | {cell(found['human'])} |" for name, found in rows)]
     )
