@@ -1,8 +1,7 @@
-"""Trains ``stories``, block diffusion, with what its teacher knows: the law of the corpus instead of one draw from it.
+"""Trains the adapters of ``stories``, block diffusion, by the distributions of its teacher.
 
     python -m recipes.stories_start runs/stories-start
-    python -m recipes.stories runs/stories-start runs/stories-first --decay constant --steps 120 --learning-rate 1.2e-4
-    python -m recipes.stories runs/stories-first/model runs/stories --seed 8
+    python -m recipes.stories runs/stories-start runs/stories
 
 A term of the bound is -log mu(x^l) for a token of the corpus. Where nothing is visible to the right of l in its block,
 x^l was drawn from a distribution that the teacher gives exactly, p(. | x^<l), and the term's mean over x^l is the
@@ -52,7 +51,8 @@ class Taught:
         drawn |= (torch.arange(x0.shape[1]) == 0).expand_as(x0)[masking.masked]  # the teacher is given the first token
         targets[drawn] = nn.functional.one_hot(x0[masking.masked][drawn], targets.shape[1]).to(targets)
         log_p = objective.masked_logits(network, x0, masking).log_softmax(-1)
-        terms = objective.summed(-(targets * log_p).sum(-1), masking, block)
+        products = torch.where(targets > 0, targets * log_p, 0.0)  # of the first token all other logits are -inf
+        terms = objective.summed(-products.sum(-1), masking, block)
         return objective.weighted(masking, terms)
 
     @torch.no_grad()

@@ -1,17 +1,18 @@
 """stories15m as the start of a masked network: its weights, in the blocks of a DDiT.
 
     python -m recipes.stories_start runs/stories-start
-    python -m recipes.stories runs/stories-start runs/stories --steps 900
+    python -m recipes.stories runs/stories-start runs/stories
 
-The network is the teacher's with the vocabulary of the corpus, a mask whose embedding is the mean of the others, and
-no causal mask. Its inputs are shifted: entry l reads token l - 1 and says what is at l, which the teacher knows
-already. What it makes of token l itself, where that is visible, begins at zero.
+The network is the teacher's with the vocabulary of the corpus and a mask whose embedding is the mean of the others.
+Filled from left to right it is the teacher. For all other orders within blocks of two tokens it has adapters of rank 64
+(``unmask.models.adapters``), which start at zero.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,9 @@ def main() -> None:
 
 
 def shape(vocab_size: int) -> DDiTConfig:
-    return preset("stories15m", vocab_size, LENGTH, tie_embeddings=True, dropout=0.0)
+    """The teacher's shape in blocks of two; the last of the corpus's ids, eos, begins every sequence."""
+    blocks: dict[str, Any] = {"attention": "block", "block": 2, "adapters": 64, "start": vocab_size - 1}
+    return preset("stories15m", vocab_size, LENGTH, tie_embeddings=True, dropout=0.0, **blocks)
 
 
 def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor]:
@@ -52,8 +55,10 @@ def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor
         "output_layer.norm_final.weight": theirs["norm.weight"],
         "output_layer.linear.bias": torch.zeros(len(ids)),
     }
-    if config.shifted:
-        made["own_token.weight"] = torch.zeros(width, width)
+    if config.adapters:
+        made["own_token.weight"] = torch.eye(width)
+        fresh = DDiT(config).state_dict()
+        made |= {name: tensor for name, tensor in fresh.items() if ".adapters." in name}
     for i in range(config.layers):
         block = {name.removeprefix(f"blocks.{i}."): w for name, w in theirs.items() if name.startswith(f"blocks.{i}.")}
         ours = {

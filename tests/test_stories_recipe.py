@@ -34,7 +34,7 @@ def teacher() -> Teacher:
 
 @cache
 def network() -> DDiT:
-    return small(DDiT, attention="block", block=BLOCK, shifted=True, **SIZES)
+    return small(DDiT, attention="block", block=BLOCK, adaln=False, adapters=3, start=V - 1, **SIZES)
 
 
 def masking(masked: Tensor) -> Masking:

@@ -120,6 +120,20 @@ def temperature(good):
     yield cells(*curve, fault, ahead)
 
 
+def known_truth(good):
+    lower = -1.0 if good else 1.0  # than what it is compared with
+    exact, left = cell(How("parallel"), L, 4.0), cell(How("left to right"), None, 4.0 + lower, 3.0)
+    yield cells(
+        exact,
+        cell(How("parallel"), L // 2, 4.0 - lower),
+        cell(How("ancestral"), 4096, 4.0 if good else 5.0),
+        cell(How("parallel", temperature=0.8), L, 4.0 + lower, 3.0 + lower),
+        left,
+        cell(How("left to right", temperature=0.8), None, left[5] + lower, 3.0 + lower),
+        cell(How("truth"), None, left[5] if good else left[5] - 1),
+    )
+
+
 def training_variants(good):
     told = {
         TOLD: 2.08,

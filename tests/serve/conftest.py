@@ -19,7 +19,7 @@ from unmask.text.tokenizer import Tokenizer
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models as folders: a masked one, its left-to-right twin, an image, a grid, and one that writes HTML."""
+    """Models as folders: a masked one, its left-to-right twin, an image, a grid, blocks, and one that writes HTML."""
     place = tmp_path_factory.mktemp("models")
     extra = {"characters_per_token": 4.0}
     made = {
@@ -27,6 +27,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "tiny-ar": folder(place / "tiny-ar", "bpe", length=24, causal=True, extra=extra),
         "squares": folder(place / "squares", "levels", length=16),
         "sudoku": folder(place / "sudoku", "levels", length=16),
+        "tale": folder(place / "tale", "bpe", length=24, attention="block", block=2, extra=extra),
         "anyorder": folder(place / "anyorder", "bpe", length=24, attention="order", extra=extra),
     }
     hostile = Tokenizer("smiles", (SCRIPT, IMAGE, "C"))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import unmask
+from tests.small_models import folder
 from tests.training.families import FAMILIES, OTHERS, made, texts
 from tests.training.runs import metrics, run
 from unmask import objective
@@ -248,6 +249,23 @@ def test_a_model_of_this_project_is_fine_tuned_as_it_is(tmp_path: Path) -> None:
     assert after.tokenizer.hash == before.tokenizer.hash and after.denoiser.config == before.denoiser.config
     tokens = torch.tensor(before.tokenizer.encode("the word was with god")).unsqueeze(0)
     assert not torch.equal(answers(after.denoiser, tokens), answers(before.denoiser, tokens))
+
+
+def test_a_network_with_adapters_trains_them_alone(tmp_path: Path) -> None:
+    """And without any gradient of the rest, what it answers from left to right stays as it was."""
+    base = folder(
+        tmp_path / "base", "bytes", length=8, adaln=False, attention="block", block=4, adapters=2, start=ord("x"),
+        extra={"layout": "rows", "schedule": "linear"},
+    )  # fmt: skip
+    rows = torch.randint(97, 110, (40, 7), generator=torch.Generator().manual_seed(0))
+    rows[:, 0] = ord("x")
+    data = tmp_path / "data.txt"
+    data.write_text("\n".join("".join(map(chr, row)) for row in rows.tolist()) + "\n")
+    out = tmp_path / "run"
+    train(settings(data, out, base, layout="rows", learning_rate=1e-2, objective="count"))
+    before, after = (unmask.load(path).denoiser.state_dict() for path in (base, out))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if ".adapters." in name or name == "own_token.weight"}
 
 
 UNFINISHED = [("bd3lm", 4), ("llada", 4), ("llada", None), ("bert", 2), ("sapiens", None)]

@@ -32,6 +32,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.models.adapters import out_of_turn
+from unmask.models.config import DDiTConfig
 from unmask.noise import generator
 
 
@@ -45,7 +47,8 @@ class Entries(NamedTuple):
     rows: Tensor | None = None  # int64 [B, R]: the entries whose outputs are requested; None for all
     real: Tensor | None = None  # bool [B, M, 1]: false after a sequence's end; without it all have the same length
     ends: list[int] | None = None  # the lengths, if the mask is only these and attending one by one is cheaper
-    left: Tensor | None = None  # int64 [B, M]: the tokens to the left, if tokens are not a canvas
+    left: Tensor | None = None  # int64 [B, M]: the tokens to the left, for a network with adapters
+    turned: Tensor | None = None  # float [B, M, 1]: 1 for entries out of turn (adapters.py), else 0
 
 
 @lru_cache(maxsize=16)
@@ -136,9 +139,30 @@ def noised_blocks(tokens: Tensor, clean: Tensor, mask_id: int, taps: int, block:
         at = every.unsqueeze(-1) + torch.arange(taps, device=every.device) - taps // 2
         within = (at >= 0) & (at < length) & (at // block == number.unsqueeze(-1))
         entries.near[:, :length] = torch.where(within, at + 1, entries.near[:, :length])
-    left = functional.pad(clean[:, :-1], (1, 0), value=mask_id)
-    noised = torch.where(every % block == 0, left, tokens.roll(1, 1))
-    return entries._replace(left=torch.cat((noised, left), 1))
+    return entries
+
+
+def in_turn(
+    entries: Entries, tokens: Tensor, clean: Tensor | None, lengths: Tensor | None, config: DDiTConfig
+) -> Entries:
+    """The entries of ``everywhere`` or ``noised_blocks`` for a network with adapters (``unmask.models.adapters``).
+
+    Each reads the token to its left. In turn it sees no later position, out of turn its whole block. The first entry,
+    which has none to its left, is seen by no other: a left-to-right network does not have it.
+    """
+    (block, start), every = (config.block, config.start), torch.arange(tokens.shape[1], device=tokens.device)
+    real = None if lengths is None else inside(lengths, tokens.shape[1])
+    turned = out_of_turn(tokens, config.mask_id, block, real)
+    left = functional.pad(tokens[:, :-1], (1, 0), value=start)
+    if clean is not None:
+        before = functional.pad(clean[:, :-1], (1, 0), value=start)
+        left = torch.cat((torch.where(every % block == 0, before, left), before), 1)
+        turned = functional.pad(turned, (0, clean.shape[1]))
+    assert entries.mask is not None
+    place = entries.positions.expand_as(turned)
+    seen = turned.unsqueeze(2) | (place.unsqueeze(1) <= place.unsqueeze(2))
+    seen &= (place.unsqueeze(1) > 0) | (place.unsqueeze(2) == 0)
+    return entries._replace(mask=entries.mask & seen.unsqueeze(1), left=left, turned=turned.float().unsqueeze(-1))
 
 
 def asked(tokens: Tensor, mask_id: int, taps: int, rows: Tensor) -> Entries:

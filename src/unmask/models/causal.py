@@ -41,8 +41,8 @@ class Causal(Transformer, Pretrained):
     lag: ClassVar[int] = 0  # position l is predicted by input l - lag
 
     def __init__(self, config: DDiTConfig) -> None:
-        if config.shifted:
-            raise ValueError("shifted=True is for a masked model: the inputs of a left-to-right one are shifted")
+        if config.adapters:
+            raise ValueError("adapters are for a masked model: a left-to-right one does not need them")
         if config.conditioning != "none" or config.self_conditioning:
             raise ValueError(
                 f"a left-to-right model has no conditioning: conditioning={config.conditioning!r}, "

@@ -21,7 +21,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "mlp": "swiglu",
         "norm": "rms",
         "adaln": False,
-        "shifted": True,
     },
     "compact": {"layers": 8, "heads": 6, "width": 384},
     "small": {"layers": 12, "heads": 12, "width": 768},  # the paper's
@@ -56,7 +55,8 @@ class DDiTConfig:
     attention: Attention = "bidirectional"  # the attention pattern: see anyorder.py
     block: int = 0  # block size, for attention="block"
     insertion: bool = False  # the last two ids are EMPTY and OPEN: see unmask.insertion
-    shifted: bool = False  # entry l reads token l - 1, like a left-to-right network, and its own
+    adapters: int = 0  # the rank of the adapters of a left-to-right network that fills blocks (adapters.py); 0 for none
+    start: int = -1  # the token that begins every sequence of a network with adapters
 
     def __post_init__(self) -> None:
         allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}
@@ -100,10 +100,15 @@ class DDiTConfig:
             )
         if self.block and self.length % self.block:
             raise ValueError(f"length must be a multiple of block={self.block}, got {self.length}")
-        if self.shifted and (self.attention not in ("bidirectional", "block") or self.self_conditioning):
+        if self.adapters and (self.attention != "block" or self.adaln or self.convolution):
             raise ValueError(
-                f"shifted=True needs attention='bidirectional' or 'block' and no self_conditioning, got "
-                f"attention={self.attention!r}, self_conditioning={self.self_conditioning}"
+                f"adapters={self.adapters} needs attention='block', adaln=False and convolution=0, got attention="
+                f"{self.attention!r}, adaln={self.adaln}, convolution={self.convolution}"
+            )
+        if (self.adapters > 0) != (0 <= self.start < self.vocab_size) or self.adapters < 0:
+            raise ValueError(
+                f"adapters need start, the id that begins every sequence, and nothing else takes one: adapters="
+                f"{self.adapters}, start={self.start}"
             )
         plain = self.attention == "bidirectional" and self.conditioning == "none" and not self.self_conditioning
         if self.insertion and not (plain and self.mask_id == self.vocab_size > 1):

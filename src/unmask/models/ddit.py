@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models import anyorder
+from unmask.models.adapters import begun, first_known
+from unmask.models.anyorder import Entries
 from unmask.models.config import PRESETS, DDiTConfig, preset
 from unmask.models.fast.cached import AnyOrderCached
 from unmask.models.fast.in_turn import BlockCached
@@ -67,7 +69,11 @@ class DDiT(Transformer, Pretrained):
         [B]: sequences of several lengths, padded at their ends (``unmask.protocol.TakesLengths``).
         """
         at = None if rows is None else by_rows(rows)
-        return self.logits(self.states(tokens, time, at, previous, when, lengths))
+        logits = self.logits(self.states(tokens, time, at, previous, when, lengths))
+        if not self.config.adapters:
+            return logits
+        positions = torch.arange(tokens.shape[1], device=tokens.device) if rows is None else rows
+        return first_known(logits, positions, self.config.start)
 
     def packed(
         self,
@@ -84,7 +90,8 @@ class DDiT(Transformer, Pretrained):
         clean [B, L], for attention="block": the true tokens of the blocks before a position.
         """
         at = where.nonzero(as_tuple=True)
-        return self.logits(self.states(tokens, time, at, previous, when, lengths, clean))
+        logits = self.logits(self.states(tokens, time, at, previous, when, lengths, clean))
+        return first_known(logits, at[1], self.config.start) if self.config.adapters else logits
 
     def states(
         self,
@@ -98,6 +105,8 @@ class DDiT(Transformer, Pretrained):
     ) -> Tensor:
         """The final states [B, L, width], or those at some indices; other arguments as in ``packed``."""
         check_tokens(tokens)
+        if self.config.adapters:
+            tokens = begun(tokens, self.mask_id, self.config.start)
         rule, taps, block = self.config.attention, self.config.convolution, self.config.block
         if clean is None and lengths is None and rule == "bidirectional":
             entries = all_positions(tokens)
@@ -107,8 +116,10 @@ class DDiT(Transformer, Pretrained):
             raise ValueError(f"clean is for attention='block' and sequences of one length, got {rule!r}")
         else:
             entries = anyorder.noised_blocks(tokens, clean, self.mask_id, taps, block)
+        if self.config.adapters:
+            entries = anyorder.in_turn(entries, tokens, clean, lengths, self.config)
         c = self.conditioning(tokens, time, lengths)
-        return self.through(self.embedded(entries.tokens, time, previous, entries.left), entries, c, at)
+        return self.through(self.embedded(entries, time, previous), entries, c, at)
 
     def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """The final states [B, R, width] of the rows, each as if masked and given the tokens before it in the order.
@@ -148,16 +159,14 @@ class DDiT(Transformer, Pretrained):
             return -torch.log1p(-(1 - smallest) * t)
         return 1000 * t  # at this scale the frequencies 1 .. 1e-4 resolve the times in [0, 1]
 
-    def embedded(
-        self, tokens: Tensor, time: Tensor | None = None, previous: Tensor | None = None, left: Tensor | None = None
-    ) -> Tensor:
+    def embedded(self, entries: Entries, time: Tensor | None = None, previous: Tensor | None = None) -> Tensor:
         """Embedded tokens, joined by the network's own prediction F_{theta^-} if it is self-conditioned.
 
         The prediction is given as final states: the logits are a linear map of them, so nothing is lost and no [B, L,
         V] tensor is made. In training it is blank half of the time and otherwise comes from a pass without gradients;
         otherwise it is ``previous``, or blank.
         """
-        x = self.read(tokens, left)
+        x = self.read(entries.tokens, entries.left, entries.turned)
         if not self.config.self_conditioning:
             if previous is not None:
                 raise ValueError("previous is for a network with self_conditioning=True")
@@ -166,7 +175,7 @@ class DDiT(Transformer, Pretrained):
             previous = torch.zeros_like(x)
             if self.training and float(torch.rand(())) < 0.5:
                 with torch.no_grad():
-                    previous = self.states(tokens, time, previous=previous)
+                    previous = self.states(entries.tokens, time, previous=previous)
         projected: Tensor = self.self_condition(torch.cat((x, previous.detach()), -1))
         return projected
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unmask.models.adapters import Adapters, adapted
 from unmask.models.anyorder import Entries
 from unmask.models.config import DDiTConfig
 
@@ -147,11 +148,15 @@ class Block(nn.Module):
         self.mlp = mlp(config)
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
         self.convolution = Convolution(width, config.convolution, causal) if config.convolution else None
+        self.adapters = None
+        if config.adapters:
+            first, last = cast("nn.Linear", self.mlp[0]), cast("nn.Linear", self.mlp[2])
+            self.adapters = Adapters(width, first.out_features, last.in_features, config.adapters)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, angles: Angles, c: Tensor | None, entries: Entries) -> Tensor:
         vectors = self.vectors(c)
-        return self.feed_forward(self.attend(x, angles, vectors, entries), vectors)
+        return self.feed_forward(self.attend(x, angles, vectors, entries), vectors, entries.turned)
 
     def vectors(self, c: Tensor | None) -> Vectors | None:
         """adaLN's shift, scale and gate of the attention, and then of the MLP."""
@@ -159,13 +164,18 @@ class Block(nn.Module):
 
     def attend(self, x: Tensor, angles: Angles, vectors: Vectors | None, entries: Entries) -> Tensor:
         """x + gate * attention(norm(x))."""
-        q, k, v = self.project(self.prepared(x, vectors, entries.near, entries.real), angles)
-        return self.add(x, vectors[2] if vectors else None, self.mix(q, k, v, entries.mask, entries.ends))
+        q, k, v = self.project(self.prepared(x, vectors, entries.near, entries.real), angles, entries.turned)
+        mixed = self.mix(q, k, v, entries.mask, entries.ends, entries.turned)
+        return self.add(x, vectors[2] if vectors else None, mixed)
 
-    def feed_forward(self, x: Tensor, vectors: Vectors | None) -> Tensor:
+    def feed_forward(self, x: Tensor, vectors: Vectors | None, turned: Tensor | None = None) -> Tensor:
         """x + gate * mlp(norm(x)), for x [B, M, width] or [M, width] with vectors to match."""
         shift, scale, gate = vectors[3:] if vectors else (None, None, None)
-        return self.add(x, gate, self.mlp(self.norm2(x, shift, scale)))
+        h = self.norm2(x, shift, scale)
+        if self.adapters is None:
+            return self.add(x, gate, self.mlp(h))
+        h = self.mlp[1](adapted(self.mlp[0], self.adapters.up, h, turned))
+        return self.add(x, gate, adapted(self.mlp[2], self.adapters.down, h, turned))
 
     def prepared(
         self, x: Tensor, vectors: Vectors | None, near: Tensor | None = None, real: Tensor | None = None
@@ -176,13 +186,22 @@ class Block(nn.Module):
             return h
         return self.convolution(h if real is None else h * real, near)  # type: ignore[no-any-return]
 
-    def project(self, h: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, h: Tensor, angles: Angles, turned: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [B, heads, M, head_dim], positions rotated into the first two."""
-        both, v = self.attn_qkv(h).unflatten(-1, (3 * self.heads, -1)).split((2 * self.heads, self.heads), -2)
+        made = self.attn_qkv(h) if self.adapters is None else adapted(self.attn_qkv, self.adapters.qkv, h, turned)
+        both, v = made.unflatten(-1, (3 * self.heads, -1)).split((2 * self.heads, self.heads), -2)
         q, k = rotate(both, angles).transpose(1, 2).chunk(2, 1)
         return q, k, v.transpose(1, 2)
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ends: Sequence[int] | None = None) -> Tensor:
+    def mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        ends: Sequence[int] | None = None,
+        turned: Tensor | None = None,
+    ) -> Tensor:
         """The attention [B, M, width]. ends: the lengths of sequences to attend separately, instead of a mask."""
         if ends is not None:
             alone = [
@@ -191,8 +210,9 @@ class Block(nn.Module):
             return torch.cat([functional.pad(one, (0, 0, 0, q.shape[2] - one.shape[1])) for one in alone])
         causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries belong to the last entry
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-        out: Tensor = self.attn_out(mixed.transpose(1, 2).flatten(2))
-        return out
+        joined = mixed.transpose(1, 2).flatten(2)
+        out: Tensor = self.attn_out(joined)
+        return out if self.adapters is None else adapted(self.attn_out, self.adapters.out, joined, turned)
 
     def add(self, x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
         return x + self.dropout(out) if gate is None else torch.addcmul(x, gate, self.dropout(out))
@@ -226,7 +246,7 @@ class Transformer(nn.Module):
         blocks = nn.ModuleList(Block(config, cond_dim, self.causal) for _ in range(config.layers))
         self.blocks = cast("Sequence[Block]", blocks)
         self.output_layer = OutputLayer(config, cond_dim)
-        self.own_token = zeros(nn.Linear(config.width, config.width, bias=False)) if config.shifted else None
+        self.own_token = nn.Linear(config.width, config.width, bias=False) if config.adapters else None
         if config.self_conditioning:
             self.self_condition = nn.Linear(2 * config.width, config.width, bias=False)
             with torch.no_grad():  # [identity, 0]: it starts as the network without self-conditioning
@@ -244,19 +264,19 @@ class Transformer(nn.Module):
     def length(self) -> int:
         return self.config.length
 
-    def read(self, tokens: Tensor, left: Tensor | None = None) -> Tensor:
+    def read(self, tokens: Tensor, left: Tensor | None = None, turned: Tensor | None = None) -> Tensor:
         """What the first block gets of tokens [B, M]: their embeddings [B, M, width].
 
-        With shifted=True that of the token to the left, as a left-to-right network has it, and a linear map of its own.
-        left [B, M]: those tokens, the mask before the first; by default the tokens are a canvas.
+        With adapters those of the tokens to the left, [B, M], and out of turn a linear map of the visible tokens too.
         """
-        x: Tensor = self.vocab_embed(tokens)
-        if self.own_token is None:
+        if self.own_token is None or left is None:
+            embedded: Tensor = self.vocab_embed(tokens)
+            return embedded
+        x: Tensor = self.vocab_embed(left)
+        if turned is None:
             return x
-        if left is None:
-            left = functional.pad(tokens[:, :-1], (1, 0), value=self.mask_id)
-        both: Tensor = self.vocab_embed(left) + self.own_token(x)
-        return both
+        own = self.own_token(self.vocab_embed(tokens)) * (tokens != self.mask_id).unsqueeze(-1)
+        return torch.addcmul(x, turned, own)
 
     def through(self, x: Tensor, entries: Entries, c: Tensor | None, at: tuple[Tensor, ...] | None = None) -> Tensor:
         """The final states of embedded entries x [B, M, width]; the logits are a linear map of them.
@@ -270,7 +290,8 @@ class Transformer(nn.Module):
         x = last.attend(x, angles, vectors, entries)
         if at is not None:
             x, vectors, final = x[at], of_sequences(vectors, at[0]), of_sequences(final, at[0])
-        states: Tensor = self.output_layer.norm_final(last.feed_forward(x, vectors), *(final or ()))
+        turned = entries.turned if at is None or entries.turned is None else entries.turned[at]
+        states: Tensor = self.output_layer.norm_final(last.feed_forward(x, vectors, turned), *(final or ()))
         return states
 
     def logits(self, states: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ AVERAGE = "ema.safetensors"
 ARCHITECTURES = ("ddit", "causal")
 OWN = "own"  # the architecture of a network whose class the user provides
 DISPLAYS = ("text", "molecule", "image", "grid")
+FORMER = {"shifted": False}  # fields that earlier versions wrote, and the values that change nothing
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
 
 
@@ -269,6 +270,7 @@ def _dataclass(cls: type[Any], values: Any, where: Path) -> Any:
     if not isinstance(values, dict):
         raise ValueError(f"{where}: {cls.__name__} must be an object, got {values!r}")
     fields = {field.name: field for field in dataclasses.fields(cls)}
+    values = {name: value for name, value in values.items() if FORMER.get(name, ...) != value}
     unknown = [name for name in values if name not in fields]
     missing = [n for n, field in fields.items() if field.default is dataclasses.MISSING and n not in values]
     if unknown or missing:

@@ -21,7 +21,7 @@ from unmask.text.folder import CONFIG, TOKENIZER
 from unmask.text.model import Model
 
 BOX = Path(__file__).parents[1] / "box"
-DEFAULT = "kjv"  # a bundled model
+DEFAULT = "stories"  # a bundled model
 
 
 @dataclass(frozen=True)

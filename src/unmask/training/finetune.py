@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from unmask.models.adapters import train_alone
 from unmask.models.ddit import DDiT
 from unmask.protocol import block_of, is_left_to_right
 from unmask.schedule import SCHEDULES
@@ -91,6 +92,8 @@ class Base:
         def build() -> nn.Module:
             # For billions of parameters there is no memory for a spare copy: it is read again.
             module: Any = ready.pop() if ready else adapters.recognise(self.found).load(self.found).denoiser
+            if config.lora is None and isinstance(module, DDiT) and module.config.adapters:
+                return train_alone(module.float())
             if config.lora is None:
                 return module.float().requires_grad_(True)  # type: ignore[no-any-return]
             # Parameters that are not trained need no float32 under bf16.

@@ -28,11 +28,13 @@ Run = Callable[[Callable[[unmask.Step], None]], Made]
 # The upper half of a handwritten 2 (the UCI digits, number 1744, held out): 32 of its 64 grey levels.
 HALF_DIGIT = "0 2 11 16 13 2 0 0 0 11 15 12 16 7 0 0 0 7 6 0 14 8 0 0 0 0 0 1 16 6 0 0"
 VERSE = "In the beginning God ____ the heaven and the ____."
+STORY = 1  # the seed
 SECONDS_TO_WATCH = 5.0
 
 NEXT = """
 What to type next{activate}:
-  unmask sample                             another text; --steps 32, --number 4
+  unmask sample                             another story; --prompt "Once there was a", --number 4
+  unmask sample kjv --steps 32              another model in fewer calls
   unmask infill kjv "And God said, ______"  fill the blanks of a text
   unmask models                             list the models
   unmask serve                              a web page, and OpenAI's API
@@ -45,8 +47,14 @@ What to type next{activate}:
 def main() -> int:
     started = clock.monotonic()
     with waiting("reading the models"):
-        kjv, ar, digits, molecules = map(unmask.load, ("kjv", "kjv-ar", "digits", "molecules"))
-    heading("A text, unmasked token by token in a random order (kjv, 128 network calls)")
+        names = ("stories", "kjv", "kjv-ar", "digits", "molecules")
+        stories, kjv, ar, digits, molecules = map(unmask.load, names)
+    heading("A story, unmasked two tokens at a time, each pair in a random order (stories, 256 network calls)")
+    empty = torch.full((1, stories.length or 0), stories.denoiser.mask_id)
+    text = watched(stories, empty, lambda show: stories.sample(seed=STORY, callback=show), seconds=SECONDS_TO_WATCH)
+    print(indented(wrapped(text.text[0])))
+
+    heading("A text of the King James Bible, unmasked in a random order (kjv, 128 network calls)")
     empty = torch.full((1, kjv.length or 0), kjv.denoiser.mask_id)
     text = watched(kjv, empty, lambda show: kjv.sample(seed=3, callback=show), seconds=SECONDS_TO_WATCH)
     print(indented(wrapped(text.text[0])))

@@ -33,7 +33,8 @@ class Feed(NamedTuple):
     stop: int  # one past the highest slot
     near: Tensor | None  # int64 [B, M, taps]: the slots of the convolution's inputs; 0 for none, s + 1 for slot s
     wanted: Tensor  # int64 [B, R]: the entries whose logits are requested
-    left: Tensor | None = None  # int64 [B, M]: the tokens to the left, for a shifted network
+    left: Tensor | None = None  # int64 [B, M]: the tokens to the left, for a network with adapters
+    turned: Tensor | None = None  # float [B, M, 1]: 1 for entries out of turn; None if there are none
 
 
 class Cached(Seated):
@@ -79,20 +80,23 @@ class Cached(Seated):
         """Logits [B, R, V]: the blocks over the entries; of the last block only what the wanted ones need."""
         network = ready.network
         self._make_room(feed.stop)
-        x: Tensor = network.read(feed.tokens, feed.left)
+        x: Tensor = network.read(feed.tokens, feed.left, feed.turned)
         angles = network.rotary_emb(feed.positions)
         slots = torch.arange(feed.stop, device=x.device)
         hidden = (slots > feed.level.unsqueeze(-1)) & (slots != feed.slots.unsqueeze(-1))
+        if network.config.adapters:  # the first entry is seen by no other
+            hidden |= (slots == 0) & (feed.slots > 0).unsqueeze(-1)
         mask = None  # for one entry per sequence, after all others: torch's attention is twice as fast without
         if feed.tokens.shape[1] > 1 or bool(hidden.any()):
             mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf).unsqueeze(1)  # added to every layer's
         for i, block in enumerate(network.blocks[:-1]):
-            x = block.feed_forward(self._attend(i, block, x, angles, mask, feed, here), None)
+            x = block.feed_forward(self._attend(i, block, x, angles, mask, feed, here), None, feed.turned)
         last = len(network.blocks) - 1
         if mask is not None:
             mask = take(mask.squeeze(1), feed.wanted).unsqueeze(1)
         x = self._attend(last, network.blocks[last], x, angles, mask, feed, here, feed.wanted)
-        return ready.logits(network.output_layer.norm_final(network.blocks[last].feed_forward(x, None)))
+        turned = None if feed.turned is None else take(feed.turned, feed.wanted)
+        return ready.logits(network.output_layer.norm_final(network.blocks[last].feed_forward(x, None, turned)))
 
     def _attend(
         self,
@@ -113,7 +117,7 @@ class Cached(Seated):
             inputs = self.kept[f"inputs {i}"][here]
             inputs[row, feed.slots + 1] = h
             h = block.convolution.among(h, inputs, feed.near)
-        q, k, v = block.project(h, angles)
+        q, k, v = block.project(h, angles, feed.turned)
         keys, values = self.kept[f"keys and values {i}"][here].unbind(1)
         if feed.start is not None:
             keys[:, :, feed.start : feed.stop], values[:, :, feed.start : feed.stop] = k, v
@@ -121,7 +125,8 @@ class Cached(Seated):
             keys[row, :, feed.slots], values[row, :, feed.slots] = k.transpose(1, 2), v.transpose(1, 2)
         if wanted is not None:
             x, q = take(x, wanted), take(q.transpose(1, 2), wanted).transpose(1, 2)
-        return x + block.mix(q, keys[:, :, : feed.stop], values[:, :, : feed.stop], mask)
+        turned = feed.turned if wanted is None or feed.turned is None else take(feed.turned, wanted)
+        return x + block.mix(q, keys[:, :, : feed.stop], values[:, :, : feed.stop], mask, turned=turned)
 
     def _make_room(self, slots: int) -> None:
         """Make room for this many slots: guesses, and requested rows after a full canvas, need more than tokens."""

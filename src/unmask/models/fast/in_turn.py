@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from unmask.models.adapters import begun, first_known, out_of_turn
 from unmask.models.anyorder import neighbours
 from unmask.models.fast.cached import Cached, Feed
 from unmask.models.fast.packing import Ready
@@ -49,7 +50,10 @@ class InTurn(Cached):
         slots = kept + torch.arange(int((stop - kept).max()), device=inputs.device)
         slots, first = slots.clamp(max=length), int(kept.min())
         level = ((slots // block + 1) * block - 1).minimum(torch.where(slots < ends, ends - 1, slots))
-        taps = self.network.config.convolution
+        taps, turned = self.network.config.convolution, self.turned(inputs, ends)
+        if turned is not None:
+            turned = turned.gather(1, slots.clamp(max=length - 1)) & (slots < length)
+            level = torch.where(turned, level, slots)
         feed = Feed(
             inputs.gather(1, slots.clamp(max=length - 1)),
             slots,
@@ -59,7 +63,10 @@ class InTurn(Cached):
             int(slots.max()) + 1,
             self.near(slots, level, length, taps) if taps else None,
             outputs - kept,
-            self._left(inputs, slots) if self.network.config.shifted else None,
+            None if turned is None else self._left(inputs, slots),
+            turned.to(self.network.vocab_embed.embedding).unsqueeze(-1)
+            if turned is not None and turned.any()
+            else None,
         )
         self.kept["valid"][here] = kept.squeeze(1)  # later slots will be overwritten
         logits = self.run(ready, feed, here)
@@ -67,8 +74,12 @@ class InTurn(Cached):
         return logits
 
     def _left(self, inputs: Tensor, slots: Tensor) -> Tensor:
-        """The tokens before those in the slots."""
-        return torch.where(slots > 0, inputs.gather(1, (slots - 1).clamp(min=0)), self.mask_id)
+        """The tokens before those in the slots, of a network with adapters."""
+        return torch.where(slots > 0, inputs.gather(1, (slots - 1).clamp(min=0)), self.network.config.start)
+
+    def turned(self, inputs: Tensor, ends: Tensor) -> Tensor | None:
+        """Which inputs [B, L] are out of turn, for a network with adapters; ends [B, 1] are the lengths."""
+        return None
 
 
 class BlockCached(InTurn):
@@ -92,7 +103,18 @@ class BlockCached(InTurn):
     def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
         every = torch.arange(tokens.shape[1], device=tokens.device)
         first = torch.where(tokens == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
-        return self.answer(self.ready, tokens, rows, first, here)
+        config = self.network.config
+        if not config.adapters:
+            return self.answer(self.ready, tokens, rows, first, here)
+        read = begun(tokens, self.mask_id, config.start)
+        first = torch.where(read == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
+        return first_known(self.answer(self.ready, read, rows, first, here), rows, config.start)
+
+    def turned(self, inputs: Tensor, ends: Tensor) -> Tensor | None:
+        if not self.network.config.adapters:
+            return None
+        real = torch.arange(inputs.shape[1], device=inputs.device) < ends
+        return out_of_turn(inputs, self.mask_id, self.block, real)
 
 
 class LeftToRightCached(InTurn):

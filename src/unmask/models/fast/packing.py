@@ -71,12 +71,13 @@ def packed(network: Transformer) -> Ready:
     weights = [one.weight for *_, one in linears]
     if sum(weight.numel() for weight in weights) < LEAST or not all(map(available, weights)):
         return Ready(network, network.logits)
+    fused = not network.config.adapters  # which are added before the GELU
     for parent, name, one in linears:
         # The first map of an MLP, which its GELU follows.
-        widens = isinstance(parent, nn.Sequential) and name == "0" and isinstance(parent[1], nn.GELU)
+        widens = isinstance(parent, nn.Sequential) and name == "0" and isinstance(parent[1], nn.GELU) and fused
         setattr(parent, name, Packed(one.weight, one.bias, gelu=widens))
     for block in made.blocks:
-        if isinstance(block.mlp[1], nn.GELU):
+        if fused and isinstance(block.mlp[1], nn.GELU):
             block.mlp[1] = nn.Identity()
     head = Packed(*made.head())
     del made.output_layer.linear

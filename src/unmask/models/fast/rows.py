@@ -49,7 +49,7 @@ class AskedRows(nn.Module):
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
         # If projections are cached, the weights must not change.
         config = network.config
-        keeps = config.conditioning == "none" and config.attention == "bidirectional" and not config.shifted
+        keeps = config.conditioning == "none" and config.attention == "bidirectional"
         self.network = own(network) if keeps else constants_folded(network)
         self.first: FirstProjections | None = FirstProjections() if keeps else None
         for block in self.network.blocks:
@@ -94,7 +94,7 @@ class AskedRows(nn.Module):
             entries = all_positions(tokens)
         else:
             entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, lengths=lengths)
-        x, c = network.embedded(entries.tokens), network.conditioning(tokens, time, lengths)
+        x, c = network.embedded(entries), network.conditioning(tokens, time, lengths)
         angles = network.rotary_emb(entries.positions)
         blocks = network.blocks[:-1]
         # The cached tensor is one of inference mode, and could not be changed outside it.

@@ -20,6 +20,7 @@ ITEMS = (
     "precisions",
     "after_the_fix",
     "temperature",
+    "known_truth",
     "training_variants",
     "variance_reduction",
     "high_order",

@@ -16,7 +16,7 @@ from unmask.draw import Pick
 from unmask.network import Allowed
 from unmask.noise import Streams
 from unmask.predict import first_order
-from unmask.protocol import Caches, follows_order, for_sampling, inserts, takes_lengths
+from unmask.protocol import Caches, block_of, follows_order, for_sampling, inserts, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
 from unmask.text.blanks import Blanks
@@ -59,6 +59,8 @@ class Served:
     def kind(self) -> str:
         if self.model.left_to_right:
             return "left-to-right"
+        if block_of(self.model.denoiser) is not None:
+            return "block"
         return "any-order" if follows_order(self.model.denoiser) else "masked"
 
     @property

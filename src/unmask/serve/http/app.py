@@ -72,7 +72,7 @@ class Service:
     def listed(self, name: str) -> dict[str, Any]:
         """A model as listed by /v1/models."""
         served = self.models[name]
-        model, chooses = served.model, not served.model.left_to_right
+        model, chooses, blocks = served.model, not served.model.left_to_right, served.kind == "block"
         about = {
             "kind": served.kind,
             "length": model.length,
@@ -81,8 +81,8 @@ class Service:
             "symbols": served.symbols,
             "vocab_size": model.denoiser.vocab_size,
             "mask_id": model.denoiser.mask_id,
-            "samplers": [*names.PLANS, *names.PUBLISHED] if chooses else [],
-            "predictors": [*names.PREDICTORS, "auto"] if chooses else [],
+            "samplers": [*names.PLANS, *([] if blocks else names.PUBLISHED)] if chooses else [],
+            "predictors": [*names.PREDICTORS, "auto"] if chooses and not blocks else [],
             "decodings": [*names.DECODING] if chooses else [],
             "draws": list(names.DRAWS),
             "characters_per_token": model.characters_per_token,

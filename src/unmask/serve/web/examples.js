@@ -3,7 +3,7 @@
 import { PRESETS } from "./presets.js";
 import { fillsBlanks } from "./settings.js";
 
-const PREFERRED = "kjv"; // what unmask sample takes when nothing is said
+const PREFERRED = "kjv"; // among the models of text that fill blanks
 
 /** The runs to offer: {title, text, start: {model?, source?, preset?, seed?, number?, ahead?, decoding?}}. */
 export function examples(models) {
@@ -15,7 +15,12 @@ export function examples(models) {
   const [grid] = shown("grid");
   // Guesses settle fastest where the network sees its tokens in the order of the plan.
   const ahead = masked.find((model) => model.kind === "any-order" && model.display === "text") ?? prose;
+  const story = models.find((model) => model.kind === "block" && model.display === "text");
   return [
+    story && {
+      title: "Write a story", text: "Two tokens at a time, each pair in a random order.",
+      start: { model: story.id, source: "empty", seed: SEEDS.story },
+    },
     prose && {
       title: "Fill the blanks", text: "Holes in a text, filled with both sides in view.",
       start: { model: prose.id, source: "text", seed: SEEDS.text },
@@ -36,10 +41,6 @@ export function examples(models) {
       title: "Look ahead", text: "Guesses are grey until they are accepted.",
       start: { model: ahead.id, source: "prompt", ahead: "8", seed: SEEDS.ahead },
     },
-    prose && {
-      title: "Three readings", text: "One text, its blanks filled three times.",
-      start: { model: prose.id, source: "text", number: 3, seed: SEEDS.several },
-    },
     PRESETS.float32.possible(models) && {
       title: "See float32 truncation", text: "Exact draws next to published float32 draws.",
       start: { preset: "float32" },
@@ -52,7 +53,7 @@ export function examples(models) {
 }
 
 /** Seeds whose runs read well with the models of the box. */
-const SEEDS = { text: 24, molecule: 1, picture: 1, ahead: 1, several: 1 };
+const SEEDS = { text: 24, molecule: 1, picture: 1, ahead: 1, story: 1 };
 
 /** Put them into a bar; start(example) runs one. */
 export function offer(bar, models, start) {

@@ -1,5 +1,7 @@
 // Comparisons worth watching. Each is a pair of settings on one seed, and a sentence on what to look for.
 
+import { fillsBlanks } from "./settings.js";
+
 const LAW = "published-law";
 const MANY_STEPS = 100000; // the most that a server takes unless told otherwise
 
@@ -23,9 +25,9 @@ export const PRESETS = {
   "left-to-right": {
     about: "Both draw one token per call and never change their minds: A anywhere, in the order of its plan, B from "
       + "left to right. A can fill a hole in the middle; B's calls are cheaper, because it keeps what it has computed.",
-    possible: (models) => models.some(masked) && models.some((model) => !masked(model)),
+    possible: (models) => models.some(fillsBlanks) && models.some(inReadingOrder),
     pair(model, models) {
-      const pairs = models.filter(masked).flatMap((a) => models.filter((b) => !masked(b)).map((b) => [a, b]));
+      const pairs = models.filter(fillsBlanks).flatMap((a) => models.filter(inReadingOrder).map((b) => [a, b]));
       // Twins are trained on the same data: they write in the same tokens, and one's name begins with the other's.
       const fit = ([a, b]) => 4 * (a.tokenizer === b.tokenizer && a.vocab_size === b.vocab_size)
         + 2 * (a === model || b === model) + (a.id.startsWith(b.id) || b.id.startsWith(a.id));
@@ -36,9 +38,9 @@ export const PRESETS = {
   calls: {
     about: "A asks the network once per token. B takes eight calls for everything: tokens of one call do not see each "
       + "other. Look for neighbours in B that came together and do not fit.",
-    possible: (models) => models.some(masked),
+    possible: (models) => models.some(fillsBlanks),
     pair(model, models) {
-      const one = masked(model) ? model : models.find(masked);
+      const one = fillsBlanks(model) ? model : models.find(fillsBlanks);
       return { a: { model: one.id, sampler: "first-hitting" }, b: { model: one.id, sampler: "parallel", steps: 8 } };
     },
   },
@@ -49,8 +51,8 @@ export const PRESETS = {
   },
 };
 
-function masked(model) {
-  return model.kind !== "left-to-right";
+function inReadingOrder(model) {
+  return model.kind === "left-to-right";
 }
 
 function has(model, sampler) {

@@ -38,8 +38,9 @@ export function isText(model) {
   return ["text", "molecule"].includes(model.display) && model.tokenizer !== "levels";
 }
 
+/** Whether it sees both sides of a blank; the others continue a text. */
 export function fillsBlanks(model) {
-  return model.kind !== "left-to-right";
+  return !["left-to-right", "block"].includes(model.kind);
 }
 
 /** The settings that mean something together with the others; the rest is neither sent nor shared. */
@@ -51,6 +52,10 @@ export function applicable(model, chosen) {
     return new Set(["model", "sampler", "steps"]);
   }
   const names = new Set(NAMES);
+  if (model.kind === "block") {
+    names.delete("predictor");
+    names.delete("ahead");
+  }
   if (chosen.decoding || (chosen.sampler ?? "first-hitting") !== "first-hitting" || !looksAhead(chosen.predictor)) {
     names.delete("ahead"); // it is for one token per step
   }
@@ -250,7 +255,7 @@ export class Settings {
     }
     const steps = this.field("steps");
     if (by !== "steps" && names.has("steps") && names.has("sampler") && steps.value === "") {
-      steps.value = 16; // these samplers cannot do without
+      steps.value = this.model.kind === "block" ? this.model.length : 16; // these samplers cannot do without
     }
     this.#find("[data-explains]").textContent = explanation(this.model, chosen);
   }

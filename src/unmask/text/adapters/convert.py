@@ -101,7 +101,8 @@ def _expressible(config: DDiTConfig, found: Found) -> None:
         "hidden": 0,
         "mlp": "gelu",
         "norm": "layer",
-        "shifted": False,
+        "adapters": 0,
+        "start": -1,
         "attention": "bidirectional",
     }
     odd = [f"{name}={getattr(config, name)}" for name, value in wanted.items() if getattr(config, name) != value]

@@ -1,0 +1,112 @@
+"""Adapters of a left-to-right network: in turn it is that network, out of turn it sees its whole block."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import generator
+from tests.models.test_ddit import TOLERANCE
+from tests.small_models import small
+from unmask.models.adapters import out_of_turn
+from unmask.models.causal import Causal
+from unmask.models.config import DDiTConfig
+from unmask.models.ddit import DDiT
+
+V, LENGTH, BLOCK, START = 7, 8, 4, 3
+SIZES: dict[str, Any] = {"vocab_size": V, "mask_id": V, "length": LENGTH, "width": 16, "layers": 2, "heads": 2}
+PLAIN: dict[str, Any] = {**SIZES, "adaln": False}
+BLOCKED: dict[str, Any] = {**PLAIN, "attention": "block", "block": BLOCK}
+adapted = partial(small, DDiT, **BLOCKED, adapters=3, start=START)
+
+
+def texts(batch: int = 4) -> Tensor:
+    made = torch.randint(V, (batch, LENGTH), generator=generator(1))
+    made[:, 0] = START
+    return made
+
+
+def left_to_right(model: DDiT, **config: Any) -> Causal:
+    """The same weights without the adapters."""
+    state = {k: v for k, v in model.state_dict().items() if "adapters" not in k and k != "own_token.weight"}
+    return Causal.built(DDiTConfig(**PLAIN, **config), state).eval()
+
+
+@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+@pytest.mark.parametrize("known", range(1, LENGTH))
+def test_filled_from_left_to_right_it_is_the_left_to_right_network(known: int, mlp: str) -> None:
+    model, x = small(DDiT, **BLOCKED, adapters=3, start=START, mlp=mlp), texts()
+    canvas = torch.where(torch.arange(LENGTH) < known, x, V)
+    assert any(parameter.abs().sum() > 0 for name, parameter in model.named_parameters() if "adapters" in name)
+    with torch.no_grad():
+        expected = left_to_right(model, mlp=mlp).next_logits(x)[:, known - 1]
+        torch.testing.assert_close(model(canvas)[:, known], expected, **TOLERANCE)
+        torch.testing.assert_close(model.for_sampling()(canvas)[:, known], expected, **TOLERANCE)
+
+
+def test_out_of_turn_are_those_behind_a_masked_position_or_before_a_visible_one() -> None:
+    for masked in product((False, True), repeat=BLOCK):
+        wanted = [any(masked[:i]) or (masked[i] and not all(masked[i + 1 :])) for i in range(BLOCK)]
+        tokens = torch.where(torch.tensor(masked), V, 1).unsqueeze(0)
+        assert out_of_turn(tokens, V, BLOCK).tolist() == [wanted]
+        beside = torch.cat((torch.full_like(tokens, V), tokens), 1)  # another block changes nothing
+        assert out_of_turn(beside, V, BLOCK)[:, BLOCK:].tolist() == [wanted]
+    short = torch.tensor([[1, V, 1, 1, V, 1]])
+    assert out_of_turn(short, V, BLOCK).tolist() == [[False, True, True, True, True, True]]
+    ends = torch.arange(6) < 5
+    assert out_of_turn(short, V, BLOCK, ends.unsqueeze(0)).tolist() == [[False, True, True, True, False, True]]
+
+
+def test_adapters_change_only_what_is_out_of_turn() -> None:
+    model, x = adapted(), texts()
+    canvas = x.clone()
+    canvas[:, [2, 5, 6]] = V  # 2 has a visible token behind it, 6 comes after 5
+    with torch.no_grad():
+        before = model(canvas)
+        for name, parameter in model.named_parameters():
+            if "adapters" in name or name == "own_token.weight":
+                parameter.mul_(-1.5)
+        changed = (model(canvas) - before).abs().amax(-1) > 1e-5
+    assert changed[:, [2, 6]].all()
+    assert not changed[:, :2].any()
+
+
+def test_the_first_token_is_known() -> None:
+    model, x = adapted(), texts()
+    canvas = x.masked_fill(torch.rand(x.shape, generator=generator(2)) < 0.7, V)
+    canvas[:, 0] = V
+    rows = torch.tensor([[1, 0]]).expand(len(x), -1)
+    with torch.no_grad():
+        for logits in (
+            model(canvas)[:, 0],
+            model(canvas, rows=rows)[:, 1],
+            model.for_sampling()(canvas, rows=rows)[:, 1],
+        ):
+            assert logits.softmax(-1)[:, START].tolist() == [1.0] * len(x)
+        known = canvas.clone()
+        known[:, 0] = START
+        torch.testing.assert_close(model(canvas)[:, 1:], model(known)[:, 1:])
+        for network in (model, model.for_sampling()):
+            with pytest.raises(ValueError, match="begins with the id 3, got 5"):
+                network(torch.full((1, LENGTH), 5))
+
+
+def test_configs_that_make_no_sense_are_refused() -> None:
+    for wrong, says in (
+        ({**BLOCKED, "adapters": 3}, "need start"),
+        ({**BLOCKED, "start": 3}, "need start"),
+        ({**BLOCKED, "adapters": 3, "start": V}, "need start"),
+        ({**BLOCKED, "adapters": -3, "start": 3}, "need start"),
+        ({**PLAIN, "adapters": 3, "start": 3}, "needs attention='block'"),
+        ({**BLOCKED, "adaln": True, "adapters": 3, "start": 3}, "adaln=False"),
+        ({**BLOCKED, "convolution": 3, "adapters": 3, "start": 3}, "convolution=0"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            DDiTConfig(**wrong)
+    with pytest.raises(ValueError, match="adapters are for a masked model"):
+        Causal(DDiTConfig(**BLOCKED, adapters=3, start=3))
