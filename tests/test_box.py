@@ -51,7 +51,7 @@ class TestShipped:
     def test_weights_are_the_ones_that_were_measured(self, name: str) -> None:
         weights = BOX / name / pretrained.WEIGHTS
         assert sha256_of(weights) == check(name)["sha256"]
-        assert weights.stat().st_size < 15e6
+        assert weights.stat().st_size < 20e6
 
     def test_they_are_stored_in_half_precision_and_computed_in_float32(self, name: str) -> None:
         _, header = pretrained.read_config(BOX / name)
