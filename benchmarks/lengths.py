@@ -27,7 +27,7 @@ from unmask.models.oracles.enumerated import MarkovOracle
 LETTERS, LONGEST = "abcdef", 12
 ROW = 24  # tokens of a clause's row, its eos included
 SETTINGS: dict[str, dict[str, Any]] = {
-    "chain": {"tokenizer": "characters", "length": LONGEST + 1, "steps": 5000, "batch": 128, "preset": "tiny"},
+    "chain": {"tokenizer": "characters", "length": LONGEST + 1, "steps": 2000, "batch": 128, "preset": "tiny"},
     "clauses": {"tokenizer": "bpe", "vocab": 1024, "length": ROW, "long": "drop", "steps": 2500, "preset": "mini"},
 }
 
