@@ -15,7 +15,7 @@ def test_list_names_every_item(capsys):
     assert main(["reproduce", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == list(ITEMS)
-    assert [int(line.split()[0]) for line in lines] == list(range(1, 17))
+    assert [int(line.split()[0]) for line in lines] == list(range(1, len(ITEMS) + 1))
 
 
 def test_nothing_asked_is_the_list(capsys):

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.training.runs import metrics, run, settings, start, write_tokens
 from unmask.models import files
@@ -506,7 +507,7 @@ def test_wrong_tensors_are_one_clear_error(
     found = newest(tmp_path / "run" / "checkpoints")
     assert found is not None
     change(found.tensors["model"])
-    checkpoint._safetensors().save_file(found.tensors["model"], found.path / "model.safetensors")
+    save_file(found.tensors["model"], found.path / "model.safetensors")
     resum(found.path)
     with pytest.raises(CheckpointError, match=rf"model\.safetensors does not fit this run: .*{message}"):
         train(replace(config, resume=True))

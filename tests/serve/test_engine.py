@@ -441,11 +441,11 @@ class TestFailing:
         last = served["a"].network.network.blocks[-1]
         calls, feed_forward = [], last.feed_forward
 
-        def failing(x, vectors):
+        def failing(x, *others):
             calls.append(len(x))
             if len(calls) in (4, 9):
                 raise RuntimeError("half way")
-            return feed_forward(x, vectors)
+            return feed_forward(x, *others)
 
         last.feed_forward = failing
         with running() as engine:

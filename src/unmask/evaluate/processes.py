@@ -16,14 +16,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TypeVar, overload
 
 import torch
 from torch import Tensor, distributed
 
-if TYPE_CHECKING:
-    from unmask.extras import needed
 from unmask.evaluate.cluster import Cluster
+from unmask.extras import needed
 
 P = TypeVar("P")
 T = TypeVar("T")

@@ -33,7 +33,7 @@ SECONDS_TO_WATCH = 5.0
 
 NEXT = """
 What to type next{activate}:
-  unmask sample                             another story; --prompt "Once there was a", --number 4
+  unmask sample                             another story; --number 4
   unmask sample kjv --steps 32              another model in fewer calls
   unmask infill kjv "And God said, ______"  fill the blanks of a text
   unmask models                             list the models
