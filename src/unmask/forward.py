@@ -75,6 +75,14 @@ def reversal(xt: Tensor, mu: Tensor, s: Tensor, t: Tensor, *, schedule: Schedule
     return torch.where((xt == mask_id).unsqueeze(-1), probabilities, visible)
 
 
+def check_begins(tokens: Tensor, mask_id: int, first: int) -> None:
+    """Refuse tokens [B, L] whose first one is neither masked nor the id that begins every sequence."""
+    wrong = (tokens[:, :1] != first) & (tokens[:, :1] != mask_id)
+    if bool(wrong.any()):
+        got = int(tokens[:, :1][wrong][0])
+        raise ValueError(f"every sequence of this network begins with the id {first}, got {got}: put it first")
+
+
 def check_continues(where: Tensor, block: int) -> None:
     """Refuse visible tokens in a block after a masked position: a network with block attention does not see them."""
     blocks = torch.nn.functional.pad(where, (0, -where.shape[1] % block), value=True).view(len(where), -1, block)

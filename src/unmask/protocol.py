@@ -222,6 +222,19 @@ def follows_order(model: object) -> bool:
     return isinstance(model, AnyOrder) and model.any_order
 
 
+@runtime_checkable
+class Begins(Protocol):
+    """The id that begins every sequence, if there is one."""
+
+    @property
+    def first_token(self) -> int | None: ...
+
+
+def first_token_of(model: object) -> int | None:
+    """The id that begins every sequence, if the network has one."""
+    return model.first_token if isinstance(model, Begins) else None
+
+
 def block_of(model: object) -> int | None:
     """The block size, if it has block attention."""
     return model.block if isinstance(model, ByBlocks) else None

@@ -21,13 +21,13 @@ from torch import Tensor
 from unmask import checks
 from unmask import plan as plans
 from unmask.draw import Draw, Faults, Pick, exponential_race
-from unmask.forward import check_continues
+from unmask.forward import check_begins, check_continues
 from unmask.guide import Guide
 from unmask.network import Allowed, answer, inference, leave, waits
 from unmask.noise import Streams
 from unmask.plan import Blocks, Planner
 from unmask.predict import Predictor, correct, first_order
-from unmask.protocol import Caches, Denoiser, block_of, for_sampling, inserts, is_left_to_right
+from unmask.protocol import Caches, Denoiser, block_of, first_token_of, for_sampling, inserts, is_left_to_right
 from unmask.sampler import InBlocks, Planned, Sampler, SamplingOptions, Skips, State, Step, Task, Window, apply
 from unmask.samplers.ahead import Ahead
 from unmask.schedule import Linear, Schedule
@@ -290,6 +290,8 @@ def chosen(
 ) -> Sampler:
     """The sampler that the arguments of ``sample`` select."""
     masked, in_turn, block = canvas == model.mask_id, is_left_to_right(model), block_of(model)
+    if (first := first_token_of(model)) is not None:
+        check_begins(canvas, model.mask_id, first)
     second_order, looks = predict is not first_order, not (ahead is None or ahead is False)
     checks.together(plan, predict, sampler, looks, guide, particles)
     if guide is not None and guide.everywhere and (in_turn or block is not None):

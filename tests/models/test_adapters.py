@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import unmask
 from tests.helpers import generator
 from tests.models.test_ddit import TOLERANCE
 from tests.small_models import small
@@ -94,6 +95,22 @@ def test_the_first_token_is_known() -> None:
         for network in (model, model.for_sampling()):
             with pytest.raises(ValueError, match="begins with the id 3, got 5"):
                 network(torch.full((1, LENGTH), 5))
+
+
+def test_a_canvas_that_begins_otherwise_is_refused_before_the_network_is_called() -> None:
+    canvas = torch.full((1, LENGTH), V)
+    canvas[0, 0] = 5
+    with pytest.raises(ValueError, match="begins with the id 3, got 5: put it first"):
+        next(iter(unmask.stream(Silent(), canvas=canvas)))
+
+
+class Silent:
+    """What sampling must know of a network, which fails if it is called."""
+
+    vocab_size, mask_id, first_token = V, V, START
+
+    def __call__(self, tokens: Tensor, time: Tensor | None = None) -> Tensor:
+        raise AssertionError
 
 
 def test_configs_that_make_no_sense_are_refused() -> None:

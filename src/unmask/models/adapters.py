@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unmask.forward import check_begins
+
 
 class Adapters(nn.Module):
     """The low-rank maps of one transformer block. They start at zero."""
@@ -61,18 +63,12 @@ def out_of_turn(tokens: Tensor, mask_id: int, block: int, real: Tensor | None = 
 
 def begun(tokens: Tensor, mask_id: int, start: int) -> Tensor:
     """The canvas [B, L] with the token that begins every sequence in its place."""
-    if tokens.shape[1] == 0:
-        return tokens
-    wrong = (tokens[:, 0] != start) & (tokens[:, 0] != mask_id)
-    if bool(wrong.any()):
-        raise ValueError(
-            f"every sequence of this network begins with the id {start}, got {int(tokens[wrong][0, 0])}: put it first"
-        )
-    return functional.pad(tokens[:, 1:], (1, 0), value=start)
+    check_begins(tokens, mask_id, start)
+    return functional.pad(tokens[:, 1:], (1, 0), value=start) if tokens.shape[1] else tokens
 
 
 def first_known(logits: Tensor, positions: Tensor, start: int) -> Tensor:
     """Logits [..., V] whose rows at position 0 say that the token is ``start``."""
-    known = torch.full_like(logits[..., :1, :].flatten()[: logits.shape[-1]], -torch.inf)
+    known = logits.new_full(logits.shape[-1:], -torch.inf)
     known[start] = 0.0
     return torch.where((positions == 0).unsqueeze(-1), known, logits)

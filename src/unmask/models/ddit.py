@@ -39,6 +39,11 @@ class DDiT(Transformer, Pretrained):
     takes_lengths = True
 
     @property
+    def first_token(self) -> int | None:
+        """The id that begins every sequence, of a network with adapters."""
+        return self.config.start if self.config.adapters else None
+
+    @property
     def any_order(self) -> bool:
         """Whether the output depends on the order in which tokens became visible, so that a cache is exact."""
         return self.config.attention == "order"

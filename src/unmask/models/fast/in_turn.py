@@ -91,6 +91,7 @@ class BlockCached(InTurn):
     def __init__(self, ready: Ready, block: int) -> None:
         super().__init__(ready.network, block)
         self.ready = ready
+        self.first_token = ready.network.config.start if ready.network.config.adapters else None
 
     def for_sampling(self) -> BlockCached:
         """The same with an empty cache."""
@@ -101,14 +102,12 @@ class BlockCached(InTurn):
         return neighbours(every, every, slots, level, slots, taps)
 
     def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
+        if self.first_token is not None:
+            tokens = begun(tokens, self.mask_id, self.first_token)
         every = torch.arange(tokens.shape[1], device=tokens.device)
         first = torch.where(tokens == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
-        config = self.network.config
-        if not config.adapters:
-            return self.answer(self.ready, tokens, rows, first, here)
-        read = begun(tokens, self.mask_id, config.start)
-        first = torch.where(read == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
-        return first_known(self.answer(self.ready, read, rows, first, here), rows, config.start)
+        logits = self.answer(self.ready, tokens, rows, first, here)
+        return logits if self.first_token is None else first_known(logits, rows, self.first_token)
 
     def turned(self, inputs: Tensor, ends: Tensor) -> Tensor | None:
         if not self.network.config.adapters:
