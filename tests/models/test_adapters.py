@@ -1,7 +1,8 @@
-"""Adapters of a left-to-right network: in turn it is that network, out of turn it sees its whole block."""
+"""Adapters of a left-to-right network: in turn it is that network, out of turn it sees its block, or everything."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -24,6 +25,17 @@ SIZES: dict[str, Any] = {"vocab_size": V, "mask_id": V, "length": LENGTH, "width
 PLAIN: dict[str, Any] = {**SIZES, "adaln": False}
 BLOCKED: dict[str, Any] = {**PLAIN, "attention": "block", "block": BLOCK}
 adapted = partial(small, DDiT, **BLOCKED, adapters=3, start=START)
+KINDS: dict[str, dict[str, Any]] = {
+    "blocks": {"attention": "block", "block": BLOCK, "start": START},
+    "sequence": {},
+    "sequence, convolution": {"convolution": 3},
+    "sequence, start": {"start": START, "mlp": "swiglu"},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(kind: str) -> DDiT:
+    return small(DDiT, **PLAIN, **KINDS[kind], adapters=3)
 
 
 def texts(batch: int = 4) -> Tensor:
@@ -32,22 +44,76 @@ def texts(batch: int = 4) -> Tensor:
     return made
 
 
-def left_to_right(model: DDiT, **config: Any) -> Causal:
+def left_to_right(model: DDiT) -> Causal:
     """The same weights without the adapters."""
     state = {k: v for k, v in model.state_dict().items() if "adapters" not in k and k != "own_token.weight"}
-    return Causal.built(DDiTConfig(**PLAIN, **config), state).eval()
+    config = replace(model.config, attention="bidirectional", block=0, adapters=0, start=-1)
+    return Causal.built(config, state).eval()
 
 
-@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
-@pytest.mark.parametrize("known", range(1, LENGTH))
-def test_filled_from_left_to_right_it_is_the_left_to_right_network(known: int, mlp: str) -> None:
-    model, x = small(DDiT, **BLOCKED, adapters=3, start=START, mlp=mlp), texts()
+@kinds
+@pytest.mark.parametrize("known", range(LENGTH))
+def test_filled_from_left_to_right_it_is_the_left_to_right_network(known: int, kind: str) -> None:
+    model, x = made(kind), texts()
     canvas = torch.where(torch.arange(LENGTH) < known, x, V)
     assert any(parameter.abs().sum() > 0 for name, parameter in model.named_parameters() if "adapters" in name)
     with torch.no_grad():
-        expected = left_to_right(model, mlp=mlp).next_logits(x)[:, known - 1]
+        if model.first_token is None:
+            expected = left_to_right(model)(x)[:, known]
+        elif known > 0:
+            expected = left_to_right(model).next_logits(x)[:, known - 1]
+        else:
+            return  # the first token is known
         torch.testing.assert_close(model(canvas)[:, known], expected, **TOLERANCE)
         torch.testing.assert_close(model.for_sampling()(canvas)[:, known], expected, **TOLERANCE)
+
+
+@kinds
+def test_the_cache_answers_as_the_network_does_whatever_changes(kind: str) -> None:
+    model, x = made(kind), texts()
+    cached, canvas = model.for_sampling(), x.clone()
+    random = generator(3)
+    for call in range(60):
+        change = torch.rand(x.shape, generator=random)
+        if call % 3 == 0:  # from left to right, each sequence at its own place
+            there = torch.arange(LENGTH) < torch.randint(1, LENGTH, (len(x), 1), generator=random)
+            canvas = torch.where(there, x, V)
+        else:
+            canvas = torch.where(change < 0.2, V, torch.where(change < 0.5, x, canvas))
+        canvas[:, 0] = x[:, 0]
+        masked = canvas == V
+        first = torch.where(masked, torch.arange(LENGTH), LENGTH - 1).amin(1)
+        block = model.block or LENGTH
+        asked = masked & (torch.arange(LENGTH) // block == (first // block).unsqueeze(1))
+        row, at = asked.nonzero(as_tuple=True)
+        with torch.no_grad():
+            alone = first.unsqueeze(1)
+            torch.testing.assert_close(cached(canvas, rows=alone)[masked.any(1)], model(canvas, rows=alone)[masked.any(1)], **TOLERANCE)
+            torch.testing.assert_close(cached(canvas)[row, at], model(canvas)[row, at], **TOLERANCE)
+
+
+def test_out_of_turn_a_sequence_sees_everything() -> None:
+    model, x = made("sequence, convolution"), texts()
+    canvas = x.clone()
+    canvas[:, [2, 5]] = V
+    with torch.no_grad():
+        before = model(canvas)
+        canvas[:, LENGTH - 1] = (canvas[:, LENGTH - 1] + 1) % V
+        changed = (model(canvas) - before).abs().amax(-1) > 1e-6
+    assert changed[:, [2, 5]].all()
+    assert not changed[:, :2].any()  # what is in turn does not
+
+
+def test_lengths_are_those_of_sequences_alone() -> None:
+    for kind in KINDS:
+        model, x = made(kind), texts()
+        canvas = x.masked_fill(torch.rand(x.shape, generator=generator(5)) < 0.5, V)
+        canvas[:, 0] = x[:, 0]
+        lengths = torch.tensor([8, 5, 3, 6])
+        with torch.no_grad():
+            together = model(canvas, lengths=lengths)
+            for i, n in enumerate(lengths.tolist()):
+                torch.testing.assert_close(together[i, :n], model(canvas[i : i + 1, :n])[0], **TOLERANCE)
 
 
 def test_out_of_turn_are_those_behind_a_masked_position_or_before_a_visible_one() -> None:
@@ -115,13 +181,14 @@ class Silent:
 
 def test_configs_that_make_no_sense_are_refused() -> None:
     for wrong, says in (
-        ({**BLOCKED, "adapters": 3}, "need start"),
-        ({**BLOCKED, "start": 3}, "need start"),
-        ({**BLOCKED, "adapters": 3, "start": V}, "need start"),
-        ({**BLOCKED, "adapters": -3, "start": 3}, "need start"),
-        ({**PLAIN, "adapters": 3, "start": 3}, "needs attention='block'"),
+        ({**BLOCKED, "start": 3}, "start is the id"),
+        ({**BLOCKED, "adapters": 3, "start": V}, "start is the id"),
+        ({**BLOCKED, "adapters": 3, "start": -2}, "start is the id"),
+        ({**BLOCKED, "adapters": -3}, "start is the id"),
+        ({**PLAIN, "attention": "order", "adapters": 3}, "needs attention='bidirectional' or 'block'"),
+        ({**PLAIN, "self_conditioning": True, "adapters": 3}, "no self_conditioning"),
         ({**BLOCKED, "adaln": True, "adapters": 3, "start": 3}, "adaln=False"),
-        ({**BLOCKED, "convolution": 3, "adapters": 3, "start": 3}, "convolution=0"),
+        ({**BLOCKED, "convolution": 3, "adapters": 3, "start": 3}, "would cross the blocks"),
     ):
         with pytest.raises(ValueError, match=says):
             DDiTConfig(**wrong)

@@ -1,13 +1,14 @@
-"""Adapters that let a left-to-right network fill the positions of a block in any order.
+"""Adapters that let a left-to-right network fill positions in any order: of a block, or of the whole sequence.
 
 Entry l of such a network reads token l - 1 and predicts token l. While a block is filled from left to right, that is
 all it needs: its answers are those of the left-to-right network, exactly. Two kinds of entries are out of turn: those
 behind a masked position of their block, which a left-to-right network is never asked for, and a masked position with a
 visible token of its block to the right. They see their whole block, they also read their own token where it is visible,
-and every linear map W x of theirs becomes W x + B A x, of low rank (LoRA, Hu et al. 2021).
+and every linear map W x of theirs becomes W x + B A x, of low rank (LoRA, Hu et al. 2021). With bidirectional attention
+the block is the whole sequence.
 
-So the adapters are trained without any change to what the network knew (``train_alone``). What it remembers of complete
-blocks, its KV cache, is what the left-to-right network remembers.
+So the adapters are trained without any change to what the network knew (``train_alone``). The visible tokens before the
+first masked one are all in turn, so their keys and values are those of the left-to-right network, and can be kept.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ def adapted(linear: nn.Module, adapter: nn.Module, x: Tensor, turned: Tensor | N
     return made if turned is None else torch.addcmul(made, turned, adapter(x))
 
 
-def out_of_turn(tokens: Tensor, mask_id: int, block: int, real: Tensor | None = None) -> Tensor:
+def out_of_turn(tokens: Tensor, mask_id: int, block: int = 0, real: Tensor | None = None) -> Tensor:
     """Which entries of a canvas [B, L] are out of turn in their blocks: bool [B, L].
 
-    real bool [B, L]: false behind a sequence's end, where nothing is visible.
+    block: 0 if the canvas is one. real bool [B, L]: false behind a sequence's end, where nothing is visible.
     """
     length = tokens.shape[1]
+    block = block or max(1, length)
     masked = tokens == mask_id if real is None else (tokens == mask_id) | ~real
     masked = functional.pad(masked, (0, -length % block), value=True).view(len(tokens), -1, block)
     before = masked.cumsum(2) - masked.int()  # masked positions of the block to the left, and visible ones to the right

@@ -147,10 +147,12 @@ def in_turn(
 ) -> Entries:
     """The entries of ``everywhere`` or ``noised_blocks`` for a network with adapters (``unmask.models.adapters``).
 
-    Each reads the token to its left. In turn it sees no later position, out of turn its whole block. The first entry,
-    which has none to its left, is seen by no other: a left-to-right network does not have it.
+    Each reads the token to its left, the first the one that begins every sequence, or the mask. In turn it sees no
+    later position, out of turn its whole block. If a token begins every sequence, nothing is to its left, and the first
+    entry is seen by no other: a left-to-right network does not have it.
     """
-    (block, start), every = (config.block, config.start), torch.arange(tokens.shape[1], device=tokens.device)
+    block, every = config.block, torch.arange(tokens.shape[1], device=tokens.device)
+    start = config.mask_id if config.start < 0 else config.start
     real = None if lengths is None else inside(lengths, tokens.shape[1])
     turned = out_of_turn(tokens, config.mask_id, block, real)
     left = functional.pad(tokens[:, :-1], (1, 0), value=start)
@@ -158,11 +160,12 @@ def in_turn(
         before = functional.pad(clean[:, :-1], (1, 0), value=start)
         left = torch.cat((torch.where(every % block == 0, before, left), before), 1)
         turned = functional.pad(turned, (0, clean.shape[1]))
-    assert entries.mask is not None
     place = entries.positions.expand_as(turned)
     seen = turned.unsqueeze(2) | (place.unsqueeze(1) <= place.unsqueeze(2))
-    seen &= (place.unsqueeze(1) > 0) | (place.unsqueeze(2) == 0)
-    return entries._replace(mask=entries.mask & seen.unsqueeze(1), left=left, turned=turned.float().unsqueeze(-1))
+    if config.start >= 0:
+        seen &= (place.unsqueeze(1) > 0) | (place.unsqueeze(2) == 0)
+    mask = seen.unsqueeze(1) if entries.mask is None else entries.mask & seen.unsqueeze(1)
+    return entries._replace(mask=mask, ends=None, left=left, turned=turned.float().unsqueeze(-1))
 
 
 def asked(tokens: Tensor, mask_id: int, taps: int, rows: Tensor) -> Entries:

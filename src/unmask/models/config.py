@@ -55,8 +55,8 @@ class DDiTConfig:
     attention: Attention = "bidirectional"  # the attention pattern: see anyorder.py
     block: int = 0  # block size, for attention="block"
     insertion: bool = False  # the last two ids are EMPTY and OPEN: see unmask.insertion
-    adapters: int = 0  # the rank of the adapters of a left-to-right network that fills blocks (adapters.py); 0 for none
-    start: int = -1  # the token that begins every sequence of a network with adapters
+    adapters: int = 0  # the rank of the adapters of a left-to-right network (adapters.py); 0 for none
+    start: int = -1  # the token that begins every sequence of a network with adapters; -1 for none
 
     def __post_init__(self) -> None:
         allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}
@@ -86,6 +86,11 @@ class DDiTConfig:
             raise ValueError(f"conditioning={self.conditioning!r} acts through adaLN: it needs adaln=True")
         self._check_attention()
 
+    @property
+    def first_token(self) -> int | None:
+        """The id that begins every sequence, if one does."""
+        return self.start if self.start >= 0 else None
+
     def _check_attention(self) -> None:
         """Refuse what cannot be combined with this attention."""
         if self.attention in ("order", "block") and self.conditioning != "none":
@@ -100,14 +105,18 @@ class DDiTConfig:
             )
         if self.block and self.length % self.block:
             raise ValueError(f"length must be a multiple of block={self.block}, got {self.length}")
-        if self.adapters and (self.attention != "block" or self.adaln or self.convolution):
+        one_block = self.attention == "bidirectional"
+        if self.adapters and (not (one_block or self.attention == "block") or self.adaln or self.self_conditioning):
             raise ValueError(
-                f"adapters={self.adapters} needs attention='block', adaln=False and convolution=0, got attention="
-                f"{self.attention!r}, adaln={self.adaln}, convolution={self.convolution}"
+                f"adapters={self.adapters} needs attention='bidirectional' or 'block', adaln=False and no "
+                f"self_conditioning, got attention={self.attention!r}, adaln={self.adaln}, self_conditioning="
+                f"{self.self_conditioning}"
             )
-        if (self.adapters > 0) != (0 <= self.start < self.vocab_size) or self.adapters < 0:
+        if self.adapters and self.convolution and not one_block:
+            raise ValueError("adapters with a convolution need attention='bidirectional': it would cross the blocks")
+        if self.adapters < 0 or not -1 <= self.start < (self.vocab_size if self.adapters else 0):
             raise ValueError(
-                f"adapters need start, the id that begins every sequence, and nothing else takes one: adapters="
+                f"start is the id that begins every sequence of a network with adapters, or -1: adapters="
                 f"{self.adapters}, start={self.start}"
             )
         plain = self.attention == "bidirectional" and self.conditioning == "none" and not self.self_conditioning

@@ -40,8 +40,8 @@ class DDiT(Transformer, Pretrained):
 
     @property
     def first_token(self) -> int | None:
-        """The id that begins every sequence, of a network with adapters."""
-        return self.config.start if self.config.adapters else None
+        """The id that begins every sequence, if one does."""
+        return self.config.first_token
 
     @property
     def any_order(self) -> bool:
@@ -75,10 +75,10 @@ class DDiT(Transformer, Pretrained):
         """
         at = None if rows is None else by_rows(rows)
         logits = self.logits(self.states(tokens, time, at, previous, when, lengths))
-        if not self.config.adapters:
+        if self.first_token is None:
             return logits
         positions = torch.arange(tokens.shape[1], device=tokens.device) if rows is None else rows
-        return first_known(logits, positions, self.config.start)
+        return first_known(logits, positions, self.first_token)
 
     def packed(
         self,
@@ -96,7 +96,7 @@ class DDiT(Transformer, Pretrained):
         """
         at = where.nonzero(as_tuple=True)
         logits = self.logits(self.states(tokens, time, at, previous, when, lengths, clean))
-        return first_known(logits, at[1], self.config.start) if self.config.adapters else logits
+        return logits if self.first_token is None else first_known(logits, at[1], self.first_token)
 
     def states(
         self,
@@ -110,8 +110,8 @@ class DDiT(Transformer, Pretrained):
     ) -> Tensor:
         """The final states [B, L, width], or those at some indices; other arguments as in ``packed``."""
         check_tokens(tokens)
-        if self.config.adapters:
-            tokens = begun(tokens, self.mask_id, self.config.start)
+        if self.first_token is not None:
+            tokens = begun(tokens, self.mask_id, self.first_token)
         rule, taps, block = self.config.attention, self.config.convolution, self.config.block
         if clean is None and lengths is None and rule == "bidirectional":
             entries = all_positions(tokens)
@@ -188,7 +188,7 @@ class DDiT(Transformer, Pretrained):
         """The network to call in sampling: the same function, faster; with a cache it is for one run only."""
         if self.config.self_conditioning:
             return SelfConditioned(constants_folded(self))
-        if self.block is not None:
+        if self.block is not None or self.config.adapters:
             return BlockCached(packed(own(self)), self.block)
         return AnyOrderCached(packed(own(self))) if self.any_order else AskedRows(self)
 

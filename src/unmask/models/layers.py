@@ -147,7 +147,9 @@ class Block(nn.Module):
         self.norm2 = Norm(config)
         self.mlp = mlp(config)
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
-        self.convolution = Convolution(width, config.convolution, causal) if config.convolution else None
+        # With adapters it stays that of the left-to-right network: of an entry in turn it reads others in turn.
+        looks_back = causal or config.adapters > 0
+        self.convolution = Convolution(width, config.convolution, looks_back) if config.convolution else None
         self.adapters = None
         if config.adapters:
             first, last = cast("nn.Linear", self.mlp[0]), cast("nn.Linear", self.mlp[2])
@@ -209,13 +211,22 @@ class Block(nn.Module):
             ]
             return torch.cat([functional.pad(one, (0, 0, 0, q.shape[2] - one.shape[1])) for one in alone])
         causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries belong to the last entry
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        mixed = attention(q, k, v, mask, causal)
         joined = mixed.transpose(1, 2).flatten(2)
         out: Tensor = self.attn_out(joined)
         return out if self.adapters is None else adapted(self.attn_out, self.adapters.out, joined, turned)
 
     def add(self, x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
         return x + self.dropout(out) if gate is None else torch.addcmul(x, gate, self.dropout(out))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Scaled dot-product attention; in mixed precision on a CPU in float32, where bfloat16's gradient is slow."""
+    if q.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+    with torch.autocast("cpu", enabled=False):
+        q, k, v = (one.float() for one in (q, k, v))
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
 
 class OutputLayer(nn.Module):

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class InTurn(Cached):
-    """A network that sees the block of each position and everything before it."""
+    """A network that sees the block of each position and everything before it; without blocks the canvas is one."""
 
-    def __init__(self, network: Transformer, block: int) -> None:
+    def __init__(self, network: Transformer, block: int | None) -> None:
         super().__init__(network)
         self.block, self.fills = block, {"seen": -1}
 
@@ -39,18 +39,26 @@ class InTurn(Cached):
 
     def answer(self, ready: Ready, inputs: Tensor, outputs: Tensor, last: Tensor, here: slice) -> Tensor:
         """Logits [B, R, V] at outputs [B, R], for inputs [B, L]; slots from ``last`` [B, 1] on are read anew."""
-        valid, length, block = self.kept["valid"][here].unsqueeze(1), inputs.shape[1], self.block
+        valid, length = self.kept["valid"][here].unsqueeze(1), inputs.shape[1]
+        block = self.block or length
         every = torch.arange(length, device=inputs.device)
         same = torch.where(inputs == self.kept["seen"][here, :length], length, every).amin(1, keepdim=True)
-        kept = same.minimum(valid).minimum(last) // block * block
-        outputs = outputs.maximum(kept)
+        kept = same.minimum(valid).minimum(last)
         ends = torch.tensor(self.lengths[here], device=inputs.device).unsqueeze(1)
-        stop = ((outputs.amax(1, keepdim=True) // block + 1) * block).minimum(ends)
+        turned = self.turned(inputs, ends)
+        if turned is None:
+            kept = kept // block * block
+        outputs = outputs.maximum(kept)
+        stop = (outputs.amax(1, keepdim=True) // block + 1) * block
+        if turned is not None:  # an entry in turn sees none behind it, and those before it are in turn as well
+            behind = turned.gather(1, outputs.clamp(max=length - 1)).any(1, keepdim=True)
+            stop = torch.where(behind, stop, outputs.amax(1, keepdim=True) + 1)
+        stop = stop.minimum(ends)
         # Padding to the longest feed comes after everything a sequence may see, and is not cached.
         slots = kept + torch.arange(int((stop - kept).max()), device=inputs.device)
         slots, first = slots.clamp(max=length), int(kept.min())
         level = ((slots // block + 1) * block - 1).minimum(torch.where(slots < ends, ends - 1, slots))
-        taps, turned = self.network.config.convolution, self.turned(inputs, ends)
+        taps = self.network.config.convolution
         if turned is not None:
             turned = turned.gather(1, slots.clamp(max=length - 1)) & (slots < length)
             level = torch.where(turned, level, slots)
@@ -75,7 +83,9 @@ class InTurn(Cached):
 
     def _left(self, inputs: Tensor, slots: Tensor) -> Tensor:
         """The tokens before those in the slots, of a network with adapters."""
-        return torch.where(slots > 0, inputs.gather(1, (slots - 1).clamp(min=0)), self.network.config.start)
+        first = self.network.config.first_token
+        before = inputs.gather(1, (slots - 1).clamp(min=0))
+        return torch.where(slots > 0, before, self.mask_id if first is None else first)
 
     def turned(self, inputs: Tensor, ends: Tensor) -> Tensor | None:
         """Which inputs [B, L] are out of turn, for a network with adapters; ends [B, 1] are the lengths."""
@@ -85,19 +95,21 @@ class InTurn(Cached):
 class BlockCached(InTurn):
     """A network with block attention: complete blocks are read once, the incomplete one in every call.
 
-    It computes the first block with masked positions; the outputs at visible rows are meaningless.
+    It computes the first block with masked positions; the outputs at visible rows are meaningless. With adapters the
+    tokens before the first masked one are read once, with blocks or without.
     """
 
-    def __init__(self, ready: Ready, block: int) -> None:
+    def __init__(self, ready: Ready, block: int | None) -> None:
         super().__init__(ready.network, block)
-        self.ready = ready
-        self.first_token = ready.network.config.start if ready.network.config.adapters else None
+        self.ready, self.first_token = ready, ready.network.config.first_token
 
     def for_sampling(self) -> BlockCached:
         """The same with an empty cache."""
         return BlockCached(self.ready, self.block)
 
     def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
+        if self.network.config.adapters:
+            return looking_back(slots, taps)
         every = torch.arange(length, device=slots.device).expand(len(slots), -1)
         return neighbours(every, every, slots, level, slots, taps)
 
@@ -113,7 +125,12 @@ class BlockCached(InTurn):
         if not self.network.config.adapters:
             return None
         real = torch.arange(inputs.shape[1], device=inputs.device) < ends
-        return out_of_turn(inputs, self.mask_id, self.block, real)
+        return out_of_turn(inputs, self.mask_id, self.block or 0, real)
+
+
+def looking_back(slots: Tensor, taps: int) -> Tensor:
+    """The inputs of a convolution that ends at each slot: int64 [B, M, taps]."""
+    return (slots.unsqueeze(-1) + torch.arange(2 - taps, 2, device=slots.device)).clamp(min=0)
 
 
 class LeftToRightCached(InTurn):
@@ -131,7 +148,7 @@ class LeftToRightCached(InTurn):
         return LeftToRightCached(self.causal_network, self.several)
 
     def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
-        return (slots.unsqueeze(-1) + torch.arange(2 - taps, 2, device=slots.device)).clamp(min=0)
+        return looking_back(slots, taps)
 
     def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
         return self._answer(tokens, rows, here, len(tokens) > 1)
