@@ -52,6 +52,9 @@ def test_over_all_counts_the_bound_of_an_oracle_is_minus_log_p_to_the_last_digit
     bound = unmask.nelbo(model, x0, by="order", passes=3)
     torch.testing.assert_close(bound.nats, -model.log_likelihood(x0), rtol=0, atol=1e-12)
     assert float(bound.errors.max()) < 1e-12
+    in_turn = unmask.nelbo(model, x0, by="left-to-right")
+    torch.testing.assert_close(in_turn.nats, -model.log_likelihood(x0), rtol=0, atol=1e-6)
+    assert in_turn.exact
     every = along_orders(model, x0, torch.tensor(list(itertools.permutations(range(4)))))
     assert every.shape == (12, 24)
     torch.testing.assert_close(every, -model.log_likelihood(x0).unsqueeze(1).expand(12, 24), rtol=0, atol=1e-12)

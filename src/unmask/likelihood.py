@@ -17,14 +17,14 @@ from unmask import checks, insertion, objective, timing
 from unmask.bound import Bound
 from unmask.forward import check_continues, holes
 from unmask.masking import by_count, by_time, holes_of_blocks, in_order, of_blocks, times_of_blocks
-from unmask.network import device_of, inference, logits_where
+from unmask.network import device_of, inference, logits_at, logits_where
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, block_of, follows_order, inserts, is_left_to_right
+from unmask.protocol import Denoiser, block_of, follows_order, for_sampling, inserts, is_left_to_right
 from unmask.schedule import Linear, Schedule
 
 __all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
 
-By = Literal["count", "time", "order"]
+By = Literal["count", "time", "order", "left-to-right"]
 LOGITS = 1 << 27  # per call, if no batch size is given: half a gigabyte
 
 
@@ -33,7 +33,8 @@ class Passes:
     """How the passes over a sequence are drawn, ``num`` in a round.
 
     by: "count" (Eq. 7), "time" (Eq. 6), or "order": the chain rule along a random order, which sees every count once
-        at the price of one network call per token.
+        at the price of one network call per token. "left-to-right" is the chain rule along that order: one pass, and
+        exact for a model that is sampled so.
     The counts or times of a round are stratified: two passes fall into each of num/2 equal intervals. One per interval
     would estimate equally well, but gives no standard error.
     """
@@ -44,7 +45,9 @@ class Passes:
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
-            raise ValueError(f"by must be 'count' (Eq. 7), 'time' (Eq. 6) or 'order', got {self.by!r}")
+            raise ValueError(
+                f"by must be 'count' (Eq. 7), 'time' (Eq. 6), 'order' or 'left-to-right', got {self.by!r}"
+            )
         if self.num < 1:
             raise ValueError(f"passes must be at least 1, got {self.num}")
 
@@ -164,7 +167,8 @@ def nelbo(
     Args:
         model: A Denoiser.
         tokens: Ids [B, L] without masks; a tensor, an array or lists.
-        by: "count" (Eq. 7), "time" (Eq. 6) or "order", the chain rule along a random order.
+        by: "count" (Eq. 7), "time" (Eq. 6), "order", the chain rule along a random order, or "left-to-right", the
+            chain rule along that one, which is exact for it.
         passes: The number of estimates per sequence.
         schedule: alpha(t), for networks that read the time.
         seed: With ``index`` it determines the masks.
@@ -177,12 +181,14 @@ def nelbo(
     tokens, where = _checked(model, tokens, batch, where)
     if is_left_to_right(model):
         return exact(model, tokens, batch=batch, where=where)
-    if inserts(model) and (where is not None or by == "order"):
-        what = "by='order'" if where is None else "where"
+    if inserts(model) and (where is not None or by in ("order", "left-to-right")):
+        what = f"by={by!r}" if where is None else "where"
         raise ValueError(f"the bound of an insertion model is that of a whole text, of any length: it takes no {what}")
     tokens, where = tokens.cpu(), None if where is None else where.cpu()
     if where is not None and (block := block_of(model)) is not None:
         check_continues(where, block)
+    if by == "left-to-right":
+        return _from_left(model, tokens, batch, where)
     if where is not None and by == "order" and len(set(where.sum(1).tolist())) > 1:
         raise ValueError("by='order' needs a `where` with as many positions in every sequence")
     batch, schedule = batch or default_batch(model, tokens.shape[1]), schedule or Linear()
@@ -203,6 +209,11 @@ def exact(model: Denoiser, tokens: Tensor, *, batch: int | None = None, where: T
     tokens, where = _checked(model, tokens, batch, where)
     if not is_left_to_right(model):
         raise ValueError(f"{type(model).__name__} is not a left-to-right model: nelbo bounds its likelihood")
+    return _from_left(model, tokens, batch, where)
+
+
+def _from_left(model: Denoiser, tokens: Tensor, batch: int | None, where: Tensor | None) -> Bound:
+    """-log p of each sequence by the chain rule from left to right."""
     batch = batch or default_batch(model, tokens.shape[1])
     parts = [torch.zeros(0, dtype=torch.float64)]
     with inference(model):
@@ -215,15 +226,35 @@ def exact(model: Denoiser, tokens: Tensor, *, batch: int | None = None, where: T
 
 
 def per_position(model: Denoiser, x0: Tensor, index: Tensor, where: Tensor | None = None) -> Tensor:
-    """-log p(x^l | x^<l) of a left-to-right model at the positions l where ``where`` is true, 0 elsewhere: [B, L]."""
+    """-log p(x^l | x^<l) at the positions l where ``where`` is true, 0 elsewhere: [B, L].
+
+    One call of a left-to-right model, and one for each position of any other. What ``where`` leaves out is visible.
+    """
     x0 = x0.to(device_of(model))
     where = torch.ones_like(x0, dtype=torch.bool) if where is None else where.to(x0.device)
-    logits = logits_where(model, x0, None, where)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    losses = functional.cross_entropy(logits, x0[where], reduction="none")
+    if not is_left_to_right(model):
+        return _numbers(_in_turn(model, x0, where), index)
     nats = torch.zeros(x0.shape, dtype=torch.float64)
-    nats[where.cpu()] = losses.double().cpu()
+    nats[where.cpu()] = _losses(logits_where(model, x0, None, where), x0[where])
     return _numbers(nats, index)
+
+
+def _in_turn(model: Denoiser, x0: Tensor, where: Tensor) -> Tensor:
+    """``per_position`` by the network that sampling would call, one position after the other."""
+    network, x = for_sampling(model), x0.masked_fill(where, model.mask_id)
+    nats = torch.zeros(x0.shape, dtype=torch.float64)
+    for at in where.any(0).nonzero().squeeze(1).tolist():
+        here = where[:, at]
+        logits = logits_at(network, x, None, torch.full_like(x0[:, :1], at)).squeeze(1)
+        nats[here.cpu(), at] = _losses(logits[here], x0[here, at])
+        x[:, at] = x0[:, at]
+    return nats
+
+
+def _losses(logits: Tensor, tokens: Tensor) -> Tensor:
+    """-log p of tokens [M], float64 on the CPU."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return functional.cross_entropy(logits, tokens, reduction="none").double().cpu()
 
 
 def along_orders(

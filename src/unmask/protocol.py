@@ -235,6 +235,22 @@ def first_token_of(model: object) -> int | None:
     return model.first_token if isinstance(model, Begins) else None
 
 
+@runtime_checkable
+class AdaptsLeftToRight(Protocol):
+    """Whether it is a left-to-right network that learned other orders by adapters, without a change to its own.
+
+    From left to right it is that network exactly, so this is its default order.
+    """
+
+    @property
+    def adapts_left_to_right(self) -> bool: ...
+
+
+def prefers_left_to_right(model: object) -> bool:
+    """Whether left to right is its default order although it can take any."""
+    return isinstance(model, AdaptsLeftToRight) and model.adapts_left_to_right
+
+
 def block_of(model: object) -> int | None:
     """The block size, if it has block attention."""
     return model.block if isinstance(model, ByBlocks) else None

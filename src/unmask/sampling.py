@@ -27,7 +27,16 @@ from unmask.network import Allowed, answer, inference, leave, waits
 from unmask.noise import Streams
 from unmask.plan import Blocks, Planner
 from unmask.predict import Predictor, correct, first_order
-from unmask.protocol import Caches, Denoiser, block_of, first_token_of, for_sampling, inserts, is_left_to_right
+from unmask.protocol import (
+    Caches,
+    Denoiser,
+    block_of,
+    first_token_of,
+    for_sampling,
+    inserts,
+    is_left_to_right,
+    prefers_left_to_right,
+)
 from unmask.sampler import InBlocks, Planned, Sampler, SamplingOptions, Skips, State, Step, Task, Window, apply
 from unmask.samplers.ahead import Ahead
 from unmask.schedule import Linear, Schedule
@@ -94,7 +103,8 @@ def sample(
         allowed: ``{position: bool [V]}``, the only ids that may fill a position; or a list of these, one per sequence.
         plan: Which positions are unmasked when. unmask.plan.first_hitting (one token per call, exact, the default),
             plan.parallel (the default with ``steps``), plan.ancestral, plan.left_to_right (the only one for a
-            left-to-right model), or plan.Blocks, block by block (the only one for block attention).
+            left-to-right model, and the default for one with adapters), or plan.Blocks, block by block (the only one
+            for block attention).
         steps: For parallel the maximum number of network calls, for ancestral the N of its grid.
         predict: unmask.predict.first_order, or extrapolate and correct, the second-order variants for ``steps``.
         sampler: One of unmask.samplers, instead of plan and predict; its distribution may differ from the model's.
@@ -311,6 +321,8 @@ def chosen(
             )
     if sampler is not None:
         return sampler if block is None else _by_blocks(sampler, block)
+    if plan is None and steps is None and prefers_left_to_right(model):
+        plan = plans.left_to_right
     plan = _planner(plan, steps, predict, block)
     if guide is not None:
         from unmask.samplers.guided import Guided

@@ -92,6 +92,26 @@ def test_the_cache_answers_as_the_network_does_whatever_changes(kind: str) -> No
             torch.testing.assert_close(cached(canvas)[row, at], model(canvas)[row, at], **TOLERANCE)
 
 
+@kinds
+def test_left_to_right_is_the_default_order_and_its_likelihood_exact(kind: str) -> None:
+    model, x = made(kind), texts()
+    drawn = unmask.sample(model, num=6, length=LENGTH, seed=4)
+    wanted = unmask.sample(model, num=6, length=LENGTH, seed=4, plan=unmask.plan.left_to_right)
+    assert drawn.tokens.equal(wanted.tokens)
+    starts = [] if model.first_token is None else [0]
+    for step in drawn.trace[: LENGTH - len(starts)]:
+        assert len(set(step.positions.flatten().tolist())) == 1, "all sequences are at the same place"
+    random = unmask.sample(model, num=6, length=LENGTH, seed=4, plan=unmask.plan.first_hitting)
+    assert not drawn.tokens.equal(random.tokens)
+    twin = left_to_right(model)
+    with torch.no_grad():
+        log_p = (twin(x) if model.first_token is None else twin.next_logits(x).roll(1, 1)).double().log_softmax(-1)
+    nats = -log_p.gather(2, x.unsqueeze(2)).squeeze(2)[:, len(starts) :].sum(1)
+    found = unmask.nelbo(model, x, by="left-to-right")
+    torch.testing.assert_close(found.nats, nats, rtol=1e-5, atol=1e-5)
+    assert found.errors.tolist() == [0.0] * len(x)
+
+
 def test_out_of_turn_a_sequence_sees_everything() -> None:
     model, x = made("sequence, convolution"), texts()
     canvas = x.clone()

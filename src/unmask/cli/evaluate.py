@@ -36,6 +36,7 @@ from unmask.evaluate import processes
 from unmask.evaluate.data import found, own_text, train_and
 from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import Progress, evaluate, evaluate_ngram, evaluate_truth
+from unmask.likelihood import By
 from unmask.models.files import write_whole
 from unmask.text.chat import template_of
 from unmask.text.find import locate
@@ -63,8 +64,9 @@ class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
 
     model: str
     data: str | None = None
-    by: Literal["count", "time", "order"] = "count"
-    """How the bound is estimated: Eq. 7, Eq. 6, or the chain rule along random orders, one call for each token."""
+    by: By = "count"
+    """How the bound is estimated: Eq. 7, Eq. 6, or the chain rule along random orders, one call for each token. For
+    left-to-right, the chain rule along that order alone: exact for a model that is sampled so."""
     passes: int = 16
     """The number of masks for each sequence, stratified over the counts or times."""
     until: float | None = None

@@ -15,6 +15,7 @@ import torch
 
 from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, device_named, loaded, use_threads
 from unmask.models.files import write_whole
+from unmask.protocol import prefers_left_to_right
 from unmask.sampler import Step
 from unmask.samplers.names import SamplerOptions
 from unmask.text.model import Model, TextSample
@@ -111,7 +112,8 @@ def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
 def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[int] | None = None) -> list[str]:
     """The output for each sequence; index: the sequences' numbers for the seed."""
     if chosen.json:
-        how = chosen.record(left_to_right=model.left_to_right) | chosen.limits()
+        in_turn = prefers_left_to_right(model.denoiser)
+        how = chosen.record(left_to_right=model.left_to_right, in_turn=in_turn) | chosen.limits()
         found = records(made, model=model.name, seed=chosen.seed, index=index, **how)
         return [json.dumps(record) for record in found]
     if chosen.output is not None:

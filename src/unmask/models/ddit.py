@@ -44,6 +44,11 @@ class DDiT(Transformer, Pretrained):
         return self.config.first_token
 
     @property
+    def adapts_left_to_right(self) -> bool:
+        """Whether it is a left-to-right network with adapters for other orders."""
+        return self.config.adapters > 0
+
+    @property
     def any_order(self) -> bool:
         """Whether the output depends on the order in which tokens became visible, so that a cache is exact."""
         return self.config.attention == "order"

@@ -137,7 +137,8 @@ class SamplerOptions:
     """Sampling options, as names and numbers."""
 
     sampler: SamplerName | None = None
-    """Which positions are unmasked when. The default is parallel with --steps, and the exact first-hitting otherwise.
+    """Which positions are unmasked when. The default is parallel with --steps, and the exact first-hitting otherwise,
+    or left to right for a left-to-right network with adapters (stories, molecules).
     The published samplers are for comparison: they draw token and mask together in float32 and are biased.
     published-law has the distribution of published-ancestral but does not draw every number, so it is much faster."""
     steps: int | None = None
@@ -198,15 +199,17 @@ class SamplerOptions:
             how["predict"] = predictor(self.predictor, self.steps)
         return how
 
-    def record(self, *, left_to_right: bool = False) -> dict[str, Any]:
+    def record(self, *, left_to_right: bool = False, in_turn: bool = False) -> dict[str, Any]:
         """How the samples were made: the options chosen, and the precision of the draw.
 
-        left_to_right: for a left-to-right model, which draws one token per call and has no choice of sampler.
+        left_to_right: for a left-to-right model, which draws one token per call and has no choice of sampler. in_turn:
+        for a model whose default order is that one.
         """
         if self.sampler in PUBLISHED:
             draw = "coupled race, by its law" if self.sampler == "published-law" else "coupled race"
             return {"sampler": self.sampler, "steps": self.steps, "draw": draw, "dtype": "float32"}
-        how: dict[str, Any] = {"sampler": self.sampler or ("parallel" if self.steps else "first-hitting")}
+        usual = LEFT_TO_RIGHT if in_turn else "first-hitting"
+        how: dict[str, Any] = {"sampler": self.sampler or ("parallel" if self.steps else usual)}
         if left_to_right:
             how = {"sampler": LEFT_TO_RIGHT}
         elif self.decoding is not None:

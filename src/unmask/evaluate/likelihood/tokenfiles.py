@@ -139,11 +139,11 @@ class _Work:
             raise ValueError(f"batch must be at least 1, got {batch}")
         if tokens.tokenizer.hash != model.tokenizer.hash:
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
-        if inserts(model.denoiser) and how.by == "order":
+        if inserts(model.denoiser) and how.by in ("order", "left-to-right"):
             raise ValueError(f"{model.name} draws lengths by insertion: its bound has no order, leave --by out")
         self.model, self.tokens, self.how = model, tokens, how
         self.network = for_bound(model.denoiser)
-        self.exact = is_left_to_right(model.denoiser)
+        self.exact = is_left_to_right(model.denoiser) or how.by == "left-to-right"
         self.passes = 1 if self.exact else how.num
         self.batch = batch or default_batch(self.network, tokens.length)
         self.indices = _evenly_spaced(tokens, sequences)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unmask.draw import Pick
-from unmask.protocol import LooksAhead
+from unmask.protocol import LooksAhead, prefers_left_to_right
 from unmask.sampler import Planned
 from unmask.samplers.ahead import Ahead
 from unmask.samplers.names import SamplerOptions
@@ -46,7 +46,8 @@ def options(body: SamplingRequest) -> SamplerOptions:
 
 def recorded(served: Served, body: SamplingRequest) -> dict[str, Any]:
     """How the tokens were drawn, as in ``unmask sample --json``."""
-    how = options(body).record(left_to_right=served.model.left_to_right)
+    model = served.model
+    how = options(body).record(left_to_right=model.left_to_right, in_turn=prefers_left_to_right(model.denoiser))
     return {"sampler": how.get("sampler") or how["decoding"], "draw": how["draw"], "dtype": how["dtype"]}
 
 
