@@ -45,9 +45,7 @@ class Passes:
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
-            raise ValueError(
-                f"by must be 'count' (Eq. 7), 'time' (Eq. 6), 'order' or 'left-to-right', got {self.by!r}"
-            )
+            raise ValueError(f"by must be 'count' (Eq. 7), 'time' (Eq. 6), 'order' or 'left-to-right', got {self.by!r}")
         if self.num < 1:
             raise ValueError(f"passes must be at least 1, got {self.num}")
 

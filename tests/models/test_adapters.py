@@ -88,7 +88,9 @@ def test_the_cache_answers_as_the_network_does_whatever_changes(kind: str) -> No
         row, at = asked.nonzero(as_tuple=True)
         with torch.no_grad():
             alone = first.unsqueeze(1)
-            torch.testing.assert_close(cached(canvas, rows=alone)[masked.any(1)], model(canvas, rows=alone)[masked.any(1)], **TOLERANCE)
+            torch.testing.assert_close(
+                cached(canvas, rows=alone)[masked.any(1)], model(canvas, rows=alone)[masked.any(1)], **TOLERANCE
+            )
             torch.testing.assert_close(cached(canvas)[row, at], model(canvas)[row, at], **TOLERANCE)
 
 

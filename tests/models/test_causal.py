@@ -26,6 +26,7 @@ VARIANTS = [
     {},
     {"mask_id": 3},
     {"convolution": 3},
+    {"learned_positions": True},
     {"convolution": 5, "layers": 1},
     {"adaln": True, "convolution": 3},
     {"tie_embeddings": True, "mask_id": 0},

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import unmask
 from tests.small_models import small
+from unmask.models.causal import Causal
 from unmask.models.ddit import PRESETS, DDiT, preset
 from unmask.models.fast.rows import folded
 from unmask.models.self_conditioned import SelfConditioned
@@ -131,6 +132,9 @@ VARIANTS = [
     {"attention": "visible", "conditioning": "time", "convolution": 3},
     {"attention": "order", "convolution": 5, "mask_id": 3},
     {"attention": "order"},
+    {"learned_positions": True},
+    {"learned_positions": True, "attention": "order"},
+    {"learned_positions": True, "attention": "visible"},
 ]
 
 
@@ -254,6 +258,22 @@ def test_presets_grow_and_unknown_ones_are_named() -> None:
 def test_impossible_configs_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         network(**changes)
+
+
+@pytest.mark.parametrize("make", [DDiT, Causal])
+def test_learned_positions_tell_positions_apart(make: type[DDiT] | type[Causal]) -> None:
+    model = small(make, **vars(network(learned_positions=True, adaln=False).config))
+    tokens = torch.full((1, LENGTH), 2)
+    with torch.no_grad():
+        before = model(tokens)
+        model.position_embed.embedding[3, ::2] += 1.0  # not all: the norm would take a constant away
+        changed = (model(tokens) - before).abs().amax((0, 2)) > 1e-6
+    # The position itself changes and whoever sees it: all, or those after it.
+    assert changed.tolist() == [make is DDiT or at >= 3 for at in range(LENGTH)]
+    with pytest.raises(ValueError, match=f"learned {LENGTH} positions"):
+        model(torch.full((1, LENGTH + 1), 2))
+    for called in (model, model.for_sampling()):
+        assert called(tokens[:, :4]).shape == (1, 4, V)
 
 
 def test_wrong_calls_are_refused() -> None:

@@ -31,6 +31,7 @@ SHAPES = [
     {"attention": "visible", "convolution": 3},
     {"conditioning": "ratio", "convolution": 3},
     {"norm": "rms", "mlp": "swiglu", "hidden": 24},
+    {"learned_positions": True, "convolution": 3},
     {"norm": "rms", "mlp": "swiglu", "adaln": False, "convolution": 3},
 ]
 

@@ -85,4 +85,4 @@ class Causal(Transformer, Pretrained):
     def next_states(self, inputs: Tensor, at: tuple[Tensor, ...] | None = None) -> Tensor:
         """The final states after each input [B, S, width], or those at some indices."""
         entries = Entries(inputs, torch.arange(inputs.shape[1], device=inputs.device))
-        return self.through(self.vocab_embed(inputs), entries, self.constant_conditioning(), at)
+        return self.through(self.read(inputs, entries.positions), entries, self.constant_conditioning(), at)

@@ -49,6 +49,7 @@ class DDiTConfig:
     self_conditioning: bool = False
     convolution: int = 0  # taps of a depthwise convolution before each attention; 0 for none
     tie_embeddings: bool = False
+    learned_positions: bool = False  # a vector for each of the positions, besides the rotary ones
     adaln: bool = True  # without it there is no conditioning and there are no gates
     norm: Literal["layer", "rms"] = "layer"
     norm_bias: bool = False

@@ -144,7 +144,7 @@ class DDiT(Transformer, Pretrained):
             rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         entries = anyorder.two_streams(tokens, self.mask_id, self.config.convolution, when, rows)
         assert entries.rows is not None
-        x = self.vocab_embed(entries.tokens)
+        x = self.read(entries.tokens, entries.positions)
         return self.through(x, entries, self.constant_conditioning(), by_rows(entries.rows))
 
     def conditioning(self, tokens: Tensor, time: Tensor | None, lengths: Tensor | None = None) -> Tensor | None:
@@ -176,7 +176,7 @@ class DDiT(Transformer, Pretrained):
         V] tensor is made. In training it is blank half of the time and otherwise comes from a pass without gradients;
         otherwise it is ``previous``, or blank.
         """
-        x = self.read(entries.tokens, entries.left, entries.turned)
+        x = self.read(entries.tokens, entries.positions, entries.left, entries.turned)
         if not self.config.self_conditioning:
             if previous is not None:
                 raise ValueError("previous is for a network with self_conditioning=True")

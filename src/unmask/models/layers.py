@@ -252,6 +252,7 @@ class Transformer(nn.Module):
         self.config = config
         cond_dim = config.cond_dim if config.adaln else None
         self.vocab_embed = Embedding(max(config.vocab_size, config.mask_id + 1), config.width)
+        self.position_embed = Embedding(config.length, config.width) if config.learned_positions else None
         self.sigma_map = None if cond_dim is None else SigmaMap(cond_dim)
         self.rotary_emb = Rotary(config.width // config.heads)
         blocks = nn.ModuleList(Block(config, cond_dim, self.causal) for _ in range(config.layers))
@@ -275,11 +276,22 @@ class Transformer(nn.Module):
     def length(self) -> int:
         return self.config.length
 
-    def read(self, tokens: Tensor, left: Tensor | None = None, turned: Tensor | None = None) -> Tensor:
-        """What the first block gets of tokens [B, M]: their embeddings [B, M, width].
+    def read(
+        self, tokens: Tensor, positions: Tensor, left: Tensor | None = None, turned: Tensor | None = None
+    ) -> Tensor:
+        """What the first block gets of tokens [B, M]: their embeddings [B, M, width], and those of learned positions.
 
         With adapters those of the tokens to the left, [B, M], and out of turn a linear map of the visible tokens too.
         """
+        x = self._embedded(tokens, left, turned)
+        if self.position_embed is None:
+            return x
+        if positions.numel() and int(positions.max()) >= self.length:
+            raise ValueError(f"the network has learned {self.length} positions: a sequence may have no more tokens")
+        learned: Tensor = self.position_embed(positions)
+        return x + learned
+
+    def _embedded(self, tokens: Tensor, left: Tensor | None, turned: Tensor | None) -> Tensor:
         if self.own_token is None or left is None:
             embedded: Tensor = self.vocab_embed(tokens)
             return embedded

@@ -84,6 +84,8 @@ class TrainConfig:
     """Feed the network its own prediction."""
     convolution: int | None = None
     """Taps of a depthwise convolution in each block; 0 for none. The default is 3 for networks narrower than 512."""
+    learned_positions: bool = False
+    """Learn a vector for each position: for data in which a position has a meaning of its own, such as puzzles."""
     tie_embeddings: bool = False
     """Share one matrix between the embedding and the head."""
     dropout: float = 0.1
@@ -204,6 +206,7 @@ class TrainConfig:
             conditioning=self.conditioning,
             self_conditioning=self.self_conditioning,
             convolution=self.convolution or 0,
+            learned_positions=self.learned_positions,
             tie_embeddings=self.tie_embeddings,
             dropout=self.dropout,
             **size,

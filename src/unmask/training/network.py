@@ -28,6 +28,7 @@ SHAPE = (
     "conditioning",
     "self_conditioning",
     "convolution",
+    "learned_positions",
     "tie_embeddings",
 )
 FOR_OURS = (*SHAPE, "dropout", "compile", "init")  # settings of the project's networks

@@ -80,7 +80,7 @@ class Cached(Seated):
         """Logits [B, R, V]: the blocks over the entries; of the last block only what the wanted ones need."""
         network = ready.network
         self._make_room(feed.stop)
-        x: Tensor = network.read(feed.tokens, feed.left, feed.turned)
+        x: Tensor = network.read(feed.tokens, feed.positions, feed.left, feed.turned)
         angles = network.rotary_emb(feed.positions)
         slots = torch.arange(feed.stop, device=x.device)
         hidden = (slots > feed.level.unsqueeze(-1)) & (slots != feed.slots.unsqueeze(-1))

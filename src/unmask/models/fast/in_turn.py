@@ -62,9 +62,10 @@ class InTurn(Cached):
         if turned is not None:
             turned = turned.gather(1, slots.clamp(max=length - 1)) & (slots < length)
             level = torch.where(turned, level, slots)
+        places = slots.clamp(max=length - 1)
         feed = Feed(
-            inputs.gather(1, slots.clamp(max=length - 1)),
-            slots,
+            inputs.gather(1, places),
+            places,
             slots,
             level,
             first if first == int(kept.max()) else None,

@@ -97,6 +97,7 @@ def _expressible(config: DDiTConfig, found: Found) -> None:
         "tie_embeddings": False,
         "self_conditioning": False,
         "convolution": 0,
+        "learned_positions": False,
         "mlp_ratio": 4,
         "hidden": 0,
         "mlp": "gelu",
