@@ -22,6 +22,7 @@ TOKENIZERS = {
     "characters": make.characters([TEXT + "abcdefghijklmnopqrstuvwxyz0123456789 _#"]),
     "bytes": make.bytes_of_utf8(),
     "smiles": make.smiles(["CCO", "c1ccccc1Br", "[nH]N=O"]),
+    "selfies": make.selfies(["[C][=C][N][=N][O][=O][F][Ring1][=Branch1][Branch1][=C][C]"]),
     "levels": make.levels(17),
 }
 

@@ -49,7 +49,7 @@ def main() -> int:
     with waiting("reading the models"):
         names = ("stories", "kjv", "kjv-ar", "digits", "molecules")
         stories, kjv, ar, digits, molecules = map(unmask.load, names)
-    heading("A story, unmasked two tokens at a time, each pair in a random order (stories, 256 network calls)")
+    heading("A story, from left to right, the order that its network knows best (stories, 256 network calls)")
     empty = torch.full((1, stories.length or 0), stories.denoiser.mask_id)
     text = watched(stories, empty, lambda show: stories.sample(seed=STORY, callback=show), seconds=SECONDS_TO_WATCH)
     print(indented(wrapped(text.text[0])))

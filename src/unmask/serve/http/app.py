@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 import unmask
+from unmask.protocol import prefers_left_to_right
 from unmask.samplers import names
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Refused
@@ -84,6 +85,7 @@ class Service:
             "samplers": [*names.PLANS, *([] if blocks else names.PUBLISHED)] if chooses else [],
             "predictors": [*names.PREDICTORS, "auto"] if chooses and not blocks else [],
             "decodings": [*names.DECODING] if chooses else [],
+            "decoding": names.LEFT_TO_RIGHT if prefers_left_to_right(model.denoiser) else None,  # by default
             "draws": list(names.DRAWS),
             "characters_per_token": model.characters_per_token,
             "card": dict(served.card),

@@ -61,7 +61,7 @@ async function boot() {
 }
 
 /** Bring the form to an example, and run it. */
-function begin({ model, source, preset = "", seed = 0, number, ahead = "", decoding = "" }, how = {}) {
+function begin({ model, source, preset = "", seed = 0, number, ahead = "", decoding }, how = {}) {
   if (model) {
     first.value = { model, ahead, decoding };
   }

@@ -18,7 +18,7 @@ export function examples(models) {
   const story = models.find((model) => model.kind === "block" && model.display === "text");
   return [
     story && {
-      title: "Write a story", text: "Two tokens at a time, each pair in a random order.",
+      title: "Write a story", text: "From left to right, the order that this model knows best.",
       start: { model: story.id, source: "empty", seed: SEEDS.story },
     },
     prose && {

@@ -155,6 +155,7 @@ export class Settings {
       const { name } = event.target.dataset;
       if (name === "model") {
         this.#offer();
+        this.field("decoding").value = this.model.decoding ?? "";
       }
       this.#adjust(name);
       changed();
@@ -183,8 +184,10 @@ export class Settings {
       this.field("model").value = chosen.model;
     }
     this.#offer();
+    // A sampler that is named stands for itself; without one the model's own order is the default.
+    const defaults = { ...DEFAULTS, decoding: chosen.sampler ? "" : this.model.decoding ?? "" };
     for (const name of NAMES.slice(1)) {
-      const value = chosen[name] ?? DEFAULTS[name] ?? "";
+      const value = chosen[name] ?? defaults[name] ?? "";
       const field = this.field(name);
       if (!(field instanceof HTMLSelectElement) || [...field.options].some((option) => option.value === String(value))) {
         field.value = value;
