@@ -9,14 +9,14 @@
     python -m benchmarks.ahead --show docs/results/ahead-*.json                     the tables of stored results
     python -m benchmarks.ahead --picture docs/ahead.png docs/results/ahead-*.json
 
---counts: tokens per pass of the box models (and whether the tokens are those of one call per token), of the published
-rejection sampler, of other draws and orders; of a hidden Markov model fitted to text at L = 64 to 1,024; and rounds on
-Markov chains against L. --seconds: CPU seconds per sequence on one thread, the variants taking turns. For the box
-models whole runs are timed, several sequences one after another. For the paper's small network, whose weights are
-random here, a pass is timed at several numbers of visible tokens, for one sequence (small) and for 16 (batch). --play
-makes sequences of these: one costs L over the tokens per pass times the mean of a pass, with the tokens per pass of the
-hidden Markov model at L = 1,024, which --counts has stored. A window of "auto" is played through: the policy sees the
-measured seconds, and the hidden Markov model decides which guesses are right.
+--counts: tokens per pass of kjv, kjv-ar and kjv-anyorder (and whether the tokens are those of one call per token), of
+the published rejection sampler, of other draws and orders; of a hidden Markov model fitted to text at L = 64 to 1,024;
+and rounds on Markov chains against L. --seconds: CPU seconds per sequence on one thread, the variants taking turns. For
+the three models (box) whole runs are timed, several sequences one after another. For the paper's small network, whose
+weights are random here, a pass is timed at several numbers of visible tokens, for one sequence (small) and for 16
+(batch). --play makes sequences of these: one costs L over the tokens per pass times the mean of a pass, with the tokens
+per pass of the hidden Markov model at L = 1,024, which --counts has stored. A window of "auto" is played through: the
+policy sees the measured seconds, and the hidden Markov model decides which guesses are right.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import numpy as np
 import torch
 
 import unmask
-from benchmarks import ahead_oracles
+from benchmarks import ANY_ORDER, ahead_oracles
 from benchmarks.anyorder import LEFT_TO_RIGHT, Setting, begun, network, paces
 from benchmarks.rejection import Rejection
 from unmask import draw, plan
@@ -64,7 +64,7 @@ def tokens_per_pass(model: Any, windows: Sequence[Any], num: int, **options: Any
 
 
 def box_counts(num: int) -> dict[str, Any]:
-    any_order, bidirectional, causal = (unmask.load(name).denoiser for name in ("kjv-anyorder", "kjv", "kjv-ar"))
+    any_order, bidirectional, causal = (unmask.load(name).denoiser for name in (ANY_ORDER, "kjv", "kjv-ar"))
     few = max(num // 4, 1)
     found = {
         "kjv-anyorder": tokens_per_pass(any_order, WINDOWS, num),
@@ -101,7 +101,7 @@ def text_counts(lengths: Iterable[int], num: int, model: unmask.HiddenMarkovOrac
     return found
 
 
-def box_seconds(name: str, windows: Sequence[Any], num: int, batch: int, rounds: int) -> dict[str, float]:
+def box_seconds(name: str | Path, windows: Sequence[Any], num: int, batch: int, rounds: int) -> dict[str, float]:
     """CPU seconds per sequence: the least over the rounds, the windows taking turns. "none" is without ``ahead``."""
     model = unmask.load(name).denoiser
     found: dict[str, float] = {}
@@ -195,8 +195,8 @@ COUNTED: dict[str, Callable[[], dict[str, Any]]] = {
 SECONDS: dict[str, Callable[[], dict[str, Any]]] = {
     "box": lambda: {
         "seconds": {
-            "kjv-anyorder": box_seconds("kjv-anyorder", (1, 2, 4, 8, 16, 24, 32, "auto"), 8, 1, 4),
-            "kjv-anyorder, 16 together": box_seconds("kjv-anyorder", (1, 2, 4, 8, "auto"), 16, 16, 3),
+            "kjv-anyorder": box_seconds(ANY_ORDER, (1, 2, 4, 8, 16, 24, 32, "auto"), 8, 1, 4),
+            "kjv-anyorder, 16 together": box_seconds(ANY_ORDER, (1, 2, 4, 8, "auto"), 16, 16, 3),
             "kjv": box_seconds("kjv", (1, 4, "auto"), 2, 1, 2),
             "kjv-ar": box_seconds("kjv-ar", (1, 2, "auto"), 4, 1, 3),
         }
@@ -224,7 +224,7 @@ def quick() -> dict[str, Any]:
     return {
         "box": box_counts(1),
         "rounds": ahead_oracles.rounds(4, (16, 32)),
-        "seconds": {"kjv-anyorder": box_seconds("kjv-anyorder", (1, 8), 1, 1, 1)},
+        "seconds": {"kjv-anyorder": box_seconds(ANY_ORDER, (1, 8), 1, 1, 1)},
         **timed,
         **play(timed, text_counts((64,), 1, model)["64"], model),
     }

@@ -1,4 +1,4 @@
-"""How a server does under traffic over HTTP, with the models in the box.
+"""How a server does under traffic over HTTP, with three models of one text.
 
     python -m benchmarks.traffic                                    some minutes
     python -m benchmarks.traffic --models kjv --only lengths        one model, one part
@@ -33,9 +33,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import ANY_ORDER
+
 CLIENTS = 16
 KEPT, SLOWER = 0.8, 10.0  # of the gain at mixed lengths; times a small request's time alone
-BOX = ("kjv", "kjv-anyorder", "kjv-ar")
+MODELS = ("kjv", ANY_ORDER.name, "kjv-ar")
 PARTS = ("lengths", "behind", "giants")
 # The most that a request may ask for, each in another way: 512 tokens are four times the models' own length, two
 # sequences of so many are --max-joint, and two in 16,384 steps of the published sampler are --max-work.
@@ -71,7 +73,8 @@ class Server(NamedTuple):
 
 @contextmanager
 def serving(names: Sequence[str]) -> Iterator[Server]:
-    command = [sys.executable, "-m", "unmask", "serve", *names, "--port", "0"]
+    found = (str(ANY_ORDER) if name == ANY_ORDER.name else name for name in names)  # a folder is served by its name
+    command = [sys.executable, "-m", "unmask", "serve", *found, "--port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
@@ -234,7 +237,7 @@ def failed(found: dict[str, Any]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     options.add_argument("--quick", action="store_true", help="one model, short texts: does it run, not how fast")
-    options.add_argument("--models", nargs="+", default=BOX, help="of the box")
+    options.add_argument("--models", nargs="+", default=MODELS, help="default: all three")
     options.add_argument("--only", choices=PARTS, action="append", help="a part of it; several if you like")
     options.add_argument("--output", type=Path, help="every number, as JSON; parts that were not measured stay")
     chosen = options.parse_args(arguments)

@@ -32,6 +32,7 @@ def place(tmp_path_factory):
 
     path = tmp_path_factory.mktemp("docs")
     folder(path / "runs" / "kjv" / "model", "bytes")
+    (path / "benchmarks").symlink_to(ROOT / "benchmarks")  # as in a checkout
     (path / "text.txt").write_text(TEXT * 8)
     prepare(path / "text.txt", path / "runs" / "kjv" / "data", tokenizer="bytes", length=24, holdout=0.3)
     record = {"text": "In the beginning God created.", "tokens": [5, 6, 7], "model": "x", "trace": []}

@@ -96,6 +96,7 @@ def test_the_wheel_holds_the_whole_package(tmp_path):
     files = [p for p in (ROOT / "src/unmask").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
     wanted = {str(p.relative_to(ROOT / "src")) for p in files}
     assert {"unmask/py.typed", "unmask/box/kjv/model.safetensors"} <= wanted <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"unmask"}
     required = re.findall(r"^Requires-Dist: ([a-z0-9_-]+)[^;\n]*$", metadata, re.MULTILINE)
     assert {one.replace("_", "-") for one in required} == BASE
 
@@ -109,6 +110,7 @@ def test_it_works_in_a_clean_venv(kind, tmp_path):
         with tarfile.open(made) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
         assert {"pyproject.toml", "README.md", "Makefile", "constraints.txt", "tests/helpers.py"} <= names
+        assert "benchmarks/models/kjv-anyorder/model.safetensors" in names
     python = tmp_path / "venv/bin/python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", made], check=True)

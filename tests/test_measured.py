@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from benchmarks import sampling_report
+from benchmarks import ANY_ORDER, sampling_report
 
 import unmask
 from unmask.reproduce import files
@@ -176,14 +176,18 @@ def test_the_numbers_of_a_table_are_in_its_stored_result(table: Table) -> None:
 @pytest.mark.parametrize("card", sorted((RESULTS / "box").glob("*.json")), ids=lambda path: path.stem)
 def test_a_card_has_the_numbers_that_its_command_gave(card: Path) -> None:
     found = json.loads(card.read_text())
-    cards = [path.read_text() for path in BOX.glob("*/README.md")]
+    bits = found["bits_per_token"]
+    value = f"{bits['value']:.3f} ± {bits['error_over_sequences']:.2g}"
+    if card.stem == "kjv-sedd":  # it has a recipe, and its weights were not kept
+        assert value in (ROOT / "recipes/README.md").read_text()
+        return
+    cards = [path.read_text() for folder in (BOX, ANY_ORDER.parent) for path in folder.glob("*/README.md")]
     shown = [
         line for text in cards for line in text.splitlines() if f"`{found['command'].removesuffix(' --json')}`" in line
     ]
     assert shown
-    bits = found["bits_per_token"]
     for line in shown:
-        assert f"{bits['value']:.3f} ± {bits['error_over_sequences']:.2g}" in line
+        assert value in line
         if not found["exact"]:
             assert f"own error is {bits['error_of_estimate']:.2g})" in line
 

@@ -1,9 +1,11 @@
 """On networks, looking ahead gives the tokens of one call per token, except where two ids of a race nearly tie."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import ANY_ORDER
 
 import unmask
 from tests.small_models import TOKENIZERS, network
@@ -49,22 +51,18 @@ def unexplained(expected, order, tokens):
     return wrong, differ
 
 
-NETWORKS = {
-    "kjv-anyorder": {"num": 24, "length": 40},
-    "kjv-ar": {"num": 16, "length": 32},
-    "kjv": {"num": 8, "length": 24},
-}
+NETWORKS = {ANY_ORDER: {"num": 24, "length": 40}, "kjv-ar": {"num": 16, "length": 32}, "kjv": {"num": 8, "length": 24}}
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
-def box(request):
+@pytest.fixture(scope="module", params=NETWORKS, ids=lambda name: Path(name).name)
+def trained(request):
     model, options = unmask.load(request.param).denoiser, NETWORKS[request.param] | {"seed": 5}
     return model, options, *one_by_one(model, **options)
 
 
 @pytest.mark.parametrize("window", [1, 3, 8, 32, "auto"])
-def test_bundled_models_give_the_same_tokens(box, window):
-    model, options, expected, order = box
+def test_trained_models_give_the_same_tokens(trained, window):
+    model, options, expected, order = trained
     made = sample(model, ahead=window, **options)
     wrong, differ = unexplained(expected.tokens, order, made.tokens)
     assert not wrong
@@ -75,8 +73,8 @@ def test_bundled_models_give_the_same_tokens(box, window):
         assert float(made.nfe.double().mean()) < 0.45 * options["length"]
 
 
-def test_the_draw_that_measures_margins_is_the_default_one(box):
-    model, options, expected, _ = box
+def test_the_draw_that_measures_margins_is_the_default_one(trained):
+    model, options, expected, _ = trained
     assert torch.equal(sample(model, **options).tokens, expected.tokens)
 
 

@@ -11,7 +11,7 @@ from unmask.reproduce.item import Settings, Subject
 from unmask.sampling import Sample
 from unmask.text.find import load
 
-TWIN, SEDD = "-ar", "-sedd"  # suffixes of the bundled left-to-right twin, and of the one trained with score entropy
+TWIN, SEDD = "-ar", "-sedd"  # suffixes of the left-to-right twin, and of the one trained with score entropy
 
 
 @lru_cache(maxsize=4)
