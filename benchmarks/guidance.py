@@ -2,7 +2,7 @@
 
 words      texts of kjv that contain three given words
 stories    stories that contain three given words; the model goes from block to block
-scaffold   molecules that contain a benzene ring, by their SELFIES, judged by rdkit
+scaffold   molecules that contain a benzene ring, by their SMILES, judged by rdkit
 logp       molecules towards a logP, by a linear estimate on the way and rdkit at the end
 motif      antibodies of sapiens with a motif somewhere in CDR-H3
 """
@@ -24,7 +24,7 @@ from unmask.text.model import Model, TextSample
 
 WORDS = ("Moses", "water", "king")
 STORY = (" dragon", " cake", " river")  # a space before each, so that a driver is no river
-BENZENE = "[C][=C][C][=C][C][=C][Ring1][=Branch1]"
+BENZENE = "c1ccccc1"
 CHAIN = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSR"
     "____________WGQGTLVTVSS"

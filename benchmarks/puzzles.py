@@ -1,12 +1,14 @@
 """Puzzles by a trained network: what each decoding order solves, beside the truth.
 
     python -m benchmarks.puzzles sudoku [MODEL] [--number 100] [--output docs/results/sudoku6.json]
-    python -m benchmarks.puzzles nae-sat MODEL --latents 12 --observations 88 [--output docs/results/nae-sat.json]
+    python -m benchmarks.puzzles nae-sat MODEL --latents 12 --observations 60 [--output docs/results/nae-sat.json]
+    python -m benchmarks.puzzles nae-sat truth --latents 12 --observations 60       the optimal network, by listing
 
 Sudoku: puzzles of 6 x 6 with one solution, made from grids that no training part holds by design (another stream of
 draws), for several numbers of clues. A puzzle is solved if every cell is right. The posterior of a puzzle with one
-solution is certain, so an exact network solves all of them in any order, one cell per call. NAE-SAT: sequences from
-nothing; *right* is the part of the observations that are what the sequence's own latents say, which is 1 by the truth.
+solution is certain, so an exact network solves all of them in any order, one cell per call. NAE-SAT: whole sequences,
+and latents for given observations of sequences that were drawn; *right* is the part of the observations that are what
+the latents say, which is 1 by the truth.
 Intervals are Wilson's, at 0.95.
 """
 
@@ -27,6 +29,7 @@ from torch import Tensor
 import unmask
 from unmask.data import sudoku
 from unmask.data.nae_sat import NaeSat
+from unmask.models.oracles.listed import ListedOracle
 from unmask.samplers.names import decoding
 from unmask.text.find import load
 
@@ -36,15 +39,14 @@ BATCH = 64
 FEW = 8  # calls of the orders that unmask several cells at once
 
 
-def orders() -> dict[str, dict[str, Any]]:
-    """Options of ``unmask.sample`` by the order's name: one token per call, and fewer calls."""
+def orders(several: bool = True) -> dict[str, dict[str, Any]]:
+    """Options of ``unmask.sample`` by the order's name: one token per call, and if ``several`` fewer calls too."""
     ranked = ("llada", "margin", "entropy")
-    each: dict[str, dict[str, Any]] = {
-        "random": {},
-        "random, several tokens ahead": {"ahead": 8},
-        "left to right": {"plan": unmask.plan.left_to_right},
-    }
+    each: dict[str, dict[str, Any]] = {"random": {}, "left to right": {"plan": unmask.plan.left_to_right}}
     each |= {name: decoding(name) for name in ranked}
+    if not several:
+        return each
+    each |= {"random, several tokens ahead": {"ahead": 8}}
     each |= {"entropy-bounded, gamma 0.1": decoding("entropy-bounded", gamma=0.1)}
     each |= {f"random, {FEW} calls": {"plan": unmask.plan.parallel, "steps": FEW}}
     each |= {f"{name}, {FEW} calls": decoding(name) | {"steps": FEW} for name in ranked}
@@ -90,17 +92,28 @@ def of_sudoku(model: Any, number: int) -> Iterator[dict[str, Any]]:
 
 
 def of_nae_sat(model: Any, law: NaeSat, number: int) -> Iterator[dict[str, Any]]:
-    for name, options in orders().items():
-        made = unmask.sample(model, num=number, length=law.length, seed=0, batch=BATCH, **options)
-        right = law.right(made.tokens.numpy())
-        each = right.mean(1)
-        yield {
-            "order": name,
-            "right": float(each.mean()),
-            "error": float(each.std(ddof=1)) / number**0.5,
-            "all_right": counted(int(right.all(1).sum()), number),
-            "calls": float(made.nfe.double().mean()),
-        }
+    nothing = torch.full((number, law.length), model.mask_id)
+    observed = torch.from_numpy(law.draw(number, part="puzzles")).long()
+    observed[:, : law.latents] = model.mask_id
+    for given, canvas in (("nothing", nothing), ("the observations", observed)):
+        # Several tokens or guesses per call can contradict each other, and the truth says nothing after that.
+        for name, options in orders(several=not isinstance(model, ListedOracle)).items():
+            made = unmask.sample(model, canvas=canvas, seed=0, batch=BATCH, **options)
+            right = law.right(made.tokens.numpy())
+            each = right.mean(1)
+            yield {
+                "given": given,
+                "order": name,
+                "right": float(each.mean()),
+                "error": float(each.std(ddof=1)) / number**0.5,
+                "all_right": counted(int(right.all(1).sum()), number),
+                "calls": float(made.nfe.double().mean()),
+            }
+
+
+def truth(law: NaeSat) -> ListedOracle:
+    """The optimal network: the posterior of the law itself."""
+    return ListedOracle(torch.from_numpy(law.everything()).long(), 2)
 
 
 def shown(row: dict[str, Any]) -> str:
@@ -109,7 +122,7 @@ def shown(row: dict[str, Any]) -> str:
         first = f"| {row['clues']} | {row['order']} | {row['temperature']:g} "
         return f"{first}| {row['part']:.3f} [{low:.3f}, {high:.3f}] | {row['calls']:.1f} |"
     whole = row["all_right"]
-    text = f"| {row['order']} | {row['right']:.4f} ± {row['error']:.2g} "
+    text = f"| {row['given']} | {row['order']} | {row['right']:.4f} ± {row['error']:.2g} "
     return (
         text + f"| {whole['part']:.3f} [{whole['interval'][0]:.3f}, {whole['interval'][1]:.3f}] | {row['calls']:.1f} |"
     )
@@ -121,14 +134,14 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="sudoku")
     parser.add_argument("--number", type=int, default=100)
     parser.add_argument("--latents", type=int, default=12)
-    parser.add_argument("--observations", type=int, default=88)
+    parser.add_argument("--observations", type=int, default=60)
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
-    model = load(chosen.model).denoiser
     law = NaeSat(chosen.latents, chosen.observations)
+    model = truth(law) if chosen.model == "truth" else load(chosen.model).denoiser
     sudokus = chosen.puzzle == "sudoku"
-    print("| clues | order | temperature | solved | calls |" if sudokus else "| order | right | all right | calls |")
-    print("|---|---|---|---|---|" if sudokus else "|---|---|---|---|")
+    columns = ("clues", "order", "temperature", "solved") if sudokus else ("given", "order", "right", "all right")
+    print(f"| {' | '.join(columns)} | calls |\n|{'---|' * 5}")
     rows = []
     for row in of_sudoku(model, chosen.number) if sudokus else of_nae_sat(model, law, chosen.number):
         rows.append(row)

@@ -10,7 +10,8 @@ A model has src/unmask/box/NAME; its measured numbers are docs/results/box/NAME.
 is tests/box/NAME.json: held-out sequences and their bound, which a test computes again. Beside each bound stands what
 counting gives: a Kneser-Ney model fitted on the same training part. Its order is 5 for all of them, so that no
 held-out number has chosen it; molecules, whose tokens are short, have a 7-gram as well. A model that does not beat all
-of these by more than two errors is not bundled: tests/test_box.py holds every model to this.
+of these by more than two errors is not bundled: tests/test_box.py holds every model to this. A model whose default
+order is left to right is measured along it, exactly, and by its bound over random orders too (NAME-random.json).
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from unmask.data import corpora
 from unmask.data.tokens import TokenFile
 from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import evaluate, evaluate_ngram
+from unmask.likelihood import By
 from unmask.models import pretrained
 from unmask.models.files import sha256_of
+from unmask.protocol import prefers_left_to_right
 from unmask.text.model import Model
 from unmask.training.config import read_toml
 
@@ -42,6 +45,7 @@ HIGHER = {"molecules": (7,)}  # orders beside ORDER
 SLICE, SLICE_PASSES, STRETCH = 24, 8, 16
 COMMANDS = {"stories": "python -m recipes.stories runs/stories-start runs/stories"}
 DISPLAYS = {"sudoku": "grid"}
+RANDOM = "-random"  # behind a name: its bound over random orders, if that is not its default
 TINY = 1e-12
 BELOW = "bits_per_token_below_ngram"  # by the n-gram model's order
 TRUTH, DISTANCE = "truth_nats_per_token", "distance_from_truth_nats_per_token"
@@ -92,16 +96,14 @@ def measure(name: str, most: int = MOST, passes: int = PASSES) -> None:
     number = None if len(held_out) <= most else most
     RESULTS.mkdir(parents=True, exist_ok=True)
     own, counted = evaluations(name, number, passes)
-    for model_name, made in ((name, own), *((f"ngram:{n}", one) for n, one in counted.items())):
-        stem = name if model_name == name else f"{model_name.replace(':', '')}-{corpus.name}"
-        command = f"unmask evaluate {model_name} {corpus.name}" + (f" --number {number}" if number else "") + " --json"
-        if model_name == name and passes != PASSES:
-            command = command.replace(" --json", f" --passes {passes} --json")
-        found = made.to_dict(sequences=False) | {"model": model_name, "data": corpus.name}
-        found.pop("profile", None)
-        if model_name == name:
-            found[BELOW] = margins(own, counted)
-        (RESULTS / f"{stem}.json").write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
+    by, few = default_by(model), {} if passes == PASSES else {"passes": passes}
+    along = few if by == "count" else {"by": by}
+    write(name, name, corpus.name, own, {BELOW: margins(own, counted)}, number=number, **along)
+    for order, one in counted.items():
+        write(f"ngram{order}-{corpus.name}", f"ngram:{order}", corpus.name, one, number=number)
+    if by != "count":
+        made = evaluate(model, held_out, passes=passes, sequences=number, seed=SEED)
+        write(f"{name}{RANDOM}", name, corpus.name, made, number=number, **few)
 
     few, passes = held_out.sequences(torch.arange(SLICE) * len(held_out) // SLICE), min(passes, SLICE_PASSES)
     bits = bits_per_token(model, few, passes)
@@ -116,6 +118,22 @@ def measure(name: str, most: int = MOST, passes: int = PASSES) -> None:
     (CHECKS / f"{name}.json").write_text(json.dumps(check) + "\n")
 
 
+def default_by(model: Model) -> By:
+    """How a model is measured: by its bound, or exactly along the order that it takes by default."""
+    return "left-to-right" if prefers_left_to_right(model.denoiser) else "count"
+
+
+def write(
+    stem: str, model: str, data: str, made: Evaluation, more: dict[str, Any] | None = None, **options: object
+) -> None:
+    """A measurement, with the command that prints it."""
+    told = "".join(f" --{name} {value}" for name, value in options.items() if value is not None)
+    found = made.to_dict(sequences=False) | {"model": model, "data": data} | (more or {})
+    found.pop("profile", None)
+    command = f"unmask evaluate {model} {data}{told} --json"
+    (RESULTS / f"{stem}.json").write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
+
+
 def token_files(corpus: corpora.Corpus) -> tuple[TokenFile, TokenFile]:
     """The training part and the held-out one."""
     folder = corpora.prepared(corpus.name)
@@ -125,7 +143,8 @@ def token_files(corpus: corpora.Corpus) -> tuple[TokenFile, TokenFile]:
 def evaluations(name: str, number: int | None, passes: int) -> tuple[Evaluation, dict[int, Evaluation]]:
     """Of what is stored, and of counting by its order, on the same sequences."""
     train, held_out = token_files(data_of(name))
-    own = evaluate(unmask.load(BOX / name), held_out, passes=passes, sequences=number, seed=SEED)
+    model = unmask.load(BOX / name)
+    own = evaluate(model, held_out, by=default_by(model), passes=passes, sequences=number, seed=SEED)
     return own, {n: evaluate_ngram(n, train, held_out, sequences=number) for n in orders(name)}
 
 
@@ -185,6 +204,7 @@ def describe(name: str) -> pretrained.Card:
         estimate_error=None if exact else bits["error_of_estimate"],
         held_out=held_out if exact else f"{held_out}, {found['passes']} passes each",
         measured_by=found["command"].removesuffix(" --json"),
+        random_order=_random_order(name),
         ngram=counting(name, corpus.name),
         truth=_truth(found),
         command=COMMANDS.get(name, f"unmask train --config recipes/{name}.toml --out runs/{name}"),
@@ -211,6 +231,19 @@ def counting(name: str, data: str) -> str:
     return told + "".join(
         f"; a {order}-gram model {shown(one)}; `{one['command'].removesuffix(' --json')}`" for order, one in higher
     )
+
+
+def in_random_orders(name: str) -> dict[str, Any] | None:
+    """The bound over random orders of a model whose default is another."""
+    return measured(f"{name}{RANDOM}") if (RESULTS / f"{name}{RANDOM}.json").exists() else None
+
+
+def _random_order(name: str) -> str | None:
+    if (found := in_random_orders(name)) is None:
+        return None
+    far = found.get(DISTANCE)
+    truth = "" if far is None else f", at most {far['value'] / math.log(2):.3f} from the truth"
+    return f"{shown(found)} bits per token{truth}; `{found['command'].removesuffix(' --json')}`"
 
 
 def _truth(found: dict[str, Any]) -> str | None:
@@ -242,6 +275,8 @@ def table() -> str:
         network, found = unmask.load(BOX / name).denoiser, measured(name)
         parameters = sum(one.numel() for one in network.parameters())
         bound = shown(found) + (" (exact)" if found["exact"] else "")
+        if other := in_random_orders(name):
+            bound = f"{shown(found)} from left to right (exact), {shown(other)} in random orders"
         counted = shown(measured(f"ngram{ORDER}-{found['data']}"))
         lines.append(
             f"| `{name}` | {bound} | {counted} | {parameters / 1e6:.2f} M | {network.card.tokens_seen / 1e6:.1f} M |"
@@ -252,10 +287,8 @@ def table() -> str:
 def bits_per_token(model: Model, tokens: torch.Tensor, passes: int) -> torch.Tensor:
     """The bound of each sequence in bits per token."""
     scale = 1 / tokens.shape[1] / math.log(2)
-    if model.left_to_right:
-        with torch.inference_mode():
-            return unmask.objective.left_to_right(model.denoiser, tokens).double() * scale
-    return unmask.nelbo(model.denoiser, tokens, passes=passes, schedule=model.schedule).nats * scale
+    by = default_by(model)
+    return unmask.nelbo(model.denoiser, tokens, by=by, passes=passes, schedule=model.schedule).nats * scale
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from scipy import stats
 
 import unmask
 from unmask.data import sudoku
+from unmask.data.nae_sat import NaeSat
 from unmask.samplers import decoding
 
 NUM = 6_000
@@ -76,3 +77,12 @@ def test_solved_counts_whole_grids() -> None:
 
     assert puzzles.solved(Knows(0), 14, 3, {})["part"] == 1
     assert puzzles.solved(Knows(1), 14, 3, {})["part"] == 0
+
+
+def test_the_true_posterior_of_nae_sat_is_right_in_every_order_one_token_a_call() -> None:
+    law = NaeSat(6, 12)
+    rows = list(puzzles.of_nae_sat(puzzles.truth(law), law, 16))
+    assert [row["given"] for row in rows] == ["nothing"] * 5 + ["the observations"] * 5
+    assert all(row["right"] == 1 and row["all_right"]["part"] == 1 for row in rows)
+    guessing = puzzles.of_nae_sat(unmask.EnumeratedOracle(torch.full((2,) * 4, 1 / 16)), NaeSat(3, 1), 64)
+    assert 0.3 < next(guessing)["right"] < 0.7  # the measure can say no: of fair bits half are right

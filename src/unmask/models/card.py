@@ -43,7 +43,8 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             f"- Vocabulary: {config.vocab_size} ids; the mask is {config.mask_id}, {mask}",
             f"- Data: {card.data or unknown}",
             f"- Tokens seen in training: {unknown if card.tokens_seen is None else f'{card.tokens_seen:,}'}",
-            f"- Held-out {'negative log-likelihood' if model.architecture == 'causal' else 'bound (NELBO)'}: {bound}",
+            f"- Held-out {_likelihood(model, card)}: {bound}",
+            *([f"- Held-out bound (NELBO) over random orders: {card.random_order}"] if card.random_order else []),
             *([f"- Counting alone: {card.ngram}"] if card.ngram else []),
             *([f"- The truth: {card.truth}"] if card.truth else []),
             f"- License: {card.license or unknown}",
@@ -59,6 +60,13 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             "",
         ]
     )
+
+
+def _likelihood(model: DDiT | Causal, card: Card) -> str:
+    """What the card's bound is."""
+    if model.architecture == "causal":
+        return "negative log-likelihood"
+    return "negative log-likelihood from left to right" if card.random_order else "bound (NELBO)"
 
 
 def _shown(samples: Sequence[str]) -> list[str]:

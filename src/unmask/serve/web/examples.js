@@ -26,7 +26,7 @@ export function examples(models) {
       start: { model: prose.id, source: "text", seed: SEEDS.text },
     },
     molecule && {
-      title: "Make molecules", text: "Six at once: each atom at its own time.",
+      title: "Make molecules", text: "Six at once, each drawn as it is written.",
       start: { model: molecule.id, source: "empty", number: 6, seed: SEEDS.molecule },
     },
     picture && {
