@@ -2,10 +2,13 @@
 
     pip install --no-deps molsets==0.3.1 fcd_torch==1.0.7     (both carry their data and weights)
     unmask sample molecules --number 10000 --seed 0 --json --output samples.jsonl
-    python -m benchmarks.moses samples.jsonl [--output docs/results/moses.json]
+    python -m benchmarks.moses samples.jsonl --name molecules [--output docs/results/moses.json]
+    python -m benchmarks.moses train --name "training molecules" [--output docs/results/moses.json]
+    python -m benchmarks.moses --show docs/results/moses.json
 
 The package is of 2020 and needs two names that RDKit and pandas have dropped since; they are put back here, and nothing
-else is changed. ``train`` in place of the file measures molecules of MOSES's own training set.
+else is changed. ``train`` in place of the file measures molecules of MOSES's own training set. --output adds a row to
+the file, or replaces that of the same name.
 """
 
 from __future__ import annotations
@@ -57,6 +60,12 @@ def measured(molecules: list[str]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
+def table(stored: dict[str, Any]) -> str:
+    lines = [f"| | {' | '.join(SHOWN)} |\n|{'---|' * (len(SHOWN) + 1)}"]
+    rows = {**stored["measured"], **{f"{name}, published": one for name, one in stored["published"].items()}}
+    return "\n".join([*lines, *(shown(name, values) for name, values in rows.items())])
+
+
 def shown(name: str, values: dict[str, float]) -> str:
     cells = ("" if one not in values else f"{values[one]:.3f}" for one in SHOWN)
     return f"| {name} | {' | '.join(cells)} |"
@@ -64,21 +73,27 @@ def shown(name: str, values: dict[str, float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("samples", help="a file of unmask sample --json, or train")
+    parser.add_argument("samples", nargs="?", help="a file of unmask sample --json, or train")
+    parser.add_argument("--name", help="of the row; by default the file's")
     parser.add_argument("--number", type=int, default=10_000)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--show", type=Path, help="print the table of a stored result")
     chosen = parser.parse_args()
+    if chosen.show is not None:
+        print(table(json.loads(chosen.show.read_text())))
+        return
+    if chosen.samples is None:
+        parser.error("name a file of samples, train, or --show FILE")
     molecules = texts(chosen.samples, chosen.number)
-    found = measured(molecules)
-    print(f"| | {' | '.join(SHOWN)} |\n|{'---|' * (len(SHOWN) + 1)}")
-    print(shown(f"{chosen.samples}, {len(molecules):,}", found))
-    for name, values in PUBLISHED.items():
-        print(shown(f"{name}, published", dict(zip(SHOWN, values, strict=True))))
+    stored: dict[str, Any] = {"measured": {}}
+    if chosen.output is not None and chosen.output.exists():
+        stored = json.loads(chosen.output.read_text())
+    row = {"samples": len(molecules), **measured(molecules)}
+    stored["measured"][chosen.name or chosen.samples] = row
+    stored["published"] = {name: dict(zip(SHOWN, values, strict=True)) for name, values in PUBLISHED.items()}
+    print(table(stored))
     if chosen.output is not None:
-        about = {"command": f"python -m benchmarks.moses {chosen.samples}", "molecules": len(molecules)}
-        published = {name: dict(zip(SHOWN, values, strict=True)) for name, values in PUBLISHED.items()}
-        text = json.dumps({**about, "measured": found, "published": published}, indent=1)
-        chosen.output.write_text(text + "\n")
+        chosen.output.write_text(json.dumps(stored, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@
 
 A model has src/unmask/box/NAME; its measured numbers are docs/results/box/NAME.json and ngram5-DATA.json, and its check
 is tests/box/NAME.json: held-out sequences and their bound, which a test computes again. Beside each bound stands what
-counting gives: a Kneser-Ney model fitted on the same training part. Its order is 5 for all of them, so that no
-held-out number has chosen it; molecules, whose tokens are short, have a 7-gram as well. A model that does not beat all
-of these by more than two errors is not bundled: tests/test_box.py holds every model to this. A model whose default
-order is left to right is measured along it, exactly, and by its bound over random orders too (NAME-random.json).
+counting gives: a Kneser-Ney model fitted on the same training part. Its order is 5 for all of them, so that no held-out
+number has chosen it; molecules, whose tokens are short, have a 7-gram as well. A model that does not beat all of these
+by more than two errors is not bundled: tests/test_box.py holds every model to this. A model whose default order is left
+to right is measured along it, exactly, and by its bound over random orders as well (NAME-random.json).
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs
 ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
 HIGHER = {"molecules": (7,)}  # orders beside ORDER
 SLICE, SLICE_PASSES, STRETCH = 24, 8, 16
-COMMANDS = {"stories": "python -m recipes.stories runs/stories-start runs/stories"}
+COMMANDS = {
+    "molecules": "unmask train --config recipes/molecules.toml --init runs/molecules-start --out runs/molecules",
+    "stories": "python -m recipes.stories runs/stories-start runs/stories",
+}
 DISPLAYS = {"sudoku": "grid"}
 RANDOM = "-random"  # behind a name: its bound over random orders, if that is not its default
 TINY = 1e-12
