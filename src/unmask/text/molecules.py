@@ -30,7 +30,7 @@ def to_selfies(smiles: str) -> str:
 
 def of_smiles(smiles: str) -> str:
     """The SELFIES of a SMILES, including bracketed atoms; ValueError if it is not a molecule."""
-    selfies = _selfies()
+    selfies = selfies_package()
     try:
         return str(selfies.encoder(smiles)) if smiles else ""
     except selfies.EncoderError as error:
@@ -104,11 +104,11 @@ def _written(chem: Any, molecule: Any, first: str = "", last: str = "") -> str:
 
 def to_smiles(text: str) -> str:
     """The SMILES of a SELFIES."""
-    return str(_selfies().decoder(text))
+    return str(selfies_package().decoder(text))
 
 
-def _selfies() -> Any:
-    return importlib.import_module("selfies")  # imported when first needed
+def selfies_package() -> Any:
+    return needed("selfies", "a model of SELFIES needs the package selfies", "molecules")
 
 
 def not_smiles(text: str) -> str:

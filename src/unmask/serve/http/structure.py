@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
+
+from unmask.text.molecules import selfies_package
 
 Part = tuple[int, str]  # a position of the canvas, and its token
 
@@ -25,7 +26,7 @@ def structure(pieces: Sequence[str | None], kind: str) -> dict[str, Any]:
 
 def _of_selfies(parts: Sequence[Part]) -> dict[str, Any]:
     """Every SELFIES string is a molecule, even without its masked tokens."""
-    smiles, maps = import_module("selfies").decoder("".join(token for _, token in parts), attribute=True)
+    smiles, maps = selfies_package().decoder("".join(token for _, token in parts), attribute=True)
     atoms = [one for one in maps if ATOM.fullmatch(one.token) and one.attribution]
     # The last token attributed to an atom is its own; those before it belong to the enclosing branch.
     return {"smiles": smiles, "atoms": [parts[max(own.index for own in one.attribution)][0] for one in atoms]}
