@@ -266,6 +266,10 @@ def test_a_network_with_adapters_trains_them_alone(tmp_path: Path) -> None:
     before, after = (unmask.load(path).denoiser.state_dict() for path in (base, out))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {name for name in before if ".adapters." in name or name == "own_token.weight"}
+    shutil.rmtree(out / "model")  # as if it had not finished
+    with pytest.warns(UserWarning, match="newest checkpoint"):
+        on_the_way = unmask.load(out).denoiser.state_dict()
+    assert all(torch.equal(on_the_way[name], after[name]) for name in after)
 
 
 UNFINISHED = [("bd3lm", 4), ("llada", 4), ("llada", None), ("bert", 2), ("sapiens", None)]

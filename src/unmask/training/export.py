@@ -37,19 +37,23 @@ def export(
         with new_folder(folder) as partial:
             again.write(partial, base.found, base.loaded.names, network.state_dict(), files)
         return
-    texts = beside(network, replace(config, lora=None), data, learner, base)
+    texts = beside(network, replace(config, lora=None), data, learner, base, whole=True)
     shutil.rmtree(folder, ignore_errors=True)
     with new_folder(folder) as partial:
         pretrained.write(partial, network, texts)
 
 
-def beside(network: Any, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None) -> dict[str, str]:
+def beside(
+    network: Any, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None, *, whole: bool = False
+) -> dict[str, str]:
     """The files that make a checkpoint a model: its config, card and tokenizer.
 
-    For adapters, and for a network in another format, config.json names the base, and the tokenizer is the base's.
+    If only a part of the network was trained, and for one in another format, config.json names the base, and the
+    tokenizer is the base's. whole: all weights will be beside them.
     """
     card, extra = about(config, data, learner)
-    if base is not None and (base.kept or config.lora is not None):
+    in_part = bool(learner.frozen) and not whole
+    if base is not None and (base.kept or in_part):
         scale = None if config.lora is None else float(SCALE)
         made = tuned.described(base.found, scale, card) | {pretrained.README: tuned_card(base, card)}
     else:
