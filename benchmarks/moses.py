@@ -49,7 +49,8 @@ def moses() -> Any:
 
 def texts(samples: str, number: int) -> list[str]:
     if samples == "train":
-        return [str(one) for one in moses().get_dataset("train")[:number]]
+        every = moses().get_dataset("train")  # in an order of its own, so the first ones are not typical
+        return [str(one) for one in every[:: max(1, len(every) // number)][:number]]
     lines = Path(samples).read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["text"] for line in lines][:number]
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.predict import log_mean
-from unmask.protocol import Caches, ComputesWhere, Denoiser, LooksAhead, SuppressesMask
+from unmask.protocol import Caches, ComputesWhere, Denoiser, LooksAhead, SuppressesMask, for_sampling
 from unmask.sampler import Ask
 
 
@@ -186,6 +186,8 @@ def answer(
 def _chained(network: Denoiser, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
     """Logits [M, V] of a chain's rows from any denoiser: one canvas per guess, and one for all rows after them."""
     assert ask.known is not None
+    if isinstance(network, Caches):  # its seats are those of the sequences, and these are other canvases
+        network = for_sampling(network)
     real = ask.rows >= 0
     last = torch.minimum(ask.known, (real.sum(1) - 1).clamp(min=0))
     sequence = torch.repeat_interleave(torch.arange(len(tokens)), last + 1)

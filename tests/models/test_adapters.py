@@ -114,6 +114,15 @@ def test_left_to_right_is_the_default_order_and_its_likelihood_exact(kind: str) 
     assert found.errors.tolist() == [0.0] * len(x)
 
 
+@pytest.mark.parametrize("plan", [None, unmask.plan.first_hitting])
+@pytest.mark.parametrize("window", [2, 5, "auto"])
+def test_looking_ahead_gives_the_same_tokens_in_no_more_calls(window: Any, plan: Any) -> None:
+    model = made("sequence, convolution")
+    options: dict[str, Any] = {"num": 5, "length": LENGTH, "seed": 2, "plan": plan}
+    expected, found = unmask.sample(model, **options), unmask.sample(model, ahead=window, **options)
+    assert torch.equal(found.tokens, expected.tokens) and bool((found.nfe <= expected.nfe).all())
+
+
 def test_out_of_turn_a_sequence_sees_everything() -> None:
     model, x = made("sequence, convolution"), texts()
     canvas = x.clone()
