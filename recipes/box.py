@@ -246,7 +246,8 @@ def _random_order(name: str) -> str | None:
         return None
     far = found.get(DISTANCE)
     truth = "" if far is None else f", at most {far['value'] / math.log(2):.3f} from the truth"
-    error = f"over the sequences, of which the estimate's own error is {found['bits_per_token']['error_of_estimate']:.2g}"
+    own = found["bits_per_token"]["error_of_estimate"]
+    error = f"over the sequences, of which the estimate's own error is {own:.2g}"
     return f"{shown(found)} ({error}) bits per token{truth}; `{found['command'].removesuffix(' --json')}`"
 
 
