@@ -89,7 +89,8 @@ def test_the_cache_gives_the_networks_answers_and_reads_complete_blocks_once(kin
             rows = torch.arange(number * block, (number + 1) * block).expand(BATCH, -1)
             masked = canvas.gather(1, rows) == V
             torch.testing.assert_close(run(canvas, rows=rows)[masked], model(canvas, rows=rows)[masked], **TOLERANCE)
-    assert read == [4, 4, 8, 4, 8, 4]
+    whole = [4, 4, 8, 4, 8, 4]  # with adapters the tokens before the first masked one of a block are kept too
+    assert read == whole if not kind else all(few <= most for few, most in zip(read, whole, strict=True))
     back = at_block(x0, noised(x0), 0, block)  # tokens that are taken back are forgotten
     asked = (back == V) & (torch.arange(LENGTH) < 4)
     torch.testing.assert_close(run(back)[asked], model(back)[asked], **TOLERANCE)
@@ -134,7 +135,7 @@ def test_every_position_of_a_block_sees_the_others(kind: dict[str, Any]) -> None
 
 
 PLANS: dict[str, dict[str, Any]] = {
-    "by default": {},
+    "first hitting": {"plan": plan.first_hitting},
     "parallel": {"steps": 6},
     "ancestral": {"plan": plan.ancestral, "steps": 30},
     "by hand": {"plan": plan.Blocks(4, plan.left_to_right)},
@@ -149,6 +150,7 @@ PLANS: dict[str, dict[str, Any]] = {
 def test_any_plan_fills_block_after_block_as_without_a_cache(how: dict[str, Any], kind: dict[str, Any]) -> None:
     model, canvas = blocks(block=4, **kind), torch.full((BATCH, LENGTH), V)
     canvas[0, :5] = torch.arange(5)
+    canvas[1:, 0] = START  # in a block of masks alone all entropies are equal, and rounding would decide
     made = sample(model, canvas=canvas, seed=3, **how)
     again = sample(Plain(model), canvas=canvas, seed=3, **how)
     assert torch.equal(made.tokens, again.tokens)
@@ -206,7 +208,7 @@ def test_samples_have_the_distribution_of_the_chain_rule_by_blocks(kind: dict[st
         p, _ = chain_rule(model, x)
     assert float(p.sum()) == pytest.approx(1)
     law = torch.zeros(2 ** (4 - bool(kind)), dtype=torch.float64).index_put((codes(x[:, bool(kind) :], 2),), p)
-    made = sample(model, num=num, seed=1).tokens
+    made = sample(model, num=num, seed=1, plan=plan.first_hitting).tokens
     assert not kind or bool((made[:, 0] == START).all())
     assert chi_square(frequencies(made[:, bool(kind) :], 2), law) > FALSE_ALARM
 
