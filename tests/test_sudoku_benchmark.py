@@ -1,6 +1,7 @@
 """The exact distributions of 4 x 4 Sudoku against the samplers."""
 
 import numpy as np
+import pytest
 import torch
 from benchmarks import puzzles
 from benchmarks import sudoku as exact
@@ -53,16 +54,18 @@ def test_with_one_cell_a_call_no_order_by_visible_cells_changes_the_distribution
         torch.testing.assert_close(p, torch.full_like(p, 1 / 288))
 
 
-def test_the_puzzles_have_the_number_of_clues_and_one_solution() -> None:
-    canvas, solution = puzzles.puzzles(14, 3)
-    assert ((canvas >= 0).sum(1) == 14).all() and sudoku.is_valid(solution, puzzles.SIX).all()
+@pytest.mark.parametrize(("corpus", "clues"), [("sudoku6", 14), ("sudoku9", 40)])
+def test_the_puzzles_have_the_number_of_clues_and_one_solution(corpus: str, clues: int) -> None:
+    shape = sudoku.SHAPES[corpus]
+    canvas, solution = puzzles.puzzles(corpus, clues, 3)
+    assert ((canvas >= 0).sum(1) == clues).all() and sudoku.is_valid(solution, shape).all()
     for puzzle, grid in zip(canvas, solution, strict=True):
-        assert sudoku.solutions(puzzle.numpy(), puzzles.SIX) == [grid.tolist()]
+        assert sudoku.solutions(puzzle.numpy(), shape) == [grid.tolist()]
 
 
 def test_solved_counts_whole_grids() -> None:
     """A network that knows the solutions solves all; one that knows none, none."""
-    _, solution = puzzles.puzzles(14, 3)
+    _, solution = puzzles.puzzles("sudoku6", 14, 3)
     every = torch.zeros(3, 36, 6, dtype=torch.float64).scatter_(2, solution.unsqueeze(-1), 1.0)
 
     class Knows:
@@ -75,8 +78,8 @@ def test_solved_counts_whole_grids() -> None:
             logits = every.roll(self.shift, 2).log()[: len(tokens)]
             return logits if rows is None else logits.gather(1, rows.unsqueeze(-1).expand(-1, -1, 6))
 
-    assert puzzles.solved(Knows(0), 14, 3, {})["part"] == 1
-    assert puzzles.solved(Knows(1), 14, 3, {})["part"] == 0
+    assert puzzles.solved(Knows(0), "sudoku6", 14, 3, {})["part"] == 1
+    assert puzzles.solved(Knows(1), "sudoku6", 14, 3, {})["part"] == 0
 
 
 def test_the_true_posterior_of_nae_sat_is_right_in_every_order_one_token_a_call() -> None:

@@ -72,7 +72,7 @@ class PrepareOptions:
     streaming: bool = True
     """Whether such a dataset is streamed instead of downloaded first."""
     tokens: int | None = None
-    """For synthetic corpora (stories, sudoku4, sudoku6, nae-sat): the number of training tokens."""
+    """For synthetic corpora (stories, sudoku4, sudoku6, sudoku9, nae-sat): the number of training tokens."""
     held_out_tokens: int | None = None
     """For synthetic corpora: the number of held-out tokens."""
     seed: int | None = None

@@ -86,6 +86,7 @@ DRAWN = {
     ),
     "sudoku4": ("characters", 16, "none: drawn here", "4 x 4 Sudoku grids, uniform over all 288"),
     "sudoku6": ("characters", 36, "none: drawn here", "6 x 6 Sudoku grids, uniform over all 28,200,960"),
+    "sudoku9": ("characters", 81, "none: drawn here", "9 x 9 Sudoku grids, uniform over all 6.67e21"),
     "nae-sat": (
         "characters",
         300,

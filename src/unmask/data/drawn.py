@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ OPTIONS = {
     "stories": ("tokens", "held_out_tokens", "seed"),
     "sudoku4": ("tokens", "held_out_tokens", "seed"),
     "sudoku6": ("tokens", "held_out_tokens", "seed"),
+    "sudoku9": ("tokens", "held_out_tokens", "seed"),
     "nae-sat": ("tokens", "held_out_tokens", "seed", "latents", "observations"),
 }
 NAMES = tuple(OPTIONS)
 TOKENS = {"stories": (2_676_480, 522_240), "sudoku4": (160_000, 16_000)}  # for training, held out
 OTHERS = (7_200_000, 360_000)
-AT_ONCE = 10_000  # sequences
+AT_ONCE = 1_000  # sequences
 
 
 def prepare(
@@ -65,26 +67,22 @@ def prepare(
         return _lay_out(out, tokenizer, stories.LENGTH, "wrapped", parts, name, report)
     if name == "nae-sat":
         law = NaeSat(**options)
-        parts = {part: _in_blocks(law.draw, part, tokens, law.length, law.nats) for part, tokens in counts.items()}
+        parts = {part: _equally_likely(law.draw, part, tokens, law.length, law.nats) for part, tokens in counts.items()}
         return _lay_out(out, make.characters("01", eos=False), law.length, "rows", parts, str(law), report)
     shape, seed = sudoku.SHAPES[name], options.get("seed", 0)
-
-    def draw(num: int, part: str) -> NDArray[Any]:
-        return sudoku.draw(shape, num, seed=seed, part=part)
-
-    nats = math.log(sudoku.count(shape))
-    parts = {part: _in_blocks(draw, part, tokens, shape.cells, nats) for part, tokens in counts.items()}
+    draw, nats = partial(sudoku.draw, shape, seed=seed), math.log(sudoku.count(shape))
+    parts = {part: _equally_likely(draw, part, tokens, shape.cells, nats) for part, tokens in counts.items()}
     digits = make.characters("".join(str(i + 1) for i in range(shape.size)), eos=False)
     return _lay_out(out, digits, shape.cells, "rows", parts, f"{name}, seed {seed}", report)
 
 
-def _in_blocks(
+def _equally_likely(
     draw: Callable[..., NDArray[Any]], part: str, tokens: int, length: int, nats: float
 ) -> tuple[int, Iterator[Block]]:
-    """The number of sequences, and the sequences, all with the same probability."""
+    """The number of sequences, and the sequences, each with ``nats``."""
     num = math.ceil(tokens / length)
-    drawn = draw(num, part=part)
-    blocks = (drawn[i : i + AT_ONCE] for i in range(0, num, AT_ONCE))
+    firsts = range(0, num, AT_ONCE)
+    blocks = (draw(min(AT_ONCE, num - first), first=first, part=part) for first in firsts)
     return num, ((block, np.full(len(block), nats)) for block in blocks)
 
 

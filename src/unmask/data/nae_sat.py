@@ -60,9 +60,9 @@ class NaeSat:
         differ: NDArray[np.uint8] = ((total > 0) & (total < 3)).astype(np.uint8)
         return differ
 
-    def draw(self, num: int, *, part: str = "train") -> NDArray[np.uint8]:
-        """``num`` independent sequences [num, N + P]: sequence i depends only on (seed, part, i)."""
-        noise = Streams.of(self.seed, num).at(f"nae-sat {part}", 1)
+    def draw(self, num: int, *, first: int = 0, part: str = "train") -> NDArray[np.uint8]:
+        """Independent sequences first .. first + num - 1, [num, N + P]: sequence i depends only on (seed, part, i)."""
+        noise = Streams.of(self.seed, num, range(first, first + num)).at(f"nae-sat {part}", 1)
         latents = (noise[:, 0].uniform(self.latents) < 0.5).numpy().astype(np.uint8)
         return np.concatenate((latents, self.observed(latents)), 1)
 
