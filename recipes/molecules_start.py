@@ -5,7 +5,7 @@
     unmask train --config recipes/molecules.toml --init runs/molecules-start --out runs/molecules
 
 Filled from left to right, the network is the one that it starts from. For all other orders it has adapters
-(``unmask.models.adapters``), which start at zero and are all that the last command trains.
+(``unmask.models.adapters``), which change nothing at first and are all that the last command trains.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=RANK)
     chosen = parser.parse_args()
     model = unmask.load(chosen.model)
+    if not isinstance(model.denoiser, Causal):
+        parser.error(f"{chosen.model} is no left-to-right network of this project")
     replace(model, denoiser=with_adapters(model.denoiser, chosen.rank)).save_pretrained(chosen.out)
 
 

@@ -6,6 +6,12 @@
 The network is the teacher's with the vocabulary of the corpus and a mask whose embedding is the mean of the others.
 Filled from left to right it is the teacher. For all other orders within blocks of two tokens it has adapters of rank 64
 (``unmask.models.adapters``), which start at zero.
+
+    python -m recipes.stories_start runs/stories-masked-start --masked
+    unmask train --config recipes/stories-masked.toml --init runs/stories-masked-start --out runs/stories-masked
+
+With --masked it sees every position from the beginning. An entry still reads the token to its left, which the teacher's
+weights know how to continue, and its own token where that is visible.
 """
 
 from __future__ import annotations
@@ -30,19 +36,25 @@ from unmask.text.folder import TOKENIZER
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    out = parser.parse_args().out
+    parser.add_argument("--masked", action="store_true", help="a bidirectional network without blocks and adapters")
+    chosen = parser.parse_args()
+    out = chosen.out
     teacher, pieces = llama2c.stories15m()
     ids = kept_ids()
-    network = DDiT.built(config := shape(len(ids)), weights(teacher, ids, config))
+    network = DDiT.built(config := shape(len(ids), masked=chosen.masked), weights(teacher, ids, config))
     pretrained.save(out, network, card=pretrained.Card(data="TinyStories, by stories15m", license="MIT"))
     llama2c.tokenizer(pieces, ids.tolist()).save(out / TOKENIZER)
     print(f"{out}: {sum(parameter.numel() for parameter in network.parameters()) / 1e6:.2f} M parameters")
 
 
-def shape(vocab_size: int) -> DDiTConfig:
-    """The teacher's shape in blocks of two; the last of the corpus's ids, eos, begins every sequence."""
+def shape(vocab_size: int, *, masked: bool = False) -> DDiTConfig:
+    """The teacher's shape in blocks of two; the last of the corpus's ids, eos, begins every sequence.
+
+    masked: without blocks and adapters.
+    """
     blocks: dict[str, Any] = {"attention": "block", "block": 2, "adapters": 64, "start": vocab_size - 1}
-    return preset("stories15m", vocab_size, LENGTH, tie_embeddings=True, dropout=0.0, **blocks)
+    how = {"reads_left": True} if masked else blocks
+    return preset("stories15m", vocab_size, LENGTH, tie_embeddings=True, dropout=0.0, **how)
 
 
 def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor]:
@@ -55,8 +67,9 @@ def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor
         "output_layer.norm_final.weight": theirs["norm.weight"],
         "output_layer.linear.bias": torch.zeros(len(ids)),
     }
-    if config.adapters:
+    if config.adapters or config.reads_left:
         made["own_token.weight"] = torch.eye(width)
+    if config.adapters:
         fresh = DDiT(config).state_dict()
         made |= {name: tensor for name, tensor in fresh.items() if ".adapters." in name}
     for i in range(config.layers):

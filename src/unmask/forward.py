@@ -89,6 +89,6 @@ def check_continues(where: Tensor, block: int) -> None:
     some, every = blocks.any(2), blocks.all(2)
     if bool((some[:, :-1].cummax(1).values & ~every[:, 1:]).any()):
         raise ValueError(
-            f"a network with attention by blocks of {block} continues a text and fills no blanks inside it: after the "
-            "first block with a masked position every position must be masked"
+            f"a network with attention by blocks of {block} continues a text: after the first block with a masked "
+            "position every position must be masked; unmask infill and Model.infill fill blanks by particles"
         )

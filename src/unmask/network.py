@@ -164,12 +164,13 @@ def answer(
     """One network call: log mu [M, V] of the requested rows without padding, row by row, in float64.
 
     seats: which of its sequences these are, for a network that caches more. lengths int64 [B]: those of padded
-    sequences, for a network that takes them.
+    sequences; a network that caches has them already, but not for the canvases of a chain.
     """
     real = ask.rows >= 0
     shown, rows = x if ask.canvas is None else ask.canvas, ask.rows.to(x.device)
     if ask.known is None:
-        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats, lengths=lengths)
+        padded = None if isinstance(network, Caches) else lengths
+        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats, lengths=padded)
     elif isinstance(network, LooksAhead):
         logits = where(network.ahead(shown, rows, ask.known.to(x.device), seats=seats), real)
     else:
@@ -186,8 +187,6 @@ def answer(
 def _chained(network: Denoiser, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
     """Logits [M, V] of a chain's rows from any denoiser: one canvas per guess, and one for all rows after them."""
     assert ask.known is not None
-    if isinstance(network, Caches):  # its seats are those of the sequences, and these are other canvases
-        network = for_sampling(network)
     real = ask.rows >= 0
     last = torch.minimum(ask.known, (real.sum(1) - 1).clamp(min=0))
     sequence = torch.repeat_interleave(torch.arange(len(tokens)), last + 1)
@@ -207,6 +206,12 @@ def _chained(network: Denoiser, tokens: Tensor, ask: Ask, lengths: Tensor | None
     time = ask.time[sequence].gather(1, first).squeeze(1)
     at_rows = rows.gather(1, index).clamp(min=0)
     lengths = None if lengths is None else lengths[sequence.to(lengths.device)]
+    if isinstance(network, Caches):  # its seats are those of the sequences, and these are other canvases
+        network = for_sampling(network)
+        assert isinstance(network, Caches)
+        for length in [canvas.shape[1]] * len(canvas) if lengths is None else lengths.tolist():
+            network.add(1, length)
+        lengths = None
     return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted, lengths=lengths)
 
 

@@ -266,6 +266,11 @@ def is_left_to_right(model: object) -> bool:
     return isinstance(model, LeftToRight) and model.causal
 
 
+def only_continues(model: object) -> bool:
+    """Whether it sees only what comes before: tokens to the left, or complete blocks."""
+    return is_left_to_right(model) or block_of(model) is not None
+
+
 def check(model: Any) -> None:
     """Refuse an object that is not a denoiser, and say what is missing."""
     if not callable(model):

@@ -135,6 +135,7 @@ VARIANTS = [
     {"learned_positions": True},
     {"learned_positions": True, "attention": "order"},
     {"learned_positions": True, "attention": "visible"},
+    {"reads_left": True},
 ]
 
 
@@ -540,3 +541,15 @@ def test_each_part_of_a_run_starts_with_an_empty_memory() -> None:
     canvas[:, 0] = torch.arange(5)
     whole = unmask.sample(model, canvas=canvas, seed=[1, 2, 3, 4, 5]).tokens
     assert torch.equal(unmask.sample(model, canvas=canvas, seed=[1, 2, 3, 4, 5], batch=2).tokens, whole)
+
+
+def test_a_network_that_reads_left_has_the_token_to_the_left_and_its_own_where_it_is_visible() -> None:
+    model = network(reads_left=True)
+    tokens = canvas(model.mask_id)
+    embedding, own = model.vocab_embed.embedding, model.own_token
+    assert own is not None
+    left = torch.cat((torch.full_like(tokens[:, :1], model.mask_id), tokens[:, :-1]), 1)
+    expected = embedding[left] + (tokens != model.mask_id).unsqueeze(-1) * (embedding[tokens] @ own.weight.t())
+    torch.testing.assert_close(model.read(tokens, torch.arange(tokens.shape[1])), expected)
+    with pytest.raises(ValueError, match="reads_left=True needs attention='bidirectional'"):
+        network(reads_left=True, attention="order")

@@ -32,6 +32,7 @@ SHAPES = [
     {"conditioning": "ratio", "convolution": 3},
     {"norm": "rms", "mlp": "swiglu", "hidden": 24},
     {"learned_positions": True, "convolution": 3},
+    {"reads_left": True, "adaln": False},
     {"norm": "rms", "mlp": "swiglu", "adaln": False, "convolution": 3},
 ]
 

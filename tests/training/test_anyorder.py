@@ -94,7 +94,7 @@ def test_fine_tuning_begins_with_the_other_models_weights(rule: str, letters: Pa
 
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(letters: Path, tmp_path: Path) -> None:
     first = train(settings(letters, tmp_path / "first", steps=1))
-    with pytest.raises(ValueError, match=r"init=.*does not fit.*convolution"):
+    with pytest.raises(ValueError, match=r"does not fit this run: its network has convolution=0"):
         train(settings(letters, tmp_path / "tuned", convolution=3, init=str(first)))
     with pytest.raises(ValueError, match="neither a model nor a run"):
         train(settings(letters, tmp_path / "tuned", init=str(tmp_path)))

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unmask.protocol import prefers_left_to_right
+
 if TYPE_CHECKING:
     from unmask.models.causal import Causal
     from unmask.models.ddit import DDiT
@@ -45,6 +47,11 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             f"- Tokens seen in training: {unknown if card.tokens_seen is None else f'{card.tokens_seen:,}'}",
             f"- Held-out {_likelihood(model, card)}: {bound}",
             *([f"- Held-out bound (NELBO) over random orders: {card.random_order}"] if card.random_order else []),
+            *(
+                [f"- Held-out bound by the mean probability over several orders: {card.mixture}"]
+                if card.mixture
+                else []
+            ),
             *([f"- Counting alone: {card.ngram}"] if card.ngram else []),
             *([f"- The truth: {card.truth}"] if card.truth else []),
             f"- License: {card.license or unknown}",
@@ -55,7 +62,7 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             "## How to sample",
             "",
             "```python",
-            *_snippet(model.architecture, config.length),
+            *_snippet(model.architecture, config.length, in_turn=prefers_left_to_right(model)),
             "```",
             "",
         ]
@@ -75,7 +82,7 @@ def _shown(samples: Sequence[str]) -> list[str]:
     return ["## Samples, not chosen", "", *lines] if lines else []
 
 
-def _snippet(architecture: str, length: int) -> list[str]:
+def _snippet(architecture: str, length: int, *, in_turn: bool) -> list[str]:
     """Code that samples from this folder: ids, by names that this package exports."""
     if architecture == "causal":
         return [
@@ -90,7 +97,7 @@ def _snippet(architecture: str, length: int) -> list[str]:
         "from unmask.models.ddit import DDiT",
         "",
         'model = DDiT.from_pretrained("this folder or repository")',
-        "# First-hitting: exact, one token per call.",
+        f"# {'From left to right' if in_turn else 'First-hitting: exact'}, one token per call.",
         f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
         "# Four times fewer calls, several tokens at a time.",
         f"coarse = unmask.sample(model, num=4, length={length}, plan=unmask.plan.parallel, steps={-(-length // 4)})",

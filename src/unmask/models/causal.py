@@ -20,13 +20,13 @@ from unmask.models.config import DDiTConfig
 from unmask.models.fast.in_turn import LeftToRightCached
 from unmask.models.fast.packing import packed
 from unmask.models.fast.rows import own
-from unmask.models.layers import Transformer, by_rows, check_tokens
+from unmask.models.layers import Transformer, by_rows
 from unmask.models.pretrained import Pretrained
 
 
 def twin(config: DDiTConfig) -> DDiTConfig:
     """The left-to-right baseline of the same size: no conditioning and no adaLN, as in MDLM."""
-    return replace(config, conditioning="none", self_conditioning=False, adaln=False)
+    return replace(config, conditioning="none", self_conditioning=False, adaln=False, reads_left=False)
 
 
 class Causal(Transformer, Pretrained):
@@ -70,7 +70,7 @@ class Causal(Transformer, Pretrained):
 
     def inputs(self, tokens: Tensor) -> Tensor:
         """The network's inputs for tokens [B, L]: the start token and all but the last."""
-        check_tokens(tokens)
+        self.check(tokens)
         return functional.pad(tokens, (1, 0), value=self.mask_id)[:, :-1]
 
     def answers(self, logits: Tensor, rows: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class DDiTConfig:
 
     vocab_size: int  # V, the number of logits
     mask_id: int  # V, or any id below it: it then has a column, which is -inf
-    length: int  # of the training sequences; rotary positions work beyond it
+    length: int  # of the training sequences; rotary positions work beyond it, learned ones do not
     width: int
     layers: int
     heads: int
@@ -50,6 +50,7 @@ class DDiTConfig:
     convolution: int = 0  # taps of a depthwise convolution before each attention; 0 for none
     tie_embeddings: bool = False
     learned_positions: bool = False  # a vector for each of the positions, besides the rotary ones
+    reads_left: bool = False  # each entry reads the token to its left too: to start from a left-to-right network
     adaln: bool = True  # without it there is no conditioning and there are no gates
     norm: Literal["layer", "rms"] = "layer"
     norm_bias: bool = False
@@ -119,6 +120,11 @@ class DDiTConfig:
             raise ValueError(
                 f"start is the id that begins every sequence of a network with adapters, or -1: adapters="
                 f"{self.adapters}, start={self.start}"
+            )
+        if self.reads_left and (not one_block or self.adapters):
+            raise ValueError(
+                f"reads_left=True needs attention='bidirectional' and no adapters, got attention={self.attention!r}, "
+                f"adapters={self.adapters}"
             )
         plain = self.attention == "bidirectional" and self.conditioning == "none" and not self.self_conditioning
         if self.insertion and not (plain and self.mask_id == self.vocab_size > 1):

@@ -20,7 +20,7 @@ from unmask.models.fast.cached import AnyOrderCached
 from unmask.models.fast.in_turn import BlockCached
 from unmask.models.fast.packing import packed
 from unmask.models.fast.rows import AskedRows, constants_folded, own
-from unmask.models.layers import Transformer, all_positions, by_rows, check_tokens
+from unmask.models.layers import Transformer, all_positions, by_rows
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
 
@@ -114,7 +114,7 @@ class DDiT(Transformer, Pretrained):
         clean: Tensor | None = None,
     ) -> Tensor:
         """The final states [B, L, width], or those at some indices; other arguments as in ``packed``."""
-        check_tokens(tokens)
+        self.check(tokens)
         if self.first_token is not None:
             tokens = begun(tokens, self.mask_id, self.first_token)
         rule, taps, block = self.config.attention, self.config.convolution, self.config.block
@@ -137,7 +137,7 @@ class DDiT(Transformer, Pretrained):
         For a network with attention="order" and complete tokens. One pass of length L + R gives, with all rows, every
         conditional of the chain rule along the order.
         """
-        check_tokens(tokens)
+        self.check(tokens)
         if not self.any_order:
             raise ValueError(f"two streams need attention='order', got {self.config.attention!r}")
         if rows is None:

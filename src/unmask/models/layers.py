@@ -258,7 +258,8 @@ class Transformer(nn.Module):
         blocks = nn.ModuleList(Block(config, cond_dim, self.causal) for _ in range(config.layers))
         self.blocks = cast("Sequence[Block]", blocks)
         self.output_layer = OutputLayer(config, cond_dim)
-        self.own_token = nn.Linear(config.width, config.width, bias=False) if config.adapters else None
+        reads_two = config.adapters > 0 or config.reads_left
+        self.own_token = nn.Linear(config.width, config.width, bias=False) if reads_two else None
         if config.self_conditioning:
             self.self_condition = nn.Linear(2 * config.width, config.width, bias=False)
             with torch.no_grad():  # [identity, 0]: it starts as the network without self-conditioning
@@ -276,30 +277,37 @@ class Transformer(nn.Module):
     def length(self) -> int:
         return self.config.length
 
+    def check(self, tokens: Tensor) -> None:
+        """Refuse what are not token ids [B, L], and sequences longer than the positions that were learned."""
+        check_tokens(tokens)
+        if self.position_embed is not None and tokens.shape[1] > self.length:
+            raise ValueError(f"the network has learned {self.length} positions: a sequence may have no more tokens")
+
     def read(
         self, tokens: Tensor, positions: Tensor, left: Tensor | None = None, turned: Tensor | None = None
     ) -> Tensor:
         """What the first block gets of tokens [B, M]: their embeddings [B, M, width], and those of learned positions.
 
         With adapters those of the tokens to the left, [B, M], and out of turn a linear map of the visible tokens too.
+        A network that reads left has both everywhere.
         """
         x = self._embedded(tokens, left, turned)
         if self.position_embed is None:
             return x
-        if positions.numel() and int(positions.max()) >= self.length:
-            raise ValueError(f"the network has learned {self.length} positions: a sequence may have no more tokens")
         learned: Tensor = self.position_embed(positions)
         return x + learned
 
     def _embedded(self, tokens: Tensor, left: Tensor | None, turned: Tensor | None) -> Tensor:
+        if self.config.reads_left:
+            left = functional.pad(tokens[:, :-1], (1, 0), value=self.mask_id)
         if self.own_token is None or left is None:
             embedded: Tensor = self.vocab_embed(tokens)
             return embedded
         x: Tensor = self.vocab_embed(left)
-        if turned is None:
+        if turned is None and not self.config.reads_left:
             return x
         own = self.own_token(self.vocab_embed(tokens)) * (tokens != self.mask_id).unsqueeze(-1)
-        return torch.addcmul(x, turned, own)
+        return x + own if turned is None else torch.addcmul(x, turned, own)
 
     def through(self, x: Tensor, entries: Entries, c: Tensor | None, at: tuple[Tensor, ...] | None = None) -> Tensor:
         """The final states of embedded entries x [B, M, width]; the logits are a linear map of them.

@@ -58,6 +58,7 @@ class Card:
     held_out: str | None = None  # the data on which the bound was measured
     measured_by: str | None = None  # the command that measured it
     random_order: str | None = None  # the bound over random orders, if the default order is another, and its command
+    mixture: str | None = None  # the tighter bound by several orders, and its command
     ngram: str | None = None  # the result of a Kneser-Ney model on the same sequences, and its command
     truth: str | None = None  # for data from a known distribution: its own bits, and the divergence from it
     license: str | None = None

@@ -30,7 +30,7 @@ from unmask.training.config import TrainConfig
 from unmask.training.ema import EMA
 from unmask.training.lora import blocks
 from unmask.training.masking import Losses, of_step
-from unmask.training.network import Network
+from unmask.training.network import SHAPE, Network
 
 
 class NotFinite(ArithmeticError):
@@ -221,7 +221,17 @@ class Learner:
         if saved.mask_id != self.network.mask_id:
             raise ValueError(f"init={folder!r}: its mask is {saved.mask_id} and the data's {self.network.mask_id}")
         state = {name: tensor.to(self.accelerator.device) for name, tensor in saved.state_dict().items()}
-        copy_into(dict(self.network.state_dict()), state, f"init={folder!r}")
+        try:
+            copy_into(dict(self.network.state_dict()), state, f"init={folder!r}")
+        except CheckpointError as error:
+            its, here = vars(saved.config), vars(self.network.config)
+            other = [f"{name}={value}" for name, value in its.items() if name in SHAPE and value != here[name]]
+            if not other:
+                raise
+            raise ValueError(
+                f"init={folder!r} does not fit this run: its network has {', '.join(other)}. A setting of the "
+                "network's shape makes a new network, so give these too"
+            ) from error
         copy_into(self.ema.shadow, {name: state[name] for name in self.ema.shadow}, f"init={folder!r}")
 
     def averaged(self) -> nn.Module:

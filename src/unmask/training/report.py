@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.data.tokens import TokenFile
 from unmask.models.ngram import kneser_ney
 from unmask.network import logits_at
-from unmask.protocol import block_of, inserts, is_left_to_right
+from unmask.protocol import inserts, only_continues
 from unmask.sampling import sample
 from unmask.text.model import Model
 from unmask.training import curve
@@ -44,7 +44,7 @@ def samples_of(
     """
     network, length = model.denoiser, model.length
     inner = network.network if isinstance(network, Plain) else network
-    in_turn = is_left_to_right(inner) or block_of(inner) is not None or inserts(inner)
+    in_turn = only_continues(inner) or inserts(inner)
     steps = None if in_turn or length is None else min(length, PREVIEW_STEPS)
 
     def check(step: object) -> None:

@@ -66,6 +66,7 @@ class Cached(Seated):
         self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
     ) -> Tensor:
         """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not used."""
+        self.network.check(tokens)
         if rows is None:
             rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         if not tokens.numel() or not rows.numel():

@@ -49,7 +49,7 @@ class AskedRows(nn.Module):
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
         # If projections are cached, the weights must not change.
         config = network.config
-        keeps = config.conditioning == "none" and config.attention == "bidirectional"
+        keeps = config.conditioning == "none" and config.attention == "bidirectional" and not config.reads_left
         self.network = own(network) if keeps else constants_folded(network)
         self.first: FirstProjections | None = FirstProjections() if keeps else None
         for block in self.network.blocks:

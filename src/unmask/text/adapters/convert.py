@@ -98,6 +98,7 @@ def _expressible(config: DDiTConfig, found: Found) -> None:
         "self_conditioning": False,
         "convolution": 0,
         "learned_positions": False,
+        "reads_left": False,
         "mlp_ratio": 4,
         "hidden": 0,
         "mlp": "gelu",
