@@ -49,9 +49,10 @@ def test_over_all_counts_the_bound_of_an_oracle_is_minus_log_p_to_the_last_digit
     """By order each pass sees every count, and Prop. 3.2's network has the same value along every order."""
     model = oracle(3, 4)
     x0 = model.sample(12, generator=generator(0))
-    bound = unmask.nelbo(model, x0, by="order", passes=3)
-    torch.testing.assert_close(bound.nats, -model.log_likelihood(x0), rtol=0, atol=1e-12)
-    assert float(bound.errors.max()) < 1e-12
+    for by in ("order", "mixture"):
+        bound = unmask.nelbo(model, x0, by=by, passes=3)
+        torch.testing.assert_close(bound.nats, -model.log_likelihood(x0), rtol=0, atol=1e-12)
+        assert float(bound.errors.max()) < 1e-12
     in_turn = unmask.nelbo(model, x0, by="left-to-right")
     torch.testing.assert_close(in_turn.nats, -model.log_likelihood(x0), rtol=0, atol=1e-6)
     assert in_turn.exact
@@ -60,22 +61,68 @@ def test_over_all_counts_the_bound_of_an_oracle_is_minus_log_p_to_the_last_digit
     torch.testing.assert_close(every, -model.log_likelihood(x0).unsqueeze(1).expand(12, 24), rtol=0, atol=1e-12)
 
 
+class Sharpened:
+    """A network whose answers are not those of one distribution: p(x) differs from order to order.
+
+    Where the first token is visible, logits are multiplied by ``after``.
+    """
+
+    vocab_size, mask_id = 3, 3
+
+    def __init__(self, after=2.0):
+        self.truth, self.after = oracle(3, 4), after
+
+    def __call__(self, tokens, time=None, rows=None):
+        return torch.where(tokens[:, :1, None] == 3, 2.0, self.after) * self.truth(tokens, time, rows)
+
+
 def test_the_bound_by_count_is_the_mean_over_all_orders():
     """For any network: Eq. 7 is the chain rule averaged over orders. Within 5 standard errors, false alarm 1e-6."""
-    truth = oracle(3, 4)
-
-    class Sharpened:
-        vocab_size, mask_id = 3, 3
-
-        def __call__(self, tokens, time=None, rows=None):
-            return 2 * truth(tokens, time, rows)
-
     model, x0 = Sharpened(), torch.tensor([[2, 1, 2, 0]])
     mean = along_orders(model, x0, torch.tensor(list(itertools.permutations(range(4))))).mean()
     counted, ordered = (unmask.nelbo(model, x0, by=by, passes=200, seed=1) for by in ("count", "order"))
     for bound in (counted, ordered):
         assert abs(float(bound.nats - mean)) < 5 * float(bound.errors)
     assert float(ordered.errors) < float(counted.errors)
+
+
+def test_decoding_in_a_random_order_draws_from_the_mixture_over_orders():
+    """All 81 sequences, whose probabilities are the means over all 24 orders: chi-square, false alarm 1e-6.
+
+    The geometric means, which the bound by count has, are no distribution, and normalised they fail the same test.
+    """
+    model, every = Sharpened(after=-1.0), torch.tensor(list(itertools.product(range(3), repeat=4)))
+    nats = along_orders(model, every, torch.tensor(list(itertools.permutations(range(4)))))
+    mixture, geometric = (-nats).exp().mean(1), (-nats.mean(1)).exp()
+    assert float(mixture.sum()) == pytest.approx(1, abs=1e-12) and float(geometric.sum()) < 0.99
+    drawn = unmask.sample(model, num=40_000, length=4, seed=0).tokens
+    counts = torch.bincount(drawn @ torch.tensor([27, 9, 3, 1]), minlength=81)
+    right, wrong = (stats.chisquare(counts, 40_000 * p / p.sum()).pvalue for p in (mixture, geometric))
+    assert right > FALSE_ALARM > wrong
+
+
+def test_the_bound_of_a_mixture_lies_between_minus_log_p_and_the_bound_by_order():
+    """With K orders it falls to -log p as K grows. Each comparison is by 5 standard errors, false alarm 1e-6."""
+    model, x0 = Sharpened(after=-1.0), torch.tensor([[2, 1, 2, 0]])
+    nats = along_orders(model, x0, torch.tensor(list(itertools.permutations(range(4)))))
+    exact_nats, repeated = math.log(24) - float(torch.logsumexp(-nats, 1)), x0.expand(2_000, 4)
+
+    def mean(passes):
+        found = unmask.nelbo(model, repeated, by="mixture", passes=passes).nats
+        return float(found.mean()), float(found.std()) / len(found) ** 0.5
+
+    (one, e1), (two, e2), (eight, e8) = (mean(passes) for passes in (1, 2, 8))
+    assert abs(one - float(nats.mean())) < 5 * e1
+    assert one - two > 5 * math.hypot(e1, e2) and two - eight > 5 * math.hypot(e2, e8)
+    assert eight - exact_nats > 5 * e8
+    many = unmask.nelbo(model, x0, by="mixture", passes=4_000)
+    assert abs(float(many.nats) - exact_nats) < 5 * float(many.errors) < 0.1
+
+
+def test_the_jackknife_has_the_spread_of_the_mixture():
+    """Of 16 orders, 2,000 times: the mean of its variance is the variance, within a fifth."""
+    bound = unmask.nelbo(Sharpened(after=-1.0), torch.tensor([[2, 1, 2, 0]]).expand(2_000, 4), by="mixture", passes=16)
+    assert float(bound.errors.square().mean() / bound.nats.var()) == pytest.approx(1, abs=0.2)
 
 
 def test_the_errors_cover_the_truth_at_their_rate():

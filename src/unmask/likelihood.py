@@ -6,6 +6,7 @@ depend on the batch or the number of processes, up to the network's rounding.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -22,9 +23,10 @@ from unmask.noise import generator as stream
 from unmask.protocol import Denoiser, block_of, follows_order, for_sampling, inserts, is_left_to_right
 from unmask.schedule import Linear, Schedule
 
-__all__ = ["Bound", "Passes", "along_orders", "exact", "nelbo"]
+__all__ = ["Bound", "Passes", "along_orders", "exact", "importance_weighted", "nelbo"]
 
-By = Literal["count", "time", "order", "left-to-right"]
+By = Literal["count", "time", "order", "mixture", "left-to-right"]
+ALONG_ORDERS = ("order", "mixture")  # one network call per token
 LOGITS = 1 << 27  # per call, if no batch size is given: half a gigabyte
 
 
@@ -33,7 +35,8 @@ class Passes:
     """How the passes over a sequence are drawn, ``num`` in a round.
 
     by: "count" (Eq. 7), "time" (Eq. 6), or "order": the chain rule along a random order, which sees every count once
-        at the price of one network call per token. "left-to-right" is the chain rule along that order: one pass, and
+        at the price of one network call per token. "mixture" mixes the probabilities along the passes' orders, where
+        "order" has the mean of their logarithms. "left-to-right" is the chain rule along that order: one pass, and
         exact for a model that is sampled so.
     The counts or times of a round are stratified: two passes fall into each of num/2 equal intervals. One per interval
     would estimate equally well, but gives no standard error.
@@ -45,13 +48,15 @@ class Passes:
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
-            raise ValueError(f"by must be 'count' (Eq. 7), 'time' (Eq. 6), 'order' or 'left-to-right', got {self.by!r}")
+            raise ValueError(
+                f"by must be 'count' (Eq. 7), 'time' (Eq. 6), 'order', 'mixture' or 'left-to-right', got {self.by!r}"
+            )
         if self.num < 1:
             raise ValueError(f"passes must be at least 1, got {self.num}")
 
     @property
     def strata(self) -> int:
-        return 1 if self.by == "order" else max(1, self.num // 2)
+        return 1 if self.by in ALONG_ORDERS else max(1, self.num // 2)
 
     def estimates(
         self,
@@ -77,7 +82,7 @@ class Passes:
         block = block_of(model)
         if block is not None:
             return self._by_blocks(model, block, x0, index, t, keys, hits, schedule, where), t
-        if self.by == "order":
+        if self.by in ALONG_ORDERS:
             way, time = in_order(keys, hits, schedule=schedule, where=where)
             nats = objective.along_order(model, x0.to(device), way.to(device), time=time.to(device))
             return _numbers(nats, index), torch.full_like(t, torch.nan)
@@ -103,7 +108,7 @@ class Passes:
     ) -> Tensor:
         """``estimates`` for a network with block attention: the sum of its blocks' bounds."""
         device = device_of(model)
-        if self.by == "order":  # block by block, each in its own order
+        if self.by in ALONG_ORDERS:  # block by block, each in its own order
             keys = (keys + torch.arange(keys.shape[1]) // block) / keys.shape[1]
             way, _ = in_order(keys, hits, schedule=schedule, where=where)
             return _numbers(objective.along_order(model, x0.to(device), way.to(device)), index)
@@ -133,8 +138,10 @@ class Passes:
         """The estimate [N] and its standard error [N] from the values [N, P] of passes 0 .. P - 1, in whole rounds.
 
         The estimate is the mean of the strata's means; its variance is unbiased, because the passes of a stratum are
-        independent.
+        independent. For a mixture, see ``mixed``.
         """
+        if self.by == "mixture":
+            return mixed(values)
         stratum = self.stratum(torch.arange(values.shape[1]))
         parts = [values[:, stratum == s] for s in range(self.strata)]
         nats = torch.stack([part.mean(1) for part in parts]).mean(0)
@@ -142,6 +149,32 @@ class Passes:
             return nats, torch.full_like(nats, torch.inf)
         variance = torch.stack([part.var(1) / part.shape[1] for part in parts]).sum(0)
         return nats, variance.sqrt() / self.strata
+
+
+def mixed(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The bound by all the K orders of values [N, K], and its standard error by the jackknife."""
+    num = values.shape[1]
+    nats = importance_weighted(values)[:, 0]
+    if num < 2:
+        return nats, torch.full_like(nats, torch.inf)
+    without = [importance_weighted(values[:, torch.arange(num) != k])[:, 0] for k in range(num)]
+    return nats, (torch.stack(without, 1).var(1, correction=0) * (num - 1)).sqrt()
+
+
+def importance_weighted(nats: Tensor, size: int | None = None) -> Tensor:
+    """-log of the mean likelihood over ``size`` orders at a time, from nats [B, K] along K orders: [B, K // size].
+
+    Decoding in a random order draws from p(x) = E p(x | sigma). The mean over orders is unbiased for p(x), so its -log
+    is at least -log p(x) in expectation, and it falls as ``size`` grows (Burda et al. 2016).
+    size must divide K; it is K by default. The groups are independent, so their spread gives the estimate's error.
+    """
+    if nats.ndim != 2:
+        raise ValueError(f"nats must be [sequences, orders], got {tuple(nats.shape)}")
+    size = nats.shape[1] if size is None else size
+    if size < 1 or nats.shape[1] % size:
+        raise ValueError(f"size must divide the number of orders, {nats.shape[1]}, got {size}")
+    groups = nats.double().view(len(nats), -1, size)
+    return math.log(size) - (-groups).logsumexp(2)
 
 
 def nelbo(
@@ -165,8 +198,9 @@ def nelbo(
     Args:
         model: A Denoiser.
         tokens: Ids [B, L] without masks; a tensor, an array or lists.
-        by: "count" (Eq. 7), "time" (Eq. 6), "order", the chain rule along a random order, or "left-to-right", the
-            chain rule along that one, which is exact for it.
+        by: "count" (Eq. 7), "time" (Eq. 6), "order", the chain rule along a random order, "mixture", the mean
+            probability over the passes' orders, which is a tighter bound, or "left-to-right", the chain rule along that
+            one, which is exact for it.
         passes: The number of estimates per sequence.
         schedule: alpha(t), for networks that read the time.
         seed: With ``index`` it determines the masks.
@@ -179,7 +213,7 @@ def nelbo(
     tokens, where = _checked(model, tokens, batch, where)
     if is_left_to_right(model):
         return exact(model, tokens, batch=batch, where=where)
-    if inserts(model) and (where is not None or by in ("order", "left-to-right")):
+    if inserts(model) and (where is not None or by in (*ALONG_ORDERS, "left-to-right")):
         what = f"by={by!r}" if where is None else "where"
         raise ValueError(f"the bound of an insertion model is that of a whole text, of any length: it takes no {what}")
     tokens, where = tokens.cpu(), None if where is None else where.cpu()
@@ -187,8 +221,8 @@ def nelbo(
         check_continues(where, block)
     if by == "left-to-right":
         return _from_left(model, tokens, batch, where)
-    if where is not None and by == "order" and len(set(where.sum(1).tolist())) > 1:
-        raise ValueError("by='order' needs a `where` with as many positions in every sequence")
+    if where is not None and by in ALONG_ORDERS and len(set(where.sum(1).tolist())) > 1:
+        raise ValueError(f"by={by!r} needs a `where` with as many positions in every sequence")
     batch, schedule = batch or default_batch(model, tokens.shape[1]), schedule or Linear()
     index = torch.arange(len(tokens)) if index is None else index
     values = torch.zeros(len(tokens) * passes, dtype=torch.float64)

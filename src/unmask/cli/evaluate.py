@@ -65,8 +65,9 @@ class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
     model: str
     data: str | None = None
     by: By = "count"
-    """How the bound is estimated: Eq. 7, Eq. 6, or the chain rule along random orders, one call for each token. For
-    left-to-right, the chain rule along that order alone: exact for a model that is sampled so."""
+    """How the bound is estimated: Eq. 7, Eq. 6, or the chain rule along random orders, one call for each token. A
+    mixture of the passes' orders is a tighter bound. For left-to-right, the chain rule along that order alone: exact
+    for a model that is sampled so."""
     passes: int = 16
     """The number of masks for each sequence, stratified over the counts or times."""
     until: float | None = None

@@ -38,7 +38,7 @@ def same(a: Evaluation, b: Evaluation) -> bool:
     return json.dumps(a.to_dict()) == json.dumps(b.to_dict())
 
 
-@pytest.mark.parametrize("by", ["count", "time", "order"])
+@pytest.mark.parametrize("by", ["count", "time", "order", "mixture"])
 def test_a_file_has_the_bound_of_its_sequences(by: Any, tokens: TokenFile) -> None:
     model = oracle_model()
     made = evaluate(model, tokens, by=by, passes=6, seed=3)

@@ -16,12 +16,10 @@ is tighter in expectation, the more so the larger K is, and tends to -log p(x).
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from unmask.likelihood import along_orders
+from unmask.likelihood import along_orders, importance_weighted
 
 __all__ = ["along_orders", "importance_weighted", "random_orders"]
 
@@ -30,17 +28,3 @@ def random_orders(num: int, orders: int, length: int, *, generator: torch.Genera
     """Uniform orders of ``length`` positions, ``orders`` for each of ``num`` sequences: int64 [num, orders, length]."""
     keys = torch.rand(num, orders, length, dtype=torch.float64, generator=generator, device=generator.device)
     return keys.argsort(2)
-
-
-def importance_weighted(nats: Tensor, size: int | None = None) -> Tensor:
-    """-log of the mean likelihood over ``size`` orders at a time, from nats [B, K] along K orders: [B, K // size].
-
-    size must divide K; it is K by default. The groups are independent, so their spread gives the estimate's error.
-    """
-    if nats.ndim != 2:
-        raise ValueError(f"nats must be [sequences, orders], got {tuple(nats.shape)}")
-    size = nats.shape[1] if size is None else size
-    if size < 1 or nats.shape[1] % size:
-        raise ValueError(f"size must divide the number of orders, {nats.shape[1]}, got {size}")
-    groups = nats.double().view(len(nats), -1, size)
-    return math.log(size) - (-groups).logsumexp(2)

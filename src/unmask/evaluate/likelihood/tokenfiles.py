@@ -19,7 +19,7 @@ from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.evaluation import BINS, Evaluation, Profile, by_position, in_parts, means
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
 from unmask.forward import check_continues
-from unmask.likelihood import By, Passes, default_batch, per_position
+from unmask.likelihood import ALONG_ORDERS, By, Passes, default_batch, per_position
 from unmask.models.ngram import kneser_ney
 from unmask.network import inference
 from unmask.protocol import block_of, for_bound, inserts, is_left_to_right
@@ -139,7 +139,7 @@ class _Work:
             raise ValueError(f"batch must be at least 1, got {batch}")
         if tokens.tokenizer.hash != model.tokenizer.hash:
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
-        if inserts(model.denoiser) and how.by in ("order", "left-to-right"):
+        if inserts(model.denoiser) and how.by in (*ALONG_ORDERS, "left-to-right"):
             raise ValueError(f"{model.name} draws lengths by insertion: its bound has no order, leave --by out")
         self.model, self.tokens, self.how = model, tokens, how
         self.network = for_bound(model.denoiser)
@@ -159,8 +159,10 @@ class _Work:
         if int(self.counts.min()) == 0:
             at = int(self.indices[self.counts.argmin()])
             raise ValueError(f"{self.tokens.path}: sequence {at} has no token that the model predicts")
-        if self.how.by == "order" and len(set(self.counts.tolist())) > 1:
-            raise ValueError("by='order' needs sequences with as many predicted tokens each: take count or time")
+        if self.how.by in ALONG_ORDERS and len(set(self.counts.tolist())) > 1:
+            raise ValueError(
+                f"by={self.how.by!r} needs sequences with as many predicted tokens each: take count or time"
+            )
         if (block := block_of(network)) is not None:
             check_continues(self.asked, block)
 
@@ -210,6 +212,7 @@ class _Work:
                 "count": "bound by count (Eq. 7)",
                 "time": "bound by time (Eq. 6)",
                 "order": "bound by the chain rule along random orders",
+                "mixture": "bound by the mean probability over random orders",
             }[self.how.by]
         about = _about(self.model.name, self.tokens) | {"seed": self.how.seed}
         profile, truth = self._profile(done, rounds, nats), self.tokens.truth(self.indices)
@@ -219,7 +222,7 @@ class _Work:
         if self.exact:
             flat = [value for b in range(len(done)) for value in done[0, b]["parts"]]
             return by_position(torch.tensor(flat, dtype=torch.float64).view(len(nats), -1), self.tokens.length)
-        if self.how.by == "order":
+        if self.how.by in ALONG_ORDERS:
             return None
         at, values = self._together(done, rounds, "at").flatten(), (nats / self.counts.unsqueeze(1)).flatten()
         bins = max(1, min(self.bins, len(values) // ROWS_OF_A_BIN))
