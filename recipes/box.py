@@ -3,15 +3,18 @@
     python -m recipes.box kjv runs/kjv          store the run's model, measure it, write its card
     python -m recipes.box kjv --measure         measure what is stored, write its card
     python -m recipes.box kjv --margin          how many bits counting needs more, with the error of the difference
+    python -m recipes.box kjv --mixture 2       a tighter bound by the mean probability over 2 orders, with its margin
     python -m recipes.box kjv                   write the card: its samples anew, its numbers as they were measured
     python -m recipes.box table                 the table of recipes/README.md
 
 A model has src/unmask/box/NAME; its measured numbers are docs/results/box/NAME.json and ngram5-DATA.json, and its check
 is tests/box/NAME.json: held-out sequences and their bound, which a test computes again. Beside each bound stands what
 counting gives: a Kneser-Ney model fitted on the same training part. Its order is 5 for all of them, so that no held-out
-number has chosen it; molecules, whose tokens are short, have a 7-gram as well. A model that does not beat all of these
-by more than two errors is not bundled: tests/test_box.py holds every model to this. A model whose default order is left
-to right is measured along it, exactly, and by its bound over random orders as well (NAME-random.json).
+number has chosen it; molecules, whose tokens are short, have a 7-gram as well, and stories a 3-gram. A model that does
+not beat all of these by more than two errors is not bundled: tests/test_box.py holds every model to this. A model whose
+default order is left to right is measured along it, exactly, and by its bound over random orders as well
+(NAME-random.json). The bound by several orders costs a network call per token and order, so few have it
+(NAME-mixture.json).
 """
 
 from __future__ import annotations
@@ -41,14 +44,20 @@ from unmask.training.config import read_toml
 ROOT = Path(__file__).parents[1]
 BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs/results/box"
 ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
-HIGHER = {"molecules": (7,)}  # orders beside ORDER
-SLICE, SLICE_PASSES, STRETCH = 24, 8, 16
+OTHERS = {"molecules": (7,), "stories": (3,), "stories-masked": (3,)}  # orders beside ORDER
+SLICE, SLICE_PASSES, STRETCH, BATCH = 24, 8, 16, 32
+FOLDERS = {"stories-masked": "data/stories9"}  # by `unmask prepare`, where a model saw more than its corpus has
 COMMANDS = {
     "molecules": "unmask train --config recipes/molecules.toml --init runs/molecules-start --out runs/molecules",
+    "sudoku9": "unmask train --config recipes/sudoku9.toml --init runs/sudoku9-start --decay cosine --warmup 0 "
+    "--ema 0.98 --steps 650 --out runs/sudoku9",
     "stories": "python -m recipes.stories runs/stories-start runs/stories",
+    "stories-masked": "unmask train data/stories9 --config recipes/stories-masked.toml "
+    "--init runs/stories-masked-start --out runs/stories-masked",
 }
-DISPLAYS = {"sudoku": "grid"}
+DISPLAYS = {"sudoku": "grid", "sudoku9": "grid"}
 RANDOM = "-random"  # behind a name: its bound over random orders, if that is not its default
+MIXTURE = "-mixture"  # behind a name: its bound by the mean probability over several random orders
 TINY = 1e-12
 BELOW = "bits_per_token_below_ngram"  # by the n-gram model's order
 TRUTH, DISTANCE = "truth_nats_per_token", "distance_from_truth_nats_per_token"
@@ -60,6 +69,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--margin", action="store_true")
+    parser.add_argument("--mixture", type=int, metavar="ORDERS")
     parser.add_argument("--number", type=int, default=MOST, help="held-out sequences at most (default: %(default)s)")
     parser.add_argument("--passes", type=int, default=PASSES, help="over each of them (default: %(default)s)")
     parser.add_argument("--notes", help="what else its card should say, for example measured validity")
@@ -70,6 +80,9 @@ def main() -> None:
         return
     if chosen.margin:
         print(json.dumps(measured_margins(chosen.name), indent=1))
+        return
+    if chosen.mixture:
+        print(json.dumps(measured_mixture(chosen.name, chosen.mixture), indent=1))
         return
     if chosen.run:
         store(chosen.name, chosen.run, chosen.notes, chosen.seen)
@@ -88,34 +101,39 @@ def store(name: str, run: Path, notes: str | None = None, seen: int = 0) -> None
     trained.tokenizer.save(BOX / name / "tokenizer.json")
 
 
-def data_of(name: str) -> corpora.Corpus:
+def corpus_of(name: str) -> corpora.Corpus:
     return corpora.load(read_toml(ROOT / f"recipes/{name}.toml")["data"])
+
+
+def data_of(name: str) -> str:
+    """The data of a model as a command names them: its corpus, or a folder with a larger draw of it."""
+    return FOLDERS.get(name) or corpus_of(name).name
 
 
 def measure(name: str, most: int = MOST, passes: int = PASSES) -> None:
     """The held-out bound of what is stored and of counting, and the slice that a test checks."""
-    model, corpus = unmask.load(BOX / name), data_of(name)
-    _, held_out = token_files(corpus)
+    model, data = unmask.load(BOX / name), data_of(name)
+    _, held_out = token_files(data)
     number = None if len(held_out) <= most else most
     RESULTS.mkdir(parents=True, exist_ok=True)
     own, counted = evaluations(name, number, passes)
     by, few = default_by(model), {} if passes == PASSES else {"passes": passes}
     along = few if by == "count" else {"by": by}
-    write(name, name, corpus.name, own, {BELOW: margins(own, counted)}, number=number, **along)
+    write(name, name, data, own, {BELOW: margins(own, counted)}, number=number, **along)
     for order, one in counted.items():
-        write(f"ngram{order}-{corpus.name}", f"ngram:{order}", corpus.name, one, number=number)
+        write(stem_of(order, data), f"ngram:{order}", data, one, number=number)
     if by != "count":
         made = evaluate(model, held_out, passes=passes, sequences=number, seed=SEED)
-        write(f"{name}{RANDOM}", name, corpus.name, made, number=number, **few)
+        write(f"{name}{RANDOM}", name, data, made, number=number, **few)
 
-    few, passes = held_out.sequences(torch.arange(SLICE) * len(held_out) // SLICE), min(passes, SLICE_PASSES)
-    bits = bits_per_token(model, few, passes)
+    tokens, passes = held_out.sequences(torch.arange(SLICE) * len(held_out) // SLICE), min(passes, SLICE_PASSES)
+    bits = bits_per_token(model, tokens, passes)
     check = {
         "sha256": sha256_of(BOX / name / pretrained.WEIGHTS),
         "passes": passes,
         "bits_per_token": float(bits.mean()),
-        "error": float(bits.std()) / math.sqrt(len(few)),
-        "tokens": few.tolist(),
+        "error": float(bits.std()) / math.sqrt(len(tokens)),
+        "tokens": tokens.tolist(),
     }
     CHECKS.mkdir(exist_ok=True)
     (CHECKS / f"{name}.json").write_text(json.dumps(check) + "\n")
@@ -137,18 +155,38 @@ def write(
     (RESULTS / f"{stem}.json").write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
 
 
-def token_files(corpus: corpora.Corpus) -> tuple[TokenFile, TokenFile]:
+def stem_of(order: int, data: str) -> str:
+    """Of the file with an n-gram model's numbers."""
+    return f"ngram{order}-{Path(data).name}"
+
+
+def token_files(data: str) -> tuple[TokenFile, TokenFile]:
     """The training part and the held-out one."""
-    folder = corpora.prepared(corpus.name)
+    folder = Path(data) if data in FOLDERS.values() else corpora.prepared(data)
     return TokenFile.open(folder / "train.tokens"), TokenFile.open(folder / "valid.tokens")
 
 
-def evaluations(name: str, number: int | None, passes: int) -> tuple[Evaluation, dict[int, Evaluation]]:
+def evaluations(
+    name: str, number: int | None, passes: int, by: By | None = None, partial: Path | None = None
+) -> tuple[Evaluation, dict[int, Evaluation]]:
     """Of what is stored, and of counting by its order, on the same sequences."""
     train, held_out = token_files(data_of(name))
     model = unmask.load(BOX / name)
-    own = evaluate(model, held_out, by=default_by(model), passes=passes, sequences=number, seed=SEED)
+    by = by or default_by(model)
+    own = evaluate(model, held_out, by=by, passes=passes, sequences=number, seed=SEED, batch=BATCH, partial=partial)
     return own, {n: evaluate_ngram(n, train, held_out, sequences=number) for n in orders(name)}
+
+
+def measured_mixture(name: str, passes: int) -> dict[str, Any]:
+    """The bound by several orders on the sequences of the card, with its margins; an interrupted run goes on."""
+    usual, by = measured(name), "mixture"
+    number = None if usual["sequences"] == usual["of_sequences"] else usual["sequences"]
+    partial = RESULTS / f"{name}{MIXTURE}.partial"
+    own, counted = evaluations(name, number, passes, by, partial)
+    found = {BELOW: margins(own, counted)}
+    write(f"{name}{MIXTURE}", name, usual["data"], own, found, number=number, by=by, passes=passes)
+    partial.unlink()
+    return found
 
 
 def measured_margins(name: str) -> dict[str, Any]:
@@ -184,14 +222,14 @@ def margin(name: str, order: int) -> tuple[float, float]:
     found = measured(name)
     if paired := found.get(BELOW, {}).get(str(order)):
         return paired["value"], paired["error_over_sequences"]
-    own, counted = found["bits_per_token"], measured(f"ngram{order}-{found['data']}")["bits_per_token"]
+    own, counted = found["bits_per_token"], measured(stem_of(order, found["data"]))["bits_per_token"]
     error = math.hypot(own["error_over_sequences"], counted["error_over_sequences"])
     return counted["value"] - own["value"], error
 
 
 def describe(name: str) -> pretrained.Card:
     """Write the card from the stored numbers, with the samples that the seed gives; the weights stay as they are."""
-    folder, corpus = BOX / name, data_of(name)
+    folder, corpus = BOX / name, corpus_of(name)
     stored, before = unmask.load(folder), sha256_of(folder / pretrained.WEIGHTS)
     _, header = pretrained.read_config(folder)
     found = measured(name)
@@ -207,8 +245,9 @@ def describe(name: str) -> pretrained.Card:
         estimate_error=None if exact else bits["error_of_estimate"],
         held_out=held_out if exact else f"{held_out}, {found['passes']} passes each",
         measured_by=found["command"].removesuffix(" --json"),
-        random_order=_random_order(name),
-        ngram=counting(name, corpus.name),
+        random_order=_other_bound(f"{name}{RANDOM}"),
+        mixture=_other_bound(f"{name}{MIXTURE}"),
+        ngram=counting(name, data_of(name)),
         truth=_truth(found),
         command=COMMANDS.get(name, f"unmask train --config recipes/{name}.toml --out runs/{name}"),
         samples=stored.sample(3, seed=SEED).text,
@@ -220,29 +259,29 @@ def describe(name: str) -> pretrained.Card:
 
 
 def orders(name: str) -> tuple[int, ...]:
-    return (ORDER, *HIGHER.get(name, ()))
+    return (ORDER, *OTHERS.get(name, ()))
 
 
 def counting(name: str, data: str) -> str:
     """What n-gram models of the same training part give on the same sequences, and by which commands."""
-    first, *more = (measured(f"ngram{order}-{data}") for order in orders(name))
+    first, *more = (measured(stem_of(order, data)) for order in orders(name))
     told = (
         f"{shown(first)} bits per token, a Kneser-Ney {ORDER}-gram model (order {ORDER} on every card) fitted "
         f"on the training part, on the same sequences; `{first['command'].removesuffix(' --json')}`"
     )
-    higher = zip(orders(name)[1:], more, strict=True)
+    others = zip(orders(name)[1:], more, strict=True)
     return told + "".join(
-        f"; a {order}-gram model {shown(one)}; `{one['command'].removesuffix(' --json')}`" for order, one in higher
+        f"; a {order}-gram model {shown(one)}; `{one['command'].removesuffix(' --json')}`" for order, one in others
     )
 
 
-def in_random_orders(name: str) -> dict[str, Any] | None:
-    """The bound over random orders of a model whose default is another."""
-    return measured(f"{name}{RANDOM}") if (RESULTS / f"{name}{RANDOM}.json").exists() else None
+def also_measured(stem: str) -> dict[str, Any] | None:
+    """A second measurement of a model, if it has one."""
+    return measured(stem) if (RESULTS / f"{stem}.json").exists() else None
 
 
-def _random_order(name: str) -> str | None:
-    if (found := in_random_orders(name)) is None:
+def _other_bound(stem: str) -> str | None:
+    if (found := also_measured(stem)) is None:
         return None
     far = found.get(DISTANCE)
     truth = "" if far is None else f", at most {far['value'] / math.log(2):.3f} from the truth"
@@ -280,9 +319,9 @@ def table() -> str:
         network, found = unmask.load(BOX / name).denoiser, measured(name)
         parameters = sum(one.numel() for one in network.parameters())
         bound = shown(found) + (" (exact)" if found["exact"] else "")
-        if other := in_random_orders(name):
+        if other := also_measured(f"{name}{RANDOM}"):
             bound = f"{shown(found)} from left to right (exact), {shown(other)} in random orders"
-        counted = shown(measured(f"ngram{ORDER}-{found['data']}"))
+        counted = shown(measured(stem_of(ORDER, found["data"])))
         lines.append(
             f"| `{name}` | {bound} | {counted} | {parameters / 1e6:.2f} M | {network.card.tokens_seen / 1e6:.1f} M |"
         )

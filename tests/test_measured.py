@@ -194,15 +194,19 @@ def test_a_card_has_the_numbers_that_its_command_gave(card: Path) -> None:
 
 def headlines() -> list[str]:
     """The results that the README claims, from the keys under which they are stored."""
-    counts, seconds, traffic, sudoku, steps, moses = (
+    counts, seconds, traffic, small, large, steps, moses = (
         json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ("ahead-counts", "ahead-seconds", "traffic", "sudoku6", "published_steps", "moses")
+        for name in ("ahead-counts", "ahead-seconds", "traffic", "sudoku6", "sudoku9", "published_steps", "moses")
     )
     made, charrnn = moses["measured"]["molecules"], moses["published"]["CharRNN"]
     ahead = unmask.sample(unmask.load("kjv").denoiser, num=4, length=128, ahead=32, seed=0)  # as `unmask steps kjv`
     fast, slow = (1e3 * seconds["seconds"]["kjv-anyorder"][key] for key in ("auto", "none"))
     ar, anyorder, masked = (traffic["lengths"][name]["mixed"] for name in ("kjv-ar", "kjv-anyorder", "kjv"))
-    solved = {one["order"]: one["part"] for one in sudoku["orders"] if (one["clues"], one["temperature"]) == (10, 1.0)}
+
+    def solved(found: dict[str, Any], clues: int) -> str:
+        part = {r["order"]: r["part"] for r in found["orders"] if (r["clues"], r["temperature"]) == (clues, 1.0)}
+        return f"{part['random']:.0%} in random order, {part['margin']:.0%} with the largest margin first"
+
     cells = files.tables_of(steps)["cells"].where(subject="oracle", sampler="published (MDLM), float32")
     perplexity = dict(zip(cells.column("N"), cells.column("perplexity"), strict=True))
     return [
@@ -210,7 +214,8 @@ def headlines() -> list[str]:
         f"{fast:.0f} ms instead of {slow:.0f}: {slow / fast:.1f} times less",
         f"sample of 128 tokens from `kjv` | {float(ahead.nfe.double().mean()):.1f} |",
         f"{ar:.1f} times (`kjv-ar`), {anyorder:.1f} (`kjv-anyorder`), {masked:.1f} (`kjv`)",
-        f"{solved['random']:.0%} in random order, {solved['margin']:.0%} with the largest margin first",
+        solved(small, 10),
+        solved(large, 32),
         f"{made['valid']:.0%} valid, {made['Novelty']:.0%} of these new, FCD {made['FCD/Test']:.2f} "
         f"(CharRNN {charrnn['FCD/Test']:.2f})",
         f"perplexity falls from {perplexity[100]:.0f} to {perplexity[50_000]:.0f}",

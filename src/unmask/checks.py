@@ -177,7 +177,10 @@ def left_to_right(
     for name in (name for name, is_given in given.items() if is_given):
         raise ValueError(f"a left-to-right model draws one token per call from the beginning: it takes no {name}")
     if bool((masked[:, :-1] & ~masked[:, 1:]).any()):
-        raise ValueError("a left-to-right model continues a text: the holes of its canvas must come last")
+        raise ValueError(
+            "a left-to-right model continues a text: the holes of its canvas must come last; unmask infill and "
+            "Model.infill fill blanks by particles"
+        )
     return plans.left_to_right
 
 

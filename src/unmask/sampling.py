@@ -13,7 +13,7 @@ import time as clock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -76,6 +76,9 @@ class Sample:
     def _beginning(self) -> str:
         first = self.tokens[0].tolist() if len(self.tokens) else []
         return f"tokens: {first[:12]}{' ...' if len(first) > 12 else ''}"
+
+
+S = TypeVar("S", bound=Sample)
 
 
 def sample(
@@ -149,15 +152,30 @@ def sample(
     if left := int((tokens == model.mask_id).sum()):
         who = options.get("plan") or options.get("sampler")
         raise ValueError(f"{who} left {left} positions masked: it must fill every masked position")
+    made = Sample(tokens, tuple(trace), nfe, ncs, len(trace), clock.perf_counter() - started)
     if options.get("guide") is None or not len(canvas):
-        return Sample(tokens, tuple(trace), nfe, ncs, len(trace), clock.perf_counter() - started)
-    from unmask.samplers.guided import lineage, populated
+        return made
+    from unmask.samplers.guided import populated
 
-    population = populated(tokens, trace, each, Streams.of(options.get("seed", 0), len(canvas), options.get("index")))
-    rows = torch.arange(len(canvas)) * each + population.chosen
-    shown, cost, drawn = tokens[rows.to(tokens.device)], nfe[rows], ncs.view(-1, each).sum(1)
-    seconds = clock.perf_counter() - started
-    return Sample(shown, lineage(trace, rows), cost, drawn, len(trace), seconds, population if each > 1 else None)
+    streams = Streams.of(options.get("seed", 0), len(canvas), options.get("index"))
+    made = chosen_particles(made, populated(tokens, trace, each, streams))
+    return replace(made, seconds=clock.perf_counter() - started)
+
+
+def chosen_particles(made: S, population: Population) -> S:
+    """One particle of each population, with its Steps and its cost."""
+    from unmask.samplers.guided import lineage
+
+    each = population.tokens.shape[1]
+    rows = torch.arange(len(population.chosen)) * each + population.chosen
+    return replace(
+        made,
+        tokens=made.tokens[rows.to(made.tokens.device)],
+        trace=lineage(made.trace, rows),
+        nfe=made.nfe[rows],
+        ncs=made.ncs.view(-1, each).sum(1),
+        population=population if each > 1 else None,
+    )
 
 
 def stream(

@@ -182,6 +182,30 @@ class TestInfill:
         for line in capfd.readouterr().out.split("\n\n"):
             assert re.fullmatch(r"In the .* God .* the heaven\n?", line, re.DOTALL)
 
+    def test_a_left_to_right_model_fills_blanks_by_particles(self, models, capfd):
+        text = "In the ____ God ____ the heaven"
+        assert main(["infill", str(models / "causal"), text, "--number", "2", "--json"]) == 0
+        records = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        made = unmask.load(models / "causal").infill(text, 2, particles=32)
+        assert [record["text"] for record in records] == made.text and made.text[0] != made.text[1]
+        for record in records:
+            assert (record["sampler"], record["particles"]) == ("left-to-right", 32)
+            assert re.fullmatch(r"In the .* God .* the heaven", record["text"], re.DOTALL)
+        assert main(["infill", str(models / "causal"), text, "--particles", "3", "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["particles"] == 3
+
+    def test_a_masked_model_proposes_what_a_left_to_right_one_weighs(self, models, capfd):
+        text, causal, bpe = "In the ____ of", str(models / "causal"), str(models / "bpe")
+        assert main(["infill", causal, text, "--proposal", bpe, "--number", "2", "--json"]) == 0
+        made = unmask.load(causal).infill(text, 2, proposal=unmask.load(bpe))
+        for record, filled in zip(map(json.loads, capfd.readouterr().out.splitlines()), made.text, strict=True):
+            assert record["text"] == filled
+            assert (record["sampler"], record["proposal"], record["particles"]) == ("proposal", bpe, 16)
+        assert main(["infill", causal, text, "--proposal", causal]) == 2
+        assert "must see both sides of a blank" in capfd.readouterr().err
+        assert main(["infill", causal, text, "--proposal", bpe, "--steps", "2"]) == 2
+        assert "leave out steps" in capfd.readouterr().err
+
     def test_a_mask_character_is_a_token(self, models, capfd):
         assert main(["infill", str(models / "characters"), "a_b##c", "--mask-character", "#", "--json"]) == 0
         line = json.loads(capfd.readouterr().out)
@@ -228,7 +252,8 @@ def test_what_goes_wrong_is_one_line_and_2(models, tmp_path, capfd):
         (["sample", str(models / "bpe"), "--device", "abacus"], "device='abacus'"),
         (["sample", "--watch", str(tmp_path / "nothing")], "there is no such file or folder"),
         (["infill", str(models / "bpe"), "no blank"], "the text has no blank"),
-        (["infill", str(models / "causal"), "a ____"], "cannot fill blanks"),
+        (["infill", str(models / "causal"), "a ____", "--steps", "4"], "it takes no steps"),
+        (["infill", str(models / "bpe"), "a ____", "--particles", "4"], "--particles 4: a guide weighs them"),
         (["infill", str(models / "smiles"), "zz ____"], "'z' is not among the tokenizer's"),
     ):
         assert main(arguments) == 2, arguments

@@ -58,6 +58,7 @@ MODELS = {
     "bytes": model("bytes", "bytes"),
     "anyorder": model(name="anyorder", attention="order", convolution=3),
     "twin": model(name="twin", causal=True, convolution=3),
+    "adapted": model(name="adapted", adaln=False, adapters=3),
 }
 SERVED = {name: Served(one) for name, one in MODELS.items()}
 

@@ -395,7 +395,8 @@ def test_with_several_tokens_each_is_a_client():
 
         def ask(token):
             headers = {"Authorization": f"Bearer {token}"}
-            return httpx.post(f"{address}/v1/unmask", json={"length": 3}, headers=headers, timeout=300).status_code
+            body = {"length": 3, "seed": 0}  # a drawn seed might begin with the token at which this network fails
+            return httpx.post(f"{address}/v1/unmask", json=body, headers=headers, timeout=300).status_code
 
         asked = [pool.submit(ask, token) for token in ("one", "two", "three")]
         until(lambda: len(app.state.server.engine._jobs) == 2)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from unmask.cli import texts
 from unmask.cli.command import Command
 from unmask.cli.options import MODEL_HELP, guarded, short_warnings
+from unmask.text import weighed
 
 TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it from stdin'
 
@@ -20,12 +22,23 @@ class InfillOptions(texts.TextOptions):
     A run of underscores is a blank. With a BPE tokenizer, its number of tokens is its length in characters divided by
     the characters per token of the training data (see unmask models; 4 if unknown), rounded, and at least one. With
     all other tokenizers each underscore is one token.
+
+    A model that sees only what comes before (stories, kjv-ar) draws 32 continuations of it at once, called particles,
+    and weighs them by how likely the text after the blank is; --particles changes their number.
     """
 
     model: str
     text: str
+    proposal: str | None = None
+    """A masked model with the same tokenizer, which sees both sides of a blank: it draws the particles, 16 by default,
+    and the model weighs them (docs/guidance.md)."""
     mask_character: str | None = None
     """A character that stands for one token; underscores are then plain text."""
+
+    def record(self, **known: bool) -> dict[str, Any]:
+        """How the texts were made, with the proposal if there was one."""
+        proposed = {} if self.proposal is None else {"sampler": "proposal", "proposal": self.proposal}
+        return super().record(**known) | proposed
 
 
 COMMAND = Command(
@@ -33,7 +46,7 @@ COMMAND = Command(
     InfillOptions,
     {"model": MODEL_HELP, "text": TEXT_HELP},
     (
-        'unmask infill kjv "In the ____ God ____ the heaven"',
+        'unmask infill stories "Once upon a time there was a ________ who could not ________."',
         'unmask infill kjv "And God said, ____________" --number 4 --seed 2',
     ),
 )
@@ -49,9 +62,20 @@ def _infill(chosen: InfillOptions) -> None:
     # The newline that ends stdin is added again when the text is printed.
     text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
     model = texts.model_for(chosen, chosen.model)
-    ids = model.blanks(text, chosen.mask_character).ids
-    with short_warnings(), texts.shown(model, ids, chosen.number * chosen.particles) as callback:
+    proposal = None if chosen.proposal is None else texts.model_for(chosen, chosen.proposal)
+    if proposal is None:
+        each = weighed.particles(model, **chosen.sampling())
+    else:
+        each = weighed.check_proposal(model, proposal, **chosen.sampling())
+    number = chosen.in_all(each)
+    chosen = chosen if each is None else replace(chosen, particles=each)
+    with short_warnings(), texts.shown(model, model.blanks(text, chosen.mask_character).ids, number) as callback:
         made = model.infill(
-            text, chosen.number, mask_character=chosen.mask_character, callback=callback, **chosen.sampling()
+            text,
+            chosen.number,
+            mask_character=chosen.mask_character,
+            proposal=proposal,
+            callback=callback,
+            **chosen.sampling(),
         )
     texts.write(chosen, model, made)

@@ -85,9 +85,10 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
     ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or chosen.max_tokens or model.length or 0)
     if model.begins(chosen.prompt, chosen.stop):
         ids = model.prompted(chosen.prompt, chosen.length, room=chosen.max_tokens).ids
+    number = chosen.in_all()
     if chosen.ray:
         return texts.put(chosen, model, _on_cluster(chosen, model, ids))
-    with short_warnings(), texts.shown(model, ids, chosen.number * chosen.particles) as callback:
+    with short_warnings(), texts.shown(model, ids, number) as callback:
         how = chosen.sampling() | {"length": chosen.length, "max_tokens": chosen.max_tokens}
         made = model.sample(chosen.number, prompt=chosen.prompt, callback=callback, **how)
     texts.write(chosen, model, made)

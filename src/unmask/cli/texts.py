@@ -41,8 +41,8 @@ class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
     """Words that must occur in the text. They guide every draw (docs/guidance.md)."""
     pattern: str | None = None
     """A regular expression that the whole text must match. It guides every draw (docs/guidance.md)."""
-    particles: int = 1
-    """The number of particles for each text. More particles bring a guided sample closer to the exact distribution."""
+    particles: int | None = None
+    """The number of particles for each text. More of them bring a guided sample closer to the exact distribution."""
     compile: bool = False
     """Compile the network with torch.compile. This takes half a minute or more and pays off for many equal calls."""
     json: bool = False
@@ -56,12 +56,16 @@ class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
 
     def limits(self) -> dict[str, Any]:
         """The constraints on the texts, as given."""
-        if self.particles != 1 and not (self.contains or self.pattern):
+        given = {name: getattr(self, name) for name in ("stop", "contains", "pattern", "particles")}
+        return {
+            name: value for name, value in given.items() if value is not None and value is not False and value != ()
+        }
+
+    def in_all(self, weighed: int | None = None) -> int:
+        """The number of sequences with their particles; weighed: how many particles a text has without a guide."""
+        if self.particles not in (None, 1) and weighed is None and not (self.contains or self.pattern):
             raise ValueError(f"--particles {self.particles}: a guide weighs them, so give --contains or --pattern")
-        given = {name: getattr(self, name) for name in ("stop", "contains", "pattern")}
-        return {name: value for name, value in given.items() if value} | (
-            {"particles": self.particles} if self.particles != 1 else {}
-        )
+        return self.number * max(1, weighed or self.particles or 1)
 
 
 def read(arguments: Sequence[str]) -> list[str]:

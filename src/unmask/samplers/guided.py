@@ -209,11 +209,15 @@ def populated(tokens: Tensor, trace: Sequence[Step], particles: int, streams: St
         if step.particles is not None:
             log_weights[step.sequences] = step.particles.log_weights
             least[step.sequences] = torch.minimum(least[step.sequences], step.particles.effective)
-    log_weights, least = log_weights.view(-1, particles), least.view(-1, particles)
-    u = streams.at("choice of a particle", 1).uniform()
+    return weighted(tokens, log_weights.view(-1, particles), least.view(-1, particles)[:, 0], streams)
+
+
+def weighted(tokens: Tensor, log_weights: Tensor, least: Tensor, streams: Streams) -> Population:
+    """Populations of finished particles [B * K, L] with these weights [B, K]: one of each is drawn by weight."""
+    u, particles = streams.at("choice of a particle", 1).uniform(), log_weights.shape[1]
     cumulative = log_weights.softmax(1).cumsum(1)
     chosen = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).squeeze(1).clamp(max=particles - 1)
-    return Population(tokens.view(-1, particles, tokens.shape[1]), log_weights, chosen, least[:, 0])
+    return Population(tokens.view(-1, particles, tokens.shape[1]), log_weights, chosen, least)
 
 
 def lineage(trace: Sequence[Step], rows: Tensor) -> tuple[Step, ...]:

@@ -10,7 +10,7 @@ import torch
 
 from unmask.guides.automaton import Matching, matching, of_text
 from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
-from unmask.protocol import block_of
+from unmask.protocol import only_continues
 
 if TYPE_CHECKING:
     from unmask.text.model import Model
@@ -40,8 +40,7 @@ def constraint(model: Model, pattern: str | None = None, contains: Sequence[str]
     both = automata[0]
     for one in automata[1:]:
         both = both & one
-    in_turn = model.left_to_right or block_of(model.denoiser) is not None
-    return matching(both, chain=_frequencies(model) if in_turn else None)
+    return matching(both, chain=_frequencies(model) if only_continues(model.denoiser) else None)
 
 
 def _frequencies(model: Model) -> HiddenMarkovOracle:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.checks import ids, show_options
 from unmask.network import device_of
-from unmask.protocol import block_of, check, for_bound, inserts, is_left_to_right, length_of
+from unmask.protocol import check, for_bound, inserts, is_left_to_right, length_of, only_continues
 from unmask.sampler import SamplingOptions, Step
 from unmask.sampling import DEFAULTS, Sample
 from unmask.sampling import sample as sample_tokens
@@ -161,9 +161,20 @@ class Model:
         return self._filled(self.prompted(prompt, length), 1 if num is None else num, options)
 
     def infill(
-        self, text: str, num: int = 1, *, mask_character: str | None = None, **options: Unpack[WrittenOptions]
+        self,
+        text: str,
+        num: int = 1,
+        *,
+        mask_character: str | None = None,
+        proposal: Model | None = None,
+        **options: Unpack[WrittenOptions],
     ) -> TextSample:
         """Fill the blanks of a text, ``num`` times; visible text stays as it is. Options as in ``sample``.
+
+        A network that sees only what comes before fills blanks by particles (``unmask.text.weighed``), 32 for each text
+        unless ``particles`` says otherwise. All others see the text on both sides. One whose default order is left to
+        right, such as molecules, uses particles if a number is given. With a ``proposal``, a masked model with the same
+        tokenizer, that model draws the particles, 16 by default, and this one weighs them.
 
         A run of underscores is a blank. For a BPE, k underscores are k / characters_per_token tokens, rounded and at
         least one; for every other tokenizer they are k tokens. With ``mask_character`` each such character is one
@@ -175,14 +186,23 @@ class Model:
         underscore is one SELFIES token. In a SMILES a blank may stand wherever an atom may: ``c1ccccc1____``,
         ``c1ccc(____)cc1``. The visible tokens are kept, but a branch or ring drawn in a blank may include them.
         """
-        if self.left_to_right:
-            raise ValueError(
-                f"{self.name} is a left-to-right model and cannot fill blanks, as a masked model can; "
-                "sample(prompt=...) continues a text"
-            )
         if inserts(self.denoiser):
             raise ValueError(f"{self.name} draws whole texts of any length by insertion, and cannot fill blanks")
-        return self._filled(self.blanks(text, mask_character), num, options)
+        from unmask.text import weighed
+
+        if proposal is not None:
+            each = weighed.check_proposal(self, proposal, **options)
+            how: dict[str, Any] = {**options, "particles": None}
+            drawn = proposal.infill(text, num * each, mask_character=mask_character, **how)
+            return weighed.among(self, drawn, each, how.get("seed") or 0)
+        blanks, particles = self.blanks(text, mask_character), weighed.particles(self, **options)
+        if particles is None:
+            return self._filled(blanks, num, options)
+        from unmask.guides.classifiers import only
+
+        canvas, allowed = weighed.canvas(self, blanks)
+        how = {**options, "particles": particles, "guide": only(allowed)}
+        return self._sampled(blanks, canvas=torch.tensor(canvas).expand(num, -1).clone(), weighed=True, **how)
 
     def bound(
         self,
@@ -306,8 +326,7 @@ class Model:
             raise ValueError("give length, the number of tokens")
         before, after = self._frame(0)
         if self.tokenizer.frame is None:
-            continues = self.left_to_right or block_of(self.denoiser) is not None
-            after = [] if continues else before
+            after = [] if only_continues(self.denoiser) else before
         (begins, *_), smiles = self._notated([prompt, 1, ""])
         begun = join([begins, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
         room = room or (length or 0) - (len(begun.ids) - 1)
@@ -368,7 +387,8 @@ class Model:
     def _filled(self, blanks: Blanks, num: int, options: WrittenOptions) -> TextSample:
         return self._sampled(blanks, canvas=torch.tensor(blanks.ids).expand(num, -1).clone(), **options)
 
-    def _sampled(self, blanks: Blanks | None, **options: Any) -> TextSample:
+    def _sampled(self, blanks: Blanks | None, *, weighed: bool = False, **options: Any) -> TextSample:
+        """weighed: a guide says already which ids may fill a position."""
         given = {name: value for name, value in options.items() if value is not None}
         if "canvas" in given:
             given["canvas"] = ids(given["canvas"], "canvas")
@@ -378,7 +398,7 @@ class Model:
         if self.length is not None and isinstance(asked, int) and asked > self.length:
             message = f"{asked} tokens: {self.name} was trained on {self.length} at a time, and may do badly beyond"
             warnings.warn(message, stacklevel=3)
-        if "canvas" in given:
+        if "canvas" in given and not weighed:
             stops = bool(given.get("stop"))
             given["allowed"] = [self.allowed(row, blanks, stops=stops) for row in given["canvas"].tolist()]
         if given.get("stop") is True:

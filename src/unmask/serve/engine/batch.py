@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from unmask.network import answer, inference
 from unmask.plan import resized
-from unmask.protocol import Caches, bytes_of, for_sampling
+from unmask.protocol import Caches, LooksAhead, bytes_of, for_sampling
 from unmask.sampler import Ask
 from unmask.samplers.ahead import Ahead
 from unmask.serve.engine.change import Change, changes, likeliest
@@ -160,21 +160,26 @@ class Batch:
         """Neighbours that share a call: with prompts of similar lengths to read, and room for their outputs."""
         widest = max((one.job.widest for one in self.seats), default=1)
         logits = max(self.limits.max_logits // max(widest * self.network.vocab_size, 1), 1)
-        # With look-ahead, a network without a cache gets one canvas for each guess, and one more.
-        known = {
+        # With look-ahead, a network that has no way of its own gets one canvas for each guess, and one more.
+        known: dict[SequenceRun, int] = {
             one: guesses
             for shared in self.states
             if shared.ask.known is not None
             for one, guesses in zip(shared.members, shared.ask.known.tolist(), strict=True)
         }
+        looks_ahead = isinstance(self.network, LooksAhead)
+
+        def read(one: SequenceRun) -> int:
+            """The positions that a call reads for a sequence."""
+            if self.cache is None or (one in known and not looks_ahead):
+                return one.length * (1 + known.get(one, 0))
+            return one.unread + widest
+
         end = 0
         for _, group in groupby(self.seats, lambda one: 0 if self.cache is None else one.unread.bit_length()):
             members = list(group)
             first, end = end, end + len(members)
-            read = max(
-                one.length * (1 + known.get(one, 0)) if self.cache is None else one.unread + widest for one in members
-            )
-            most = min(logits, max(self.limits.max_positions // read, 1))
+            most = min(logits, max(self.limits.max_positions // max(map(read, members)), 1))
             yield from (range(i, min(i + most, end)) for i in range(first, end, most))
 
     def _regroup(self, parts: Sequence[range]) -> None:
@@ -222,7 +227,7 @@ class Batch:
         allowed = [one.job.work.allowed for one in self.seats[here]]
         lengths = [one.length for one in self.seats[here]]
         seats = None if self.cache is None else here
-        padded = torch.tensor(lengths, device=x.device) if seats is None and min(lengths) < max(lengths) else None
+        padded = torch.tensor(lengths, device=x.device) if min(lengths) < max(lengths) else None
         try:
             with inference(self.network):
                 found: Tensor | Exception = answer(

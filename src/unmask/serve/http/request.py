@@ -151,7 +151,7 @@ class WorkMaker:
         """``Model.infill``: a text with blanks."""
         model = self.served.model
         if model.left_to_right:
-            raise ApiError(400, f"{model.name} is a left-to-right model and cannot fill blanks", param=name)
+            raise ApiError(400, f"{model.name} is a left-to-right model and cannot fill blanks here", param=name)
         self._short(name, text)
         runs = len(re.findall(f"{re.escape(mask_character or BLANK)}+", text))
         self.bounded(name, runs)

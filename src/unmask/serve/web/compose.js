@@ -11,6 +11,11 @@ const EXAMPLES = {
       + "________________ upon the face of the deep. And the Spirit of God ________________ the waters.",
     prompt: "And God said, ",
   },
+  metaspace: { // the models of stories
+    text: "One day, a little girl named Lily went to the ________ with her ____. She saw a big ________ and ran to it. "
+      + "\"Can I ________________?\" asked Lily. Her mom smiled and said, \"Yes, but be ________.\"",
+    prompt: "Once upon a time, there was a little",
+  },
   letters: {
     text: "in the beginning god created ____________ and the earth was ____________",
     prompt: "in the beginning ",

@@ -3,13 +3,14 @@
 import { PRESETS } from "./presets.js";
 import { fillsBlanks } from "./settings.js";
 
-const PREFERRED = "kjv"; // among the models of text that fill blanks
+const PREFERRED = ["stories-masked", "kjv"]; // among the models of text that fill blanks
 
 /** The runs to offer: {title, text, start: {model?, source?, preset?, seed?, number?, ahead?, decoding?}}. */
 export function examples(models) {
   const masked = models.filter(fillsBlanks);
   const shown = (display) => masked.filter((model) => model.display === display);
-  const prose = shown("text").find((model) => model.id === PREFERRED) ?? shown("text").find((model) => model.tokenizer !== "levels");
+  const texts = shown("text").filter((model) => model.tokenizer !== "levels");
+  const prose = PREFERRED.map((name) => texts.find((model) => model.id === name)).find(Boolean) ?? texts[0];
   const [picture] = shown("image");
   const [molecule] = shown("molecule");
   const [grid] = shown("grid");
@@ -26,7 +27,7 @@ export function examples(models) {
       start: { model: prose.id, source: "text", seed: SEEDS.text },
     },
     molecule && {
-      title: "Make molecules", text: "Six at once, each drawn as it is written.",
+      title: "Make molecules", text: "Six at once, from left to right.",
       start: { model: molecule.id, source: "empty", number: 6, seed: SEEDS.molecule },
     },
     picture && {
@@ -39,7 +40,7 @@ export function examples(models) {
     },
     ahead && {
       title: "Look ahead", text: "Guesses are grey until they are accepted.",
-      start: { model: ahead.id, source: "prompt", ahead: "8", seed: SEEDS.ahead },
+      start: { model: ahead.id, source: "prompt", decoding: "", ahead: "8", seed: SEEDS.ahead },
     },
     PRESETS.float32.possible(models) && {
       title: "See float32 truncation", text: "Exact draws next to published float32 draws.",
@@ -53,7 +54,7 @@ export function examples(models) {
 }
 
 /** Seeds whose runs read well with the models of the box. */
-const SEEDS = { text: 24, molecule: 1, picture: 1, ahead: 1, story: 1 };
+const SEEDS = { text: 7, molecule: 1, picture: 1, ahead: 1, story: 1 };
 
 /** Put them into a bar; start(example) runs one. */
 export function offer(bar, models, start) {

@@ -155,7 +155,7 @@ export class Settings {
       const { name } = event.target.dataset;
       if (name === "model") {
         this.#offer();
-        this.field("decoding").value = this.model.decoding ?? "";
+        this.#takeUsual();
       }
       this.#adjust(name);
       changed();
@@ -184,6 +184,7 @@ export class Settings {
       this.field("model").value = chosen.model;
     }
     this.#offer();
+    this.usual = this.model.decoding ?? "";
     // A sampler that is named stands for itself; without one the model's own order is the default.
     const defaults = { ...DEFAULTS, decoding: chosen.sampler ? "" : this.model.decoding ?? "" };
     for (const name of NAMES.slice(1)) {
@@ -194,6 +195,15 @@ export class Settings {
       }
     }
     this.#adjust();
+  }
+
+  /** A decoding order that was the default becomes that of the new model; one that was chosen stays. */
+  #takeUsual() {
+    const before = this.usual;
+    this.usual = this.model.decoding ?? "";
+    if (this.field("decoding").value === before) {
+      this.field("decoding").value = this.usual;
+    }
   }
 
   /** What is sent to the server: the settings that apply, without those that are at their defaults anyway. */

@@ -1,0 +1,105 @@
+"""Blanks of a text filled by particles: for networks that see only what comes before.
+
+Where the text has a blank, each particle draws tokens. Where it is given, every particle takes the given token, and its
+weight is multiplied by the probability of that token after what the particle wrote. The weights decide which particles
+go on. As their number grows, the distribution tends to the network's own, given the whole text: p(blanks | text).
+
+A second model may draw the blanks instead, with both sides in view: the proposal. Along the order that it happened to
+take, a filling has the probability q, and the weight is p(text) / q. Its mean is the probability of the given text, so
+these particles tend to p(blanks | text) as well. The better the proposal, the fewer of them are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from unmask.likelihood import nelbo
+from unmask.noise import Streams
+from unmask.protocol import for_bound, only_continues, prefers_left_to_right
+from unmask.sampling import chosen_particles
+
+if TYPE_CHECKING:
+    from unmask.text.blanks import Blanks
+    from unmask.text.model import Model, TextSample
+
+PARTICLES = 32  # for each text, unless a number is given
+PROPOSED = 16  # by a second model
+FOR_PROPOSALS = ("seed", "batch", "particles", "callback")  # options
+
+
+def particles(model: Model, **options: Any) -> int | None:
+    """How many particles fill the blanks of each text, or None if they are filled without.
+
+    A network that sees only what comes before has no other way. One that takes any order, and left to right by default,
+    fills blanks so if particles are asked for without a guide.
+    """
+    number: int | None = options.get("particles")
+    guides = [name for name in ("guide", "pattern", "contains") if options.get(name)]
+    if only_continues(model.denoiser):
+        if guides:
+            says = f"{model.name} goes from left to right and fills blanks by particles"
+            raise ValueError(f"{says}, which the text itself weighs: leave out {', '.join(guides)}")
+        return PARTICLES if number is None else number
+    return number if number != 1 and not guides and prefers_left_to_right(model.denoiser) else None
+
+
+def opened(ids: Sequence[int], mask_id: int, vocab_size: int) -> tuple[list[int], dict[int, Tensor]]:
+    """The ids, masked from the first masked position on, and the only id at each position that was hidden by this."""
+    first = next((at for at, token in enumerate(ids) if token == mask_id), len(ids))
+    given = {at: torch.arange(vocab_size) == ids[at] for at in range(first, len(ids)) if ids[at] != mask_id}
+    return [*ids[:first], *[mask_id] * (len(ids) - first)], given
+
+
+def canvas(model: Model, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
+    """The canvas, masked from the first blank on, and the ids that may fill each position: given ones and ``allowed``.
+
+    Behind the end of a row there is only padding, which is left out.
+    """
+    ids, tokenizer = list(blanks.ids), model.tokenizer
+    while len(ids) > 1 and ids[-1] == tokenizer.pad_id and ids[-2] in (tokenizer.pad_id, tokenizer.eos_id):
+        ids.pop()
+    made, given = opened(ids, model.denoiser.mask_id, model.denoiser.vocab_size)
+    return made, model.allowed(blanks.ids, blanks) | given
+
+
+def check_proposal(model: Model, proposal: Model, **options: Any) -> int:
+    """How many particles of each text the proposal draws. What cannot be combined with it is refused."""
+    if not (only_continues(model.denoiser) or prefers_left_to_right(model.denoiser)):
+        raise ValueError(f"{model.name} has no likelihood from left to right, by which a proposal's texts are weighed")
+    if only_continues(proposal.denoiser):
+        raise ValueError(f"the proposal must see both sides of a blank, and {proposal.name} sees what comes before")
+    if proposal.tokenizer.hash != model.tokenizer.hash:
+        raise ValueError(f"the proposal must have the tokenizer of {model.name}, and {proposal.name} has another")
+    odd = [name for name, value in options.items() if name not in FOR_PROPOSALS and value not in (None, False, (), [])]
+    if odd:
+        raise ValueError(f"with a proposal the model itself is sampled: leave out {', '.join(odd)}")
+    if not isinstance(options.get("seed", 0), int):
+        raise ValueError(f"with a proposal the seed is one whole number, got {options['seed']!r}")
+    number = options.get("particles")
+    if number is not None and (type(number) is not int or number < 1):
+        raise ValueError(f"particles must be a whole number of at least 1, got {number!r}")
+    return PROPOSED if number is None else number
+
+
+def among(model: Model, drawn: TextSample, particles: int, seed: int) -> TextSample:
+    """One of each ``particles`` texts that a proposal has drawn, by the weights p / q."""
+    from unmask.samplers.guided import effective, weighted
+
+    log_q, first = torch.zeros(len(drawn.tokens), dtype=torch.float64), drawn.tokens.shape[1]
+    for step in drawn.trace:
+        filled = step.positions >= 0
+        log_q[step.sequences] += step.probabilities.where(filled, 1.0).log().sum(1).cpu()
+        first = min(first, int(step.positions[filled].min()))
+    different, which = torch.unique(drawn.tokens, dim=0, return_inverse=True)
+    after = (torch.arange(different.shape[1]) >= first).expand_as(different)  # the text before is common to all
+    log_p = -nelbo(for_bound(model.denoiser), different, by="left-to-right", where=after).nats[which.cpu()]
+    log_weights = (log_p - log_q).view(-1, particles)
+    streams = Streams.of(seed, len(log_weights))
+    population = weighted(drawn.tokens, log_weights, effective(log_weights), streams)
+    rows = torch.arange(len(log_weights)) * particles + population.chosen
+    return chosen_particles(replace(drawn, text=[drawn.text[row] for row in rows.tolist()]), population)
