@@ -442,9 +442,10 @@ class TestFailing:
         served = {"a": Served(Model(inner, TOKENIZERS["bpe"], name="a"))}
         truth = [served["a"].model.sample(seed=seed, steps=8).tokens.tolist() for seed in (0, 1)]
         last = served["a"].network.network.blocks[-1]
-        calls, feed_forward = [], last.feed_forward
+        calls, feed_forward, both = [], last.feed_forward, threading.Event()
 
         def failing(x, *others):
+            assert both.wait(300)  # with one sequence alone nobody is left to go on
             calls.append(len(x))
             if len(calls) in (4, 9):
                 raise RuntimeError("half way")
@@ -453,6 +454,7 @@ class TestFailing:
         last.feed_forward = failing
         with running() as engine:
             asked = [Asked(engine, served, {"seed": seed, "steps": 8}) for seed in (0, 1)]
+            both.set()
             told = []
             for one in asked:
                 try:
