@@ -30,7 +30,7 @@ import unmask
 from unmask.data import sudoku
 from unmask.data.nae_sat import NaeSat
 from unmask.models.oracles.listed import ListedOracle
-from unmask.samplers.names import decoding
+from unmask.names import decoding
 from unmask.text.find import load
 
 CLUES = {"sudoku6": (10, 14, 18), "sudoku9": (26, 32, 40)}

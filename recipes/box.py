@@ -37,7 +37,7 @@ from unmask.evaluate.likelihood.tokenfiles import evaluate, evaluate_ngram
 from unmask.likelihood import By
 from unmask.models import pretrained
 from unmask.models.files import sha256_of
-from unmask.protocol import prefers_left_to_right
+from unmask.processes import process_of
 from unmask.text.model import Model
 from unmask.training.config import read_toml
 
@@ -141,7 +141,8 @@ def measure(name: str, most: int = MOST, passes: int = PASSES) -> None:
 
 def default_by(model: Model) -> By:
     """How a model is measured: by its bound, or exactly along the order that it takes by default."""
-    return "left-to-right" if prefers_left_to_right(model.denoiser) else "count"
+    process = process_of(model.denoiser)
+    return "left-to-right" if process.from_left and not process.exact else "count"
 
 
 def write(

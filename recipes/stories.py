@@ -20,11 +20,10 @@ import torch
 from torch import Tensor, nn
 
 import unmask
-from unmask import objective
 from unmask.data import stories
 from unmask.masking import Masking
 from unmask.models.llama import Llama
-from unmask.protocol import block_of
+from unmask.processes import Blocks, process_of
 from unmask.training.config import read_toml
 
 RECIPE = Path(__file__).with_suffix(".toml")
@@ -44,16 +43,15 @@ class Taught:
         self._network.requires_grad_(False)
 
     def __call__(self, network: nn.Module, x0: Tensor, masking: Masking) -> Tensor:
-        block = block_of(network)
-        assert block is not None
+        process = process_of(network)
+        assert isinstance(process, Blocks)
         targets = self.probabilities(x0)[masking.masked]
-        drawn = sees_right(masking.masked, block)[masking.masked]
+        drawn = sees_right(masking.masked, process.size)[masking.masked]
         drawn |= (torch.arange(x0.shape[1]) == 0).expand_as(x0)[masking.masked]  # the teacher is given the first token
         targets[drawn] = nn.functional.one_hot(x0[masking.masked][drawn], targets.shape[1]).to(targets)
-        log_p = objective.masked_logits(network, x0, masking).log_softmax(-1)
+        log_p = process.logits(network, x0, masking).log_softmax(-1)
         products = torch.where(targets > 0, targets * log_p, 0.0)  # of the first token all other logits are -inf
-        terms = objective.summed(-products.sum(-1), masking, block)
-        return objective.weighted(masking, terms)
+        return masking.weighted(process.summed(masking, -products.sum(-1)))
 
     @torch.no_grad()
     def probabilities(self, x0: Tensor) -> Tensor:

@@ -100,3 +100,8 @@ def same_law(first: Tensor, second: Tensor, vocab: int) -> float:
 
 def total_variation(p: Tensor, q: Tensor) -> float:
     return float((p.flatten() - q.flatten()).abs().sum() / 2)
+
+
+def random_orders(num: int, orders: int, length: int, *, generator: torch.Generator) -> Tensor:
+    """Uniform orders of ``length`` positions, ``orders`` for each of ``num`` sequences: int64 [num, orders, length]."""
+    return torch.rand(num, orders, length, dtype=torch.float64, generator=generator).argsort(2)

@@ -97,7 +97,7 @@ class TestShipped:
             assert getattr(card, field), field
         assert card.bound == box.measured(name)["bits_per_token"]["value"]
         in_turn = box.default_by(model(name)) == "left-to-right"
-        assert card.measured_by and (card.estimate_error is None) == (model(name).left_to_right or in_turn)
+        assert card.measured_by and (card.estimate_error is None) == (model(name).process.exact or in_turn)
         assert (card.random_order is not None) == in_turn
         assert f"Kneser-Ney {box.ORDER}-gram" in card.ngram and f"unmask evaluate ngram:{box.ORDER} " in card.ngram
         assert card.ngram == box.counting(name, box.measured(name)["data"])

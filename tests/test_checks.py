@@ -1,6 +1,8 @@
 """What people hand to the library by mistake is refused in a sentence; what they may mean is taken."""
 
+import dataclasses
 import inspect
+import pickle
 
 import numpy as np
 import pytest
@@ -96,24 +98,43 @@ def test_sample_and_bound_are_shown_in_three_lines():
 
 def test_help_explains_every_argument_and_the_result():
     said = inspect.getdoc(unmask.sample)
-    assert all(f"{name}:" in said or f"{name}, " in said for name in inspect.signature(unmask.sample).parameters)
+    for name in inspect.signature(unmask.sample).parameters:
+        assert len(said.partition(f"\n    {name}: ")[2].partition("\n")[0]) > 15, name
     assert "Returns:\n    A Sample" in said
     assert "alpha(t)" in inspect.getdoc(unmask.Denoiser.__call__)
 
 
-def test_signatures_name_every_option_with_its_default():
+def test_options_are_declared_once_and_shown_everywhere():
+    """Python's functions, the command line and the HTTP API show the fields of the dataclasses, and no others."""
     from unmask import sampling
-    from unmask.sampler import SamplingOptions
+    from unmask.cli.sample import SampleOptions as OnCommandLine
+    from unmask.names import SamplerOptions
+    from unmask.options import Numbers, Options
+    from unmask.serve.http.schemas import SamplingRequest
     from unmask.text.model import Model
 
-    inside = inspect.signature(sampling._begun).parameters
-    assert {*inside} - {"model", "canvas"} == {*SamplingOptions.__annotations__}
+    declared = {one.name: one for one in dataclasses.fields(Options)}
     for function in (unmask.sample, unmask.stream, sampling.divided, Model.sample, Model.infill):
         shown = inspect.signature(function).parameters
         assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in shown.values())
-        for name in SamplingOptions.__annotations__:
-            assert shown[name].default is inside[name].default and shown[name].annotation == inside[name].annotation
-    assert inspect.signature(unmask.sample).parameters["temperature"].default == 1.0
+        for name, one in declared.items():
+            assert shown[name].default is one.default and shown[name].annotation == one.type
+    named = {one.name for one in dataclasses.fields(SamplerOptions)}
+    assert {one.name for one in dataclasses.fields(Numbers)} < named & {*declared}
+    assert named == {*SamplingRequest.model_fields} and named < {one.name for one in dataclasses.fields(OnCommandLine)}
+    for cls in (Options, SamplerOptions):  # a field is declared in one class alone
+        places = [name for base in cls.__mro__ for name in vars(base).get("__annotations__", {})]
+        assert len(places) == len(set(places))
+
+
+def test_a_misspelt_option_names_the_nearest():
+    oracle = unmask.EnumeratedOracle(torch.ones(2, 2) / 4)
+    with pytest.raises(TypeError, match=r"sample\(\) has no option 'temprature': did you mean 'temperature'"):
+        unmask.sample(oracle, length=2, temprature=1)
+    with pytest.raises(unmask.OptionError, match="temperature must be a number of at least 0, got 'a'") as refused:
+        unmask.sample(oracle, length=2, temperature="a")
+    assert refused.value.option == "temperature"
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
 
 
 def test_dir_shows_public_names_alone():

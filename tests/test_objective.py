@@ -10,6 +10,7 @@ from tests.helpers import Counting, generator, joint, oracle
 from unmask import objective, timing
 from unmask.masking import Masking, beta_alpha, in_order, maskgit_count
 from unmask.models.oracles.enumerated import EnumeratedOracle, MarkovOracle, TimeDependent
+from unmask.processes.process import data_tokens
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(1e-8, 40.0), LogLinear(1e-9)]
@@ -225,11 +226,11 @@ class TestScoreEntropy:
             assert float(loss(shift).sum()) > float(loss(best).sum())
 
     def test_the_mask_is_no_data_token_wherever_its_id_lies(self):
-        assert objective.data_tokens(oracle(3, 2)) == 3
+        assert data_tokens(oracle(3, 2)) == 3
         p = torch.zeros(4, 4, dtype=torch.float64)
         p[[0, 1, 3]] = 1
         p[:, 2] = 0
-        assert objective.data_tokens(EnumeratedOracle(p / p.sum(), mask_id=2)) == 3
+        assert data_tokens(EnumeratedOracle(p / p.sum(), mask_id=2)) == 3
 
 
 def test_left_to_right_is_the_chain_rule_in_one_pass():

@@ -363,8 +363,14 @@ class TestBadInput:
             ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
             ({"steps": True}, "steps must be a whole number of at least 1, got True"),
             ({"plan": "parallel"}, "write plan=unmask.plan.parallel"),
-            ({"sampler": decoding.margin(), "plan": plan.parallel, "steps": 2}, "give a sampler, or a plan"),
-            ({"sampler": decoding.margin(), "predict": predict.correct}, "give a sampler, or a plan"),
+            (
+                {"sampler": decoding.margin(), "plan": plan.parallel, "steps": 2},
+                "give either sampler, or plan, predict and ahead",
+            ),
+            (
+                {"sampler": decoding.margin(), "predict": predict.correct},
+                "give either sampler, or plan, predict and ahead",
+            ),
             ({"predict": predict.lagrange}, "predict must be"),
         ],
         ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -15,6 +15,7 @@ from unmask.data.stories import Teacher
 from unmask.masking import Masking
 from unmask.models.ddit import DDiT
 from unmask.models.llama import Llama, LlamaConfig
+from unmask.processes import process_of
 from unmask.text import llama2c
 
 V, LENGTH, BLOCK = 6, 8, 4
@@ -62,7 +63,7 @@ def test_who_sees_something_to_the_right() -> None:
 @pytest.mark.parametrize("hidden", [(7,), (6, 7), (4, 6, 7), (0, 1, 2, 3)])
 def test_without_a_token_to_the_right_a_term_is_the_mean_over_the_token(hidden: tuple[int, ...]) -> None:
     x0, masked = story(), at(hidden)
-    log_p = objective.masked_logits(network(), x0, masking(masked)).log_softmax(-1)
+    log_p = process_of(network()).logits(network(), x0, masking(masked)).log_softmax(-1)
     p = Taught(teacher()).probabilities(x0)[masked]
     means = [-(p[i] * log_p[i]).sum() for i in range(len(hidden))]
     if 0 in hidden:  # nothing comes before it: the first token is given to the teacher
@@ -83,7 +84,7 @@ def test_the_mean_over_the_token_is_that_of_the_bounds_own_term() -> None:
 
 def test_with_tokens_to_the_right_it_is_the_bound() -> None:
     x0, masked = story(), at((1, 2, 5))
-    bound = objective.weighted(masking(masked), objective.cross_entropy(network(), x0, masking(masked)))
+    bound = masking(masked).weighted(objective.cross_entropy(network(), x0, masking(masked)))
     torch.testing.assert_close(loss_of(x0, masked), bound, **CLOSE)
 
 

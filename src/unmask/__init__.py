@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unmask.auditing import AuditReport as AuditReport
     from unmask.auditing import audit as audit
     from unmask.bound import Bound as Bound
+    from unmask.errors import OptionError as OptionError
     from unmask.likelihood import nelbo as nelbo
     from unmask.models.oracles.enumerated import EnumeratedOracle as EnumeratedOracle
     from unmask.models.oracles.enumerated import HiddenMarkovOracle as HiddenMarkovOracle
@@ -58,6 +59,7 @@ _HOMES = {
     "LogLinear": "schedule",
     "MarkovOracle": "models.oracles.enumerated",
     "Model": "text.model",
+    "OptionError": "errors",
     "Plan": "plan",
     "Polynomial": "schedule",
     "Sample": "sampling",

@@ -8,19 +8,19 @@ of the noise. The default, ``exponential_race``, and ``inverse_cdf`` are exact t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from unmask.errors import check_number
 from unmask.noise import Noise
 
 Draw = Callable[[Tensor, Noise], Tensor]
-Bias = tuple[tuple[int, float], ...]
-"""Ids, and what is added to their log-weights."""
 
 
 def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
@@ -97,82 +97,98 @@ def gumbel_softmax(
     return torch.softmax((logits.to(dtype) + g) / temperature, dim=-1)
 
 
-def shaped(
-    logits: Tensor,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    bias: Bias = (),
-) -> Tensor:
-    """Add the biases, apply the temperature, and drop unlikely ids: float64 log-weights.
-
-    First the k most likely ids are kept, then the smallest set of probability p, then the ids at least min_p times as
-    likely as the most likely one. Temperature 0 keeps only the most likely id (the first, among ties).
-    """
-    check_shape_options(temperature, top_k, top_p, min_p)
-    logits = logits.double()
-    if bias:
-        index = torch.tensor([i for i, _ in bias], device=logits.device)
-        added = torch.tensor([value for _, value in bias], dtype=logits.dtype, device=logits.device)
-        logits = logits.index_add(-1, index, added.expand(*logits.shape[:-1], -1))
-    if temperature == 0:
-        best = logits.argmax(-1, keepdim=True)
-        return torch.full_like(logits, -torch.inf).scatter(-1, best, 0.0)
-    if temperature != 1:
-        # Relative to the most likely id, so that nothing overflows at any temperature.
-        logits = (logits - logits.amax(-1, keepdim=True)) / temperature
-    if top_k is not None and top_k < logits.shape[-1]:
-        kept = logits.topk(top_k, dim=-1)
-        logits = torch.full_like(logits, -torch.inf).scatter(-1, kept.indices, kept.values)
-    if top_p is not None and top_p < 1:
-        order = logits.argsort(dim=-1, descending=True, stable=True)
-        probabilities = torch.softmax(logits, -1).gather(-1, order)
-        before = probabilities.cumsum(-1) - probabilities
-        dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= top_p)
-        logits = logits.masked_fill(dropped, -torch.inf)
-    if min_p:
-        logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(min_p), -torch.inf)
-    return logits
+def bounded(default: Any, *, whole: bool = False, **bounds: float) -> Any:
+    """A field for a number with bounds (ge, gt, le), which are checked here and declared by the HTTP API."""
+    return field(default=default, metadata={"whole": whole, **bounds})
 
 
-@dataclass(frozen=True)
-class Pick:
-    """How tokens are drawn: shape the distribution, draw an id, and report its probability."""
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How a distribution is changed before a token is drawn from it."""
 
-    draw: Draw = exponential_race
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    bias: Bias = ()
-    presence: float = 0.0  # subtracted from the log-weight of every id that the sequence already contains
-    frequency: float = 0.0  # and this for each occurrence; both need plans of one token per step
+    temperature: float = bounded(1.0, ge=0)
+    """The softmax temperature. 0 takes the most likely token."""
+    top_k: int | None = bounded(None, whole=True, ge=1)
+    """Draw from the k most likely tokens."""
+    top_p: float | None = bounded(None, gt=0, le=1)
+    """Draw from the smallest set of tokens whose total probability is at least p."""
+    min_p: float | None = bounded(None, ge=0, le=1)
+    """Drop tokens that are less than this times as likely as the most likely one."""
+    logit_bias: Mapping[int, float] | None = None
+    """Token ids, and what is added to their logits."""
+    presence_penalty: float = bounded(0.0)
+    """Subtracted from the logit of every token that was drawn before. It needs one token per call."""
+    frequency_penalty: float = bounded(0.0)
+    """The same, for each time that a token was drawn."""
 
     def __post_init__(self) -> None:
-        check_shape_options(self.temperature, self.top_k, self.top_p, self.min_p)
-        for name in ("presence", "frequency"):
-            if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"{name} must be a finite number, got {getattr(self, name)}")
+        check_bounds(self)
+        for key, value in (self.logit_bias or {}).items():
+            check_number("logit_bias", key, whole=True, ge=0)
+            check_number("logit_bias", value)
 
     @property
     def penalises(self) -> bool:
-        return bool(self.presence or self.frequency)
+        return bool(self.presence_penalty or self.frequency_penalty)
 
     def penalty(self, counts: Tensor) -> Tensor:
         """The amount subtracted from the log-weights of ids that were drawn this often."""
-        return self.presence * (counts > 0) + self.frequency * counts
+        return self.presence_penalty * (counts > 0) + self.frequency_penalty * counts
 
-    def shaped(self, log_weights: Tensor) -> Tensor:
-        return shaped(
-            log_weights,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            bias=self.bias,
-        )
+    def shaped(self, logits: Tensor) -> Tensor:
+        """Add the biases, apply the temperature, and drop unlikely ids: float64 log-weights.
+
+        First the k most likely ids are kept, then the smallest set of probability p, then the ids at least min_p times
+        as likely as the most likely one. Temperature 0 keeps only the most likely id (the first, among ties).
+        """
+        temperature, top_k, top_p = self.temperature, self.top_k, self.top_p
+        logits = logits.double()
+        if self.logit_bias:
+            index = torch.tensor([*self.logit_bias], device=logits.device)
+            added = torch.tensor([*self.logit_bias.values()], dtype=logits.dtype, device=logits.device)
+            logits = logits.index_add(-1, index, added.expand(*logits.shape[:-1], -1))
+        if temperature == 0:
+            best = logits.argmax(-1, keepdim=True)
+            return torch.full_like(logits, -torch.inf).scatter(-1, best, 0.0)
+        if temperature != 1:
+            # Relative to the most likely id, so that nothing overflows at any temperature.
+            logits = (logits - logits.amax(-1, keepdim=True)) / temperature
+        if top_k is not None and top_k < logits.shape[-1]:
+            kept = logits.topk(top_k, dim=-1)
+            logits = torch.full_like(logits, -torch.inf).scatter(-1, kept.indices, kept.values)
+        if top_p is not None and top_p < 1:
+            order = logits.argsort(dim=-1, descending=True, stable=True)
+            probabilities = torch.softmax(logits, -1).gather(-1, order)
+            before = probabilities.cumsum(-1) - probabilities
+            dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= top_p)
+            logits = logits.masked_fill(dropped, -torch.inf)
+        if self.min_p:
+            logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(self.min_p), -torch.inf)
+        return logits
+
+
+def check_bounds(options: Any) -> None:
+    """Refuse numbers of a dataclass that are outside the bounds of their fields."""
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if "whole" in one.metadata and value is not None:
+            check_number(one.name, value, **one.metadata)
+
+
+def shaped(logits: Tensor, **shape: Any) -> Tensor:
+    """``Shape(...).shaped(logits)``: float64 log-weights."""
+    return Shape(**shape).shaped(logits)
+
+
+@dataclass(frozen=True)
+class Pick(Shape):
+    """How tokens are drawn: shape the distribution, draw an id, and report its probability."""
+
+    draw: Draw = exponential_race
+
+    def __hash__(self) -> int:
+        bias = None if self.logit_bias is None else tuple(sorted(self.logit_bias.items()))
+        return hash((*(getattr(self, one.name) for one in fields(self) if one.name != "logit_bias"), bias))
 
     def __call__(self, log_weights: Tensor, noise: Noise, *, normalised: bool = False) -> tuple[Tensor, Tensor]:
         """An id for each row [M, V], and its probability under the distribution it was drawn from.
@@ -185,17 +201,6 @@ class Pick:
         if not (normalised and logits is log_weights):
             chosen = chosen - logits.logsumexp(1)
         return ids, chosen.exp()
-
-
-def check_shape_options(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None = None) -> None:
-    if not (temperature >= 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature must be a finite number of at least 0, got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1, or None for all ids, got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be in (0, 1], or None for all ids, got {top_p}")
-    if min_p is not None and not 0 <= min_p <= 1:
-        raise ValueError(f"min_p must be in [0, 1], or None for all ids, got {min_p}")
 
 
 def _weights(logits: Tensor) -> Tensor:

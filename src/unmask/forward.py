@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unmask.errors import OptionError
 from unmask.schedule import Schedule
 
 
@@ -80,15 +81,6 @@ def check_begins(tokens: Tensor, mask_id: int, first: int) -> None:
     wrong = (tokens[:, :1] != first) & (tokens[:, :1] != mask_id)
     if bool(wrong.any()):
         got = int(tokens[:, :1][wrong][0])
-        raise ValueError(f"every sequence of this network begins with the id {first}, got {got}: put it first")
-
-
-def check_continues(where: Tensor, block: int) -> None:
-    """Refuse visible tokens in a block after a masked position: a network with block attention does not see them."""
-    blocks = torch.nn.functional.pad(where, (0, -where.shape[1] % block), value=True).view(len(where), -1, block)
-    some, every = blocks.any(2), blocks.all(2)
-    if bool((some[:, :-1].cummax(1).values & ~every[:, 1:]).any()):
-        raise ValueError(
-            f"a network with attention by blocks of {block} continues a text: after the first block with a masked "
-            "position every position must be masked; unmask infill and Model.infill fill blanks by particles"
+        raise OptionError(
+            "canvas", f"every sequence of this network begins with the id {first}, got {got}: put it first"
         )

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from unmask import checks, insertion, objective, timing
+from unmask import checks, objective
 from unmask.bound import Bound
-from unmask.forward import check_continues, holes
-from unmask.masking import by_count, by_time, holes_of_blocks, in_order, of_blocks, times_of_blocks
-from unmask.network import device_of, inference, logits_at, logits_where
+from unmask.network import device_of, inference
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, block_of, follows_order, for_sampling, inserts, is_left_to_right
+from unmask.processes import process_of
+from unmask.processes.process import ALONG_ORDERS, By
+from unmask.protocol import Denoiser
 from unmask.schedule import Linear, Schedule
 
 __all__ = ["Bound", "Passes", "along_orders", "exact", "importance_weighted", "nelbo"]
 
-By = Literal["count", "time", "order", "mixture", "left-to-right"]
-ALONG_ORDERS = ("order", "mixture")  # one network call per token
 LOGITS = 1 << 27  # per call, if no batch size is given: half a gigabyte
 
 
@@ -72,58 +69,10 @@ class Passes:
 
         Also returns where in 0..1 its count or time fell, [B]. x0 and where are on the CPU.
         """
-        device, orders = device_of(model), follows_order(model)
-        u = self._uniforms(index, number, 1 + x0.shape[1] * (3 if orders else 2))
-        place, (keys, hits, *order) = u[:, 0], u[:, 1:].reshape(len(u), -1, x0.shape[1]).unbind(1)
-        t, when = (self.stratum(number) + place) / self.strata, order[0] if orders else None
-        if inserts(model):
-            nats = insertion.estimate(model, x0.to(device), t, torch.stack((keys, hits), 2))
-            return _numbers(nats, index), t
-        block = block_of(model)
-        if block is not None:
-            return self._by_blocks(model, block, x0, index, t, keys, hits, schedule, where), t
-        if self.by in ALONG_ORDERS:
-            way, time = in_order(keys, hits, schedule=schedule, where=where)
-            nats = objective.along_order(model, x0.to(device), way.to(device), time=time.to(device))
-            return _numbers(nats, index), torch.full_like(t, torch.nan)
-        if self.by == "time":
-            masking = by_time(t, keys, schedule=schedule, where=where, when=when)
-        else:
-            n = timing.count(t, holes(keys, where))
-            masking = by_count(n, keys, hits, schedule=schedule, where=where, when=when)
-        nats = objective.cross_entropy(model, x0.to(device), masking.to(device))
-        return masking.weight * _numbers(nats, index), t
-
-    def _by_blocks(
-        self,
-        model: Denoiser,
-        block: int,
-        x0: Tensor,
-        index: Tensor,
-        t: Tensor,
-        keys: Tensor,
-        hits: Tensor,
-        schedule: Schedule,
-        where: Tensor | None,
-    ) -> Tensor:
-        """``estimates`` for a network with block attention: the sum of its blocks' bounds."""
-        device = device_of(model)
-        if self.by in ALONG_ORDERS:  # block by block, each in its own order
-            keys = (keys + torch.arange(keys.shape[1]) // block) / keys.shape[1]
-            way, _ = in_order(keys, hits, schedule=schedule, where=where)
-            return _numbers(objective.along_order(model, x0.to(device), way.to(device)), index)
-        some = holes_of_blocks(x0, where, block)
-        keys, hits = (of_blocks(u, block) for u in (keys, hits))
-        t = times_of_blocks(t, len(keys) // len(x0))
-        if self.by == "time":
-            masking = by_time(t, keys, schedule=schedule, where=some)
-        else:
-            count = some.sum(1)
-            n = timing.count(t, count.clamp(min=1)).minimum(count)
-            masking = by_count(n, keys, hits, schedule=schedule, where=some)
-        masking = masking.in_blocks(*x0.shape)
-        nats = objective.cross_entropy(model, x0.to(device), masking.to(device))
-        return objective.weighted(masking, _numbers(nats, index))
+        u = self._uniforms(index, number, 1 + 3 * x0.shape[1])
+        t, u = (self.stratum(number) + u[:, 0]) / self.strata, u[:, 1:].reshape(len(u), 3, -1)
+        nats = process_of(model).estimate(model, x0, t, u, self.by, schedule, where)
+        return _numbers(nats, index), torch.full_like(t, torch.nan) if self.by in ALONG_ORDERS else t
 
     def stratum(self, number: Tensor) -> Tensor:
         """The interval of 0..1 that a pass falls into."""
@@ -211,16 +160,11 @@ def nelbo(
     """
     how = Passes(by, passes, seed if generator is None else drawn_seed(checks.generator(generator)))
     tokens, where = _checked(model, tokens, batch, where)
-    if is_left_to_right(model):
-        return exact(model, tokens, batch=batch, where=where)
-    if inserts(model) and (where is not None or by in (*ALONG_ORDERS, "left-to-right")):
-        what = f"by={by!r}" if where is None else "where"
-        raise ValueError(f"the bound of an insertion model is that of a whole text, of any length: it takes no {what}")
-    tokens, where = tokens.cpu(), None if where is None else where.cpu()
-    if where is not None and (block := block_of(model)) is not None:
-        check_continues(where, block)
-    if by == "left-to-right":
+    process = process_of(model)
+    process.check_bound(by, where)
+    if process.exact or by == "left-to-right":
         return _from_left(model, tokens, batch, where)
+    tokens, where = tokens.cpu(), None if where is None else where.cpu()
     if where is not None and by in ALONG_ORDERS and len(set(where.sum(1).tolist())) > 1:
         raise ValueError(f"by={by!r} needs a `where` with as many positions in every sequence")
     batch, schedule = batch or default_batch(model, tokens.shape[1]), schedule or Linear()
@@ -239,8 +183,8 @@ def nelbo(
 def exact(model: Denoiser, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
     """-log p of each sequence under a left-to-right model: of the tokens where ``where`` holds, given those before."""
     tokens, where = _checked(model, tokens, batch, where)
-    if not is_left_to_right(model):
-        raise ValueError(f"{type(model).__name__} is not a left-to-right model: nelbo bounds its likelihood")
+    if not process_of(model).exact:
+        raise ValueError(f"{type(model).__name__} has no exact likelihood in one pass: unmask.nelbo bounds it")
     return _from_left(model, tokens, batch, where)
 
 
@@ -264,29 +208,7 @@ def per_position(model: Denoiser, x0: Tensor, index: Tensor, where: Tensor | Non
     """
     x0 = x0.to(device_of(model))
     where = torch.ones_like(x0, dtype=torch.bool) if where is None else where.to(x0.device)
-    if not is_left_to_right(model):
-        return _numbers(_in_turn(model, x0, where), index)
-    nats = torch.zeros(x0.shape, dtype=torch.float64)
-    nats[where.cpu()] = _losses(logits_where(model, x0, None, where), x0[where])
-    return _numbers(nats, index)
-
-
-def _in_turn(model: Denoiser, x0: Tensor, where: Tensor) -> Tensor:
-    """``per_position`` by the network that sampling would call, one position after the other."""
-    network, x = for_sampling(model), x0.masked_fill(where, model.mask_id)
-    nats = torch.zeros(x0.shape, dtype=torch.float64)
-    for at in where.any(0).nonzero().squeeze(1).tolist():
-        here = where[:, at]
-        logits = logits_at(network, x, None, torch.full_like(x0[:, :1], at)).squeeze(1)
-        nats[here.cpu(), at] = _losses(logits[here], x0[here, at])
-        x[:, at] = x0[:, at]
-    return nats
-
-
-def _losses(logits: Tensor, tokens: Tensor) -> Tensor:
-    """-log p of tokens [M], float64 on the CPU."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    return functional.cross_entropy(logits, tokens, reduction="none").double().cpu()
+    return _numbers(process_of(model).per_position(model, x0, where), index)
 
 
 def along_orders(
@@ -299,8 +221,7 @@ def along_orders(
     time: [K], the time of each call, for a network that reads it.
     """
     tokens, _ = _checked(model, tokens, batch, None)
-    if inserts(model):
-        raise ValueError("an insertion model has no order of positions: unmask.nelbo bounds its likelihood")
+    process_of(model).require("orders")
     if orders.dtype != torch.int64 or orders.ndim not in (2, 3) or (orders.ndim == 3 and len(orders) != len(tokens)):
         raise ValueError(f"orders must be int64 [O, K] or [{len(tokens)}, O, K], got {tuple(orders.shape)}")
     orders = orders.expand(len(tokens), *orders.shape[-2:]).cpu()

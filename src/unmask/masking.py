@@ -25,8 +25,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.forward import check_continues, holes, masked_by_count, masked_by_time
+from unmask.forward import holes, masked_by_count, masked_by_time
 from unmask.schedule import Linear, Schedule
+
+
+@dataclass(frozen=True)
+class Uniforms:
+    """The random numbers of a masking, all U(0, 1): of a pass of a bound, or of a step of training."""
+
+    t: Tensor  # float64 [B]: the time, or the quantile of the count
+    keys: Tensor  # float64 [B, L]: which positions are masked
+    hits: Tensor  # float64 [B, L]: the time of a count (Eq. 8)
+    when: Tensor | None = None  # float64 [B, L]: the order in which the others became visible
+
+    def rows(self, some: Tensor) -> Uniforms:
+        """Some of the sequences."""
+        return Uniforms(*(getattr(self, one.name)[some] for one in fields(self) if getattr(self, one.name) is not None))
 
 
 @dataclass(frozen=True)
@@ -61,10 +75,19 @@ class Masking:
         time, weight = self.time.view(batch, -1)[:, 0], self.weight.view(batch, -1)
         return Masking(self.masked.view(batch, -1)[:, :length], time, weight)
 
-    def parts(self, block: int | None) -> Tensor:
+    def parts(self, block: int | None = None) -> Tensor:
         """For each masked position the index of its weight, int64 [M]: its sequence's or its block's."""
         row, position = self.masked.nonzero(as_tuple=True)
         return row if block is None else row * self.weight.shape[1] + position // block
+
+    def summed(self, values: Tensor, block: int | None = None) -> Tensor:
+        """Sum packed values [M] at masked positions by weight: by sequence [B], or by block [B, N]."""
+        into = values.new_zeros(self.weight.numel())
+        return into.index_add(0, self.parts(block), values).view_as(self.weight)
+
+    def weighted(self, terms: Tensor) -> Tensor:
+        """Each sequence's estimate [B] from its summed terms."""
+        return (self.weight.to(terms) * terms).view(len(terms), -1).sum(1)
 
     def tensors(self) -> tuple[Tensor, ...]:
         parts = (getattr(self, field.name) for field in fields(self))
@@ -147,17 +170,13 @@ def times_of_blocks(t: Tensor, blocks: int) -> Tensor:
     return torch.remainder(t.unsqueeze(1) + torch.arange(blocks, device=t.device) / blocks, 1).flatten()
 
 
-def holes_of_blocks(x0: Tensor, where: Tensor | None, block: int) -> Tensor:
-    """Which positions of each block may be masked, bool [B N, K]; padding may not."""
-    where = torch.ones_like(x0, dtype=torch.bool) if where is None else where
-    check_continues(where, block)
-    return of_blocks(where, block)
+def all_tokens(when: Tensor, where: Tensor | None = None) -> Masking:
+    """Every token is a term of weight 1: the chain rule in the order ``when`` [B, L], or from left to right.
 
-
-def all_tokens(when: Tensor) -> Masking:
-    """Every token is a term of weight 1: the chain rule in the order ``when`` [B, L], or from left to right."""
-    one = torch.ones_like(when[:, 0])
-    return Masking(torch.ones_like(when, dtype=torch.bool), one, one, when)
+    where: bool [B, L], the positions with a term; the others come first.
+    """
+    one, masked = torch.ones_like(when[:, 0]), torch.ones_like(when, dtype=torch.bool) if where is None else where
+    return Masking(masked, one, one, _given_first(when, where))
 
 
 def in_order(

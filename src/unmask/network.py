@@ -7,7 +7,7 @@ positions, and from any other the requested rows are gathered.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.predict import log_mean
-from unmask.protocol import Caches, ComputesWhere, Denoiser, LooksAhead, SuppressesMask, for_sampling
+from unmask.protocol import Allowed, Caches, ComputesWhere, Denoiser, LooksAhead, SuppressesMask, for_sampling
 from unmask.sampler import Ask
 
 
@@ -147,10 +147,6 @@ def _check_shape(model: Denoiser, logits: Tensor, leading: tuple[int, ...]) -> N
             f"{type(model).__name__} returned {logits.dtype} {tuple(logits.shape)}; floating-point logits of shape "
             f"{expected} were expected (batch, rows, vocab_size){hint if takes(model, 'rows') else ''}"
         )
-
-
-Allowed = Mapping[int, Tensor]
-"""Position -> bool [V]: the only ids that may fill it."""
 
 
 def answer(

@@ -48,6 +48,21 @@ class Predictor:
     lookahead: bool = False
     prepare: Callable[[Plan, Streams], Plan] = _as_planned
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is of first order: tokens are drawn from this call's prediction, once."""
+        return not (self.combines or self.corrects or self.lookahead)
+
+    @property
+    def combines(self) -> bool:
+        """Whether the distribution differs from this call's prediction, so that it must be normalised again."""
+        return self.combine is not _as_predicted
+
+    @property
+    def corrects(self) -> bool:
+        """Whether positions are chosen again, so that a filled token may change."""
+        return self.prepare is not _as_planned
+
 
 @torch.no_grad()
 def log_mean(logits: Tensor) -> Tensor:

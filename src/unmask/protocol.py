@@ -7,10 +7,14 @@ rows, and the requested ones are gathered from its output.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
+
+Allowed = Mapping[int, Tensor]
+"""Position -> bool [V]: the only ids that may fill it."""
 
 
 class Batched:
@@ -79,49 +83,6 @@ class HasLength(Protocol):
 
     @property
     def length(self) -> int | None: ...
-
-
-@runtime_checkable
-class LeftToRight(Protocol):
-    """Whether the logits at position l depend only on the tokens before l."""
-
-    @property
-    def causal(self) -> bool: ...
-
-
-@runtime_checkable
-class AnyOrder(Protocol):
-    """Whether attention is causal in the order of unmasking; its calls then take ``when`` [B, L], smaller first."""
-
-    @property
-    def any_order(self) -> bool: ...
-
-    def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor: ...
-
-    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, *, when: Tensor | None = None) -> Tensor: ...
-
-    def logits(self, states: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class Inserts(Protocol):
-    """Whether it was trained to insert masks and to unmask them, so that it draws a length: ``unmask.insertion``."""
-
-    @property
-    def insertion(self) -> bool: ...
-
-
-@runtime_checkable
-class ByBlocks(Protocol):
-    """The block size, for block attention: a position sees its own block and the blocks before it.
-
-    It computes the first block of a canvas with masked positions, or every block given the ``clean`` ones before it.
-    """
-
-    @property
-    def block(self) -> int | None: ...
-
-    def packed(self, tokens: Tensor, time: Tensor | None, where: Tensor, *, clean: Tensor | None = None) -> Tensor: ...
 
 
 @runtime_checkable
@@ -215,60 +176,6 @@ def length_of(model: object) -> int | None:
 def bytes_of(model: object) -> int:
     """The size of its cache in bytes."""
     return model.bytes if isinstance(model, HasBytes) else 0
-
-
-def follows_order(model: object) -> bool:
-    """Whether its attention is causal in the order of unmasking."""
-    return isinstance(model, AnyOrder) and model.any_order
-
-
-@runtime_checkable
-class Begins(Protocol):
-    """The id that begins every sequence, if there is one."""
-
-    @property
-    def first_token(self) -> int | None: ...
-
-
-def first_token_of(model: object) -> int | None:
-    """The id that begins every sequence, if the network has one."""
-    return model.first_token if isinstance(model, Begins) else None
-
-
-@runtime_checkable
-class AdaptsLeftToRight(Protocol):
-    """Whether it is a left-to-right network that learned other orders by adapters, without a change to its own.
-
-    From left to right it is that network exactly, so this is its default order.
-    """
-
-    @property
-    def adapts_left_to_right(self) -> bool: ...
-
-
-def prefers_left_to_right(model: object) -> bool:
-    """Whether left to right is its default order although it can take any."""
-    return isinstance(model, AdaptsLeftToRight) and model.adapts_left_to_right
-
-
-def block_of(model: object) -> int | None:
-    """The block size, if it has block attention."""
-    return model.block if isinstance(model, ByBlocks) else None
-
-
-def inserts(model: object) -> bool:
-    """Whether it draws sequences of different lengths by insertion."""
-    return isinstance(model, Inserts) and model.insertion
-
-
-def is_left_to_right(model: object) -> bool:
-    """Whether it is a left-to-right model."""
-    return isinstance(model, LeftToRight) and model.causal
-
-
-def only_continues(model: object) -> bool:
-    """Whether it sees only what comes before: tokens to the left, or complete blocks."""
-    return is_left_to_right(model) or block_of(model) is not None
 
 
 def check(model: Any) -> None:

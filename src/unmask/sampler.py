@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, TypedDict, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from unmask.draw import Draw, Pick
-from unmask.guide import Guide
+from unmask.draw import Pick
 from unmask.noise import Noise, Streams
 from unmask.plan import Group, Plan, Planner, resized
 from unmask.predict import Prediction, Predictor, first_order
@@ -216,7 +215,7 @@ class Planned:
 
     def skip(self, state: PlanState, needless: Tensor) -> None:
         """Remove positions from the plan; a predictor that has looked ahead keeps its rows."""
-        if self.predict is first_order:
+        if self.predict.plain:
             state.plan = state.plan.without(needless, state.step)
 
     def ask(self, state: PlanState) -> PlanAsk:
@@ -243,7 +242,7 @@ class Planned:
         else:
             before = None
         weights = self.predict.combine(now, before, group.tau[row, column].to(x.device))
-        normalised = self.predict.combine is first_order.combine and not state.task.pick.penalises
+        normalised = not (self.predict.combines or state.task.pick.penalises)
         if state.task.pick.penalises:
             weights = weights - state.task.pick.penalty(_drawn(state, weights.shape[-1]))[row.to(x.device)]
         at = group.positions[row, column]
@@ -283,28 +282,3 @@ def _together(before: Sequence[Prediction | None], now: Prediction, row: Tensor)
         return None
     parts = [one if one is not None else now.take((row == i).nonzero().squeeze(1)) for i, one in enumerate(before)]
     return Prediction(torch.cat([one.log_mu for one in parts]), torch.cat([one.time for one in parts]))
-
-
-Window = int | bool | Literal["auto"] | None
-"""How many tokens to look ahead."""
-
-
-class SamplingOptions(TypedDict, total=False):
-    """The options of ``sample``, ``stream`` and ``divided`` beside the canvas; ``sample`` documents each."""
-
-    plan: Planner | None
-    steps: int | None
-    predict: Predictor
-    sampler: Sampler | None
-    ahead: Window
-    guide: Guide | None
-    particles: int
-    stop: int | Sequence[int] | None
-    draw: Draw
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    schedule: Schedule | None
-    seed: int | Sequence[int]
-    index: Sequence[int] | None
-    batch: int | None

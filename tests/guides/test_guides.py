@@ -225,11 +225,11 @@ def test_particles_of_a_network_with_a_cache():
 @pytest.mark.parametrize(
     "options, says",
     [
-        ({"ahead": 2}, "no ahead"),
+        ({"ahead": 2}, "leave out ahead"),
         ({"steps": 2, "predict": unmask.predict.correct}, "first_order"),
         ({"particles": 0}, "at least 1"),
         ({"particles": 2, "temperature": 0.5}, "leave out temperature"),
-        ({"particles": 2, "stop": 1}, "take no stop"),
+        ({"particles": 2, "stop": 1}, "stop cannot be combined with particles"),
     ],
 )
 def test_options_that_would_change_the_distribution_are_refused(options, says):

@@ -7,7 +7,7 @@ import unmask
 import unmask.hf
 from tests.helpers import oracle
 from tests.hf.test_hf import tiny_bert
-from unmask.samplers.names import PREDICTORS
+from unmask.names import PREDICTORS
 
 pytest.importorskip("diffusers", reason="diffusers is an extra: pip install 'unmask[diffusers]'")
 

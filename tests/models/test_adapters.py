@@ -19,6 +19,7 @@ from unmask.models.adapters import out_of_turn
 from unmask.models.causal import Causal
 from unmask.models.config import DDiTConfig
 from unmask.models.ddit import DDiT
+from unmask.processes import Masked
 
 V, LENGTH, BLOCK, START = 7, 8, 4, 3
 SIZES: dict[str, Any] = {"vocab_size": V, "mask_id": V, "length": LENGTH, "width": 16, "layers": 2, "heads": 2}
@@ -83,7 +84,7 @@ def test_the_cache_answers_as_the_network_does_whatever_changes(kind: str) -> No
         canvas[:, 0] = x[:, 0]
         masked = canvas == V
         first = torch.where(masked, torch.arange(LENGTH), LENGTH - 1).amin(1)
-        block = model.block or LENGTH
+        block = model.config.block or LENGTH
         asked = masked & (torch.arange(LENGTH) // block == (first // block).unsqueeze(1))
         row, at = asked.nonzero(as_tuple=True)
         with torch.no_grad():
@@ -204,7 +205,7 @@ def test_a_canvas_that_begins_otherwise_is_refused_before_the_network_is_called(
 class Silent:
     """What sampling must know of a network, which fails if it is called."""
 
-    vocab_size, mask_id, first_token = V, V, START
+    vocab_size, mask_id, process = V, V, Masked(first_token=START)
 
     def __call__(self, tokens: Tensor, time: Tensor | None = None) -> Tensor:
         raise AssertionError

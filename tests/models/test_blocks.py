@@ -167,7 +167,7 @@ class Plain:
     """The network without its cache."""
 
     def __init__(self, model: DDiT) -> None:
-        self.model, self.vocab_size, self.mask_id, self.block = model, model.vocab_size, model.mask_id, model.block
+        self.model, self.vocab_size, self.mask_id, self.process = model, model.vocab_size, model.mask_id, model.process
 
     def __call__(self, tokens: Tensor, rows: Tensor) -> Tensor:
         return self.model(tokens, rows=rows)  # type: ignore[no-any-return]
@@ -277,19 +277,19 @@ def test_what_blocks_cannot_do_is_refused() -> None:
     hole[0, 1] = V
     for canvas, how, says in (
         (hole, {}, "continues a text"),
-        (None, {"predict": predict.extrapolate, "steps": 6}, "cannot be combined with ahead or predict"),
-        (None, {"ahead": 4}, "cannot be combined with ahead or predict"),
+        (None, {"predict": predict.extrapolate, "steps": 6}, "it takes no predict"),
+        (None, {"ahead": 4}, "it takes no ahead"),
         (None, {"plan": plan.Blocks(8)}, "its blocks have 4 positions"),
-        (None, {"sampler": Coupled(), "steps": 8}, "attention by blocks takes plans"),
+        (None, {"sampler": Coupled(), "steps": 8}, "a block model takes plans"),
         (None, {"steps": 2}, "less than the 3 blocks"),
     ):
         with pytest.raises(ValueError, match=says):
             sample(model, canvas=canvas, **how)
-    with pytest.raises(ValueError, match="takes no plan by blocks"):
+    with pytest.raises(ValueError, match=r"takes no plan\.Blocks"):
         sample(network(), plan=plan.Blocks(4, plan.parallel), steps=6, predict=predict.correct)
     with pytest.raises(ValueError, match="continues a text"):
         nelbo(model, clean(), where=noised(clean()) == V)
-    with pytest.raises(ValueError, match=r"use unmask\.nelbo"):
+    with pytest.raises(ValueError, match=r"no profile"):
         entropy_by_count(model, clean())
     with pytest.raises(ValueError, match="clean is for attention='block'"):
         network().packed(clean(), None, clean() > 3, clean=clean())

@@ -18,6 +18,7 @@ from tests.small_models import small
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
 from unmask.network import logits_at
+from unmask.processes import LeftToRight
 from unmask.protocol import check
 
 V, LENGTH = 7, 10
@@ -102,7 +103,7 @@ def test_a_masked_rest_does_not_reach_the_first_masked_row() -> None:
 class Uncached:
     """The plain network in every call."""
 
-    causal = True
+    process = LeftToRight()
 
     def __init__(self, model: Causal) -> None:
         self.model, self.vocab_size, self.mask_id = model, model.vocab_size, model.mask_id

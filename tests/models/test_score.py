@@ -10,7 +10,6 @@ from torch import Tensor
 
 import unmask
 from unmask.models.ddit import DDiT, preset
-from unmask.models.score import mean_from_score
 from unmask.schedule import LogLinear
 
 V, B, L = 8, 3, 5
@@ -21,6 +20,14 @@ def log_score(f: Tensor, tokens: Tensor, alpha: Tensor, mask_id: int) -> Tensor:
     sigma = -alpha.log().view(*alpha.shape, *[1] * (f.ndim - alpha.ndim))
     score = f - torch.log(torch.expm1(sigma)) - math.log(V - (mask_id < V))
     return score.masked_fill(torch.arange(V) == tokens.unsqueeze(-1), 0.0)
+
+
+def mean_from_score(score: Tensor, mask_id: int) -> Tensor:
+    """mu = s / sum s over the data tokens, from log-scores [..., V]: s = alpha/(1 - alpha) mu, whatever alpha is."""
+    score = score.double()
+    if mask_id < V:
+        score[..., mask_id] = -torch.inf
+    return torch.softmax(score, -1)
 
 
 @pytest.mark.parametrize("mask_id", [V - 1, 2, V])

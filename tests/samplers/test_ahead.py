@@ -305,7 +305,7 @@ class TestWhatACallDoes:
 class TestRefusals:
     @pytest.mark.parametrize("window", [0, -1, 1.5, "wide"])
     def test_windows_that_are_none(self, window):
-        with pytest.raises(ValueError, match="window must be a whole number"):
+        with pytest.raises(ValueError, match="ahead must be a whole number"):
             sample(ORACLES["markov"][0], length=4, ahead=window)
 
     def test_groups(self):
@@ -319,7 +319,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("made", [decoding.margin(), remasking.remdm_cap()])
     def test_samplers_that_look_at_the_network_or_mask_again(self, made):
-        with pytest.raises(ValueError, match="not both"):
+        with pytest.raises(ValueError, match="give either sampler, or plan, predict and ahead"):
             sample(ORACLES["markov"][0], length=8, steps=8, sampler=made, ahead=4)
 
     def test_a_plan_that_chooses_again(self):

@@ -22,7 +22,7 @@ from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 from unmask.serve.http.app import create_app
 from unmask.serve.http.connection import timed
-from unmask.serve.http.request import find, options, unmask_work
+from unmask.serve.http.request import find, unmask_work
 from unmask.serve.http.schemas import UnmaskRequest
 
 
@@ -67,7 +67,7 @@ def library(body: dict[str, Any]) -> Any:
     """The library's result for a request to /v1/unmask, which the server must give too."""
     asked = UnmaskRequest(**body)
     model = find(SERVED, asked.model).model
-    how = options(asked).arguments() | {"seed": asked.seed or 0}
+    how = asked.named.arguments() | {"seed": asked.seed or 0}
     if asked.text is not None:
         return model.infill(asked.text, asked.number, mask_character=asked.mask_character, **how)
     if asked.canvas is not None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.serve.served import LIMITS, MODELS, SERVED, library, listening, model, until
 from unmask.evaluate.judge.diversity import sequence_entropy
-from unmask.samplers.names import SamplerOptions
+from unmask.names import SamplerOptions
 from unmask.serve.engine.change import Change
 from unmask.serve.engine.job import Done
 from unmask.serve.engine.limits import Limits

@@ -26,7 +26,7 @@ from unmask.serve.engine.job import Failed, Job, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.shared_state import SharedState
 from unmask.serve.engine.work import Served
-from unmask.serve.http.request import options, unmask_work
+from unmask.serve.http.request import unmask_work
 from unmask.serve.http.schemas import UnmaskRequest
 
 WAYS = {
@@ -426,7 +426,7 @@ class TestFailing:
                 told = queue.Queue()
                 engine.submit(Job(work, told.put))
                 ids = torch.tensor([[loud.model.denoiser.mask_id if t is None else t for t in canvas]])
-                asked.append((told, ids, options(body).arguments()))
+                asked.append((told, ids, body.named.arguments()))
             loud.model.denoiser.gate.set()
             for i, (told, ids, how) in enumerate(asked):
                 event = told.get(timeout=300)
@@ -476,7 +476,7 @@ def test_a_network_that_is_fed_its_prediction_remembers_it_for_each_sequence():
     with running(Limits(max_batch=3)) as engine:
         asked = [Asked(engine, {"self": Served(made)}, {"seed": i, "length": 8, **way}) for i, way in enumerate(ways)]
         for i, (one, way) in enumerate(zip(asked, ways, strict=True)):
-            how = options(UnmaskRequest(**way)).arguments()
+            how = UnmaskRequest(**way).named.arguments()
             same(one, made.sample(way.get("number", 1), length=8, seed=i, **how))
 
 

@@ -64,7 +64,7 @@ def test_bundled_and_cached_models_are_loaded_by_name(tmp_path, cache):
 
 def test_both_architectures_come_back(tmp_path):
     masked, causal = folder(tmp_path / "masked"), folder(tmp_path / "causal", causal=True)
-    assert not unmask.load(masked).left_to_right and unmask.load(causal).left_to_right
+    assert [unmask.load(one).process.name for one in (masked, causal)] == ["masked", "left-to-right"]
     assert unmask.load(causal).sample(2).tokens.shape == (2, LENGTH)
     assert unmask.load(masked, device="cpu").sample(2).tokens.shape == (2, LENGTH)
 

@@ -14,6 +14,7 @@ from tests.training.test_masking import network, tokens
 from unmask import objective, sample
 from unmask.data.batches import generator as of_purpose
 from unmask.models.fast.cached import AnyOrderCached
+from unmask.processes import AnyOrder
 from unmask.schedule import Linear
 from unmask.text.folder import load_network as load
 from unmask.training.config import TrainConfig
@@ -27,7 +28,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def step(kind: str, batch: int = 8):  # type: ignore[no-untyped-def]
-    return of_step(kind, "vdm", batch=batch, length=12, schedule=Linear(), seed=0, step=3)
+    return of_step(AnyOrder(), kind, "vdm", batch=batch, length=12, schedule=Linear(), seed=0, step=3)
 
 
 def test_equation_7_is_trained_with_the_steps_own_order() -> None:
@@ -145,7 +146,8 @@ def test_impossible_settings_are_refused(changes: dict[str, str], message: str) 
 
 def test_the_order_of_a_step_is_uniform_over_permutations() -> None:
     """Of 6,000 orders of 3 positions each of the 6 comes 1,000 times, within 5 errors of 29: false alarm rate 3e-6."""
-    order = of_step("count", "vdm", batch=6_000, length=3, schedule=Linear(), seed=0, step=0).when
+    how = {"batch": 6_000, "length": 3, "schedule": Linear(), "seed": 0, "step": 0}
+    order = of_step(AnyOrder(), "count", "vdm", **how).when
     counts = torch.bincount((order.argsort(1) * torch.tensor([9, 3, 1])).sum(1))
     assert (counts[counts > 0] - 1_000).abs().max() < 5 * 29 and (counts > 0).sum() == 6
     assert torch.equal(order, torch.rand(6_000, 3, dtype=torch.float64, generator=of_purpose(0, 0, "order")))

@@ -11,6 +11,7 @@ from tests.training.runs import settings, write_tokens
 from tests.training.test_masking import network, tokens
 from unmask import nelbo, sample
 from unmask.masking import Masking
+from unmask.processes import Blocks
 from unmask.schedule import Linear
 from unmask.text.folder import load_network as load
 from unmask.training import report
@@ -19,7 +20,7 @@ from unmask.training.masking import Losses, of_step
 
 
 def step(kind: str, times: str = "stratified", batch: int = 8, number: int = 3) -> Masking:
-    return of_step(kind, times, batch=batch, length=12, schedule=Linear(), seed=0, step=number, block=4)
+    return of_step(Blocks(size=4), kind, times, batch=batch, length=12, schedule=Linear(), seed=0, step=number)
 
 
 @pytest.mark.parametrize("kind", ["time", "count"])

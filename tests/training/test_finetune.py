@@ -22,7 +22,7 @@ from unmask.data.batches import global_batch
 from unmask.data.tokens import TokenFile
 from unmask.models.checkpoints import listed
 from unmask.network import logits_at
-from unmask.protocol import block_of
+from unmask.processes import process_of
 from unmask.schedule import Linear
 from unmask.text import adapters
 from unmask.text.adapters.found import Loaded
@@ -92,13 +92,13 @@ def test_it_begins_as_the_checkpoint(family: tuple[str, Path, Path], tmp_path: P
     assert after.about["format"] == ("unmask" if kind not in OTHERS else before.about["format"])
 
     indices = global_batch(len(tokens), 6, config.seed, 0)
-    drawn: dict[str, Any] = {"schedule": Linear(), "seed": config.seed, "step": 0, "block": block_of(network)}
+    drawn: dict[str, Any] = {"schedule": Linear(), "seed": config.seed, "step": 0}
     where = tokens.asked(indices)
     assert (where is None) == (kind not in ("bert", "roberta", "esm", "sapiens"))  # its padding is not data
-    masking = of_step("time", "stratified", batch=6, length=tokens.length, where=where, **drawn)
+    masking = of_step(process_of(network), "time", "stratified", batch=6, length=tokens.length, where=where, **drawn)
     x0 = tokens.sequences(indices)
     with torch.no_grad():
-        nats = objective.weighted(masking, objective.cross_entropy(network, x0, masking).double())
+        nats = masking.weighted(objective.cross_entropy(network, x0, masking).double())
     first = metrics(tmp_path / "run", "train")[0]["loss"]
     assert first == pytest.approx(float(nats.sum()) / x0.numel(), rel=1e-5)
 
@@ -152,8 +152,8 @@ def test_blocks_that_are_computed_again_have_the_same_gradients(family: tuple[st
         blocks(network)[0].forward = lambda *a, inner=inner, calls=calls, **k: (calls.append(1), inner(*a, **k))[1]
         if again:
             recompute(network)
-        drawn: dict[str, Any] = {"schedule": Linear(), "seed": 0, "step": 0, "block": block_of(network)}
-        masking = of_step("time", "stratified", batch=4, length=8, **drawn)
+        drawn: dict[str, Any] = {"schedule": Linear(), "seed": 0, "step": 0}
+        masking = of_step(process_of(network), "time", "stratified", batch=4, length=8, **drawn)
         total, _ = Losses(network, "time")(tokens, *masking.tensors())
         total.backward()
         assert len(calls) == (2 if again else 1)

@@ -6,7 +6,7 @@ import torch
 import unmask
 from unmask.evaluate.frontier.sweep import SampledModel, settings
 from unmask.evaluate.likelihood.profile import entropy_by_count
-from unmask.protocol import inserts
+from unmask.processes import process_of
 from unmask.serve.engine.work import Served
 
 SETTINGS = {"preview": False, "tensorboard": False, "preset": "tiny", "tokenizer": "characters"}
@@ -23,7 +23,8 @@ def run(tmp_path_factory):
 
 def test_it_learns_the_texts_their_lengths_and_their_bound(run):
     """The least bound is log 2. Of 60 texts of two kinds, one or the other has under 12 once in 1e6."""
-    assert inserts(run.denoiser) and run.layout == "rows" and run.denoiser.vocab_size == run.tokenizer.vocab_size + 1
+    assert process_of(run.denoiser).draws_length and run.layout == "rows"
+    assert run.denoiser.vocab_size == run.tokenizer.vocab_size + 1
     made = run.sample(60, seed=3)
     known = [text for text in made.text if text in ("a", "bbcb")]
     assert len(known) > 50 and min(known.count("a"), known.count("bbcb")) > 11

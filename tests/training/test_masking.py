@@ -17,11 +17,19 @@ from unmask.masking import Masking, by_count, by_time, joined
 from unmask.models.causal import Causal, twin
 from unmask.models.ddit import DDiT, preset
 from unmask.models.self_conditioned import SelfConditioned
+from unmask.processes import AnyOrder, LeftToRight, Masked
 from unmask.schedule import Cosine, Linear
 from unmask.training.loop import train
-from unmask.training.masking import ALL_TOKENS, Losses, for_validation, of_step
+from unmask.training.masking import Losses, for_validation, of_step
 
-KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream")
+PROCESSES = {"left-to-right": LeftToRight(), "two-stream": AnyOrder()}  # every token is a term
+KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", *PROCESSES)
+
+
+def step(kind: str, times: str = "vdm", **how: Any) -> Masking:
+    """The masking of a step for an objective, by the process that is trained with it."""
+    drawn = {"batch": 8, "length": 12, "schedule": Linear(), "seed": 0, "step": 3}
+    return of_step(PROCESSES.get(kind, Masked()), kind, times, **drawn | how)
 
 
 def network(**options: object) -> DDiT:
@@ -43,17 +51,17 @@ def assert_losses(losses: Losses, x0: Tensor, masking: Masking, expected: Tensor
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("times", ["independent", "vdm", "stratified"])
 def test_the_shares_of_a_step_are_the_step(kind: str, times: str) -> None:
-    whole = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=3, step=5)
+    whole = step(kind, times, batch=12, length=9, seed=3, step=5)
     parts = joined([whole.map(lambda part, rank=rank: share(part, rank, 3)) for rank in range(3)])
     for name in ("masked", "time", "weight", "n", "when"):
         assert torch.equal(getattr(parts, name), getattr(whole, name)) and len(getattr(parts, name)) == 12
-    again = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=3, step=5)
+    again = step(kind, times, batch=12, length=9, seed=3, step=5)
     assert torch.equal(whole.masked, again.masked) and torch.equal(whole.time, again.time)
     assert torch.equal(whole.when, again.when)
-    for seed, step in ((3, 6), (4, 5)):
-        other = of_step(kind, times, batch=12, length=9, schedule=Linear(), seed=seed, step=step)
+    for seed, number in ((3, 6), (4, 5)):
+        other = step(kind, times, batch=12, length=9, seed=seed, step=number)
         assert not torch.equal(whole.when, other.when)
-        if kind not in ALL_TOKENS:
+        if kind not in PROCESSES:
             assert not torch.equal(whole.masked, other.masked)
 
 
@@ -70,14 +78,13 @@ def test_training_draws_its_masks_by_the_public_objectives(
         return masking
 
     for make in (by_time, by_count):
-        for user in ("unmask.training.masking", "unmask.likelihood"):
-            monkeypatch.setattr(f"{user}.{make.__name__}", partial(counting, make))
+        monkeypatch.setattr(f"unmask.processes.process.{make.__name__}", partial(counting, make))
     train(settings(write_tokens(tmp_path / "data"), tmp_path / "run", objective=kind, steps=2, batch=6))
     assert made[:2] == [(maker, 6)] * 2 and {name for name, _ in made[2:]} == {"by_count"}
 
 
 def test_stratified_counts_cover_every_stratum_of_the_global_batch() -> None:
-    n = of_step("count", "stratified", batch=16, length=16, schedule=Linear(), seed=0, step=0).n
+    n = step("count", "stratified", batch=16, length=16, step=0).n
     assert n.tolist() == list(range(1, 17))
 
 
@@ -111,13 +118,13 @@ def test_the_score_terms_are_sedds() -> None:
 def test_left_to_right_is_the_likelihood() -> None:
     torch.manual_seed(0)
     model, x0 = Causal(twin(preset("tiny", 7, 12, width=16, dropout=0.0))), tokens()
-    masking = of_step("left-to-right", "vdm", batch=8, length=12, schedule=Linear(), seed=0, step=0)
+    masking = step("left-to-right", step=0)
     assert_losses(Losses(model, "left-to-right"), x0, masking, objective.left_to_right(model, x0))
 
 
 def test_a_self_conditioned_network_is_validated_with_its_own_prediction() -> None:
     model, x0 = network(self_conditioning=True).eval(), tokens()
-    masking = for_validation("time", batch=8, length=12)
+    masking = for_validation(Masked(), "time", batch=8, length=12)
     expected = objective.cross_entropy(SelfConditioned(model, remember=False), x0, masking)
     assert_losses(Losses(model, "time").eval(), x0, masking, masking.weight * expected)
     assert not torch.allclose(expected, objective.cross_entropy(model, x0, masking), rtol=1e-3)
@@ -126,7 +133,7 @@ def test_a_self_conditioned_network_is_validated_with_its_own_prediction() -> No
 def test_adaptive_counts_are_weighted_back() -> None:
     adaptive = timing.AdaptiveCount(12, memory=1)
     adaptive.update(torch.arange(1, 13), torch.arange(1.0, 13.0))
-    masking = of_step("count", "adaptive", batch=8, length=12, schedule=Linear(), seed=0, step=0, adaptive=adaptive)
+    masking = step("count", "adaptive", step=0, adaptive=adaptive)
     n, weight = adaptive.draw(8, of_purpose(0, 0, "time"))
     assert torch.equal(masking.n, n) and torch.allclose(masking.weight, weight * 12 / n)
 
@@ -135,7 +142,7 @@ def test_the_validations_bound_of_an_oracle_is_its_likelihood() -> None:
     """At 4,000 sequences of one x0 the estimate is within 5 standard errors of -log p(x0): false alarm rate 6e-7."""
     model = oracle(3, 4)
     x0 = torch.tensor([[0, 2, 1, 1]]).expand(4000, -1)
-    masking = for_validation("time", batch=4000, length=4)
+    masking = for_validation(Masked(), "time", batch=4000, length=4)
     values = masking.weight * objective.cross_entropy(model, x0, masking)
     exact = objective.along_order(model, x0[:1], torch.tensor([[2, 0, 3, 1]]))
     assert abs(float(values.mean() - exact)) < 5 * float(values.std()) / 4000**0.5
@@ -145,12 +152,12 @@ def test_the_validations_bound_of_an_oracle_is_its_likelihood() -> None:
 def test_of_given_prompts_nothing_is_masked(kind):
     """Responses are a process of their own: with H of them a count is uniform on 1..H, and weighs H/n."""
     where = torch.arange(12) >= torch.tensor([0, 3, 11, 6]).unsqueeze(1)
-    masking = of_step(kind, "vdm", batch=4, length=12, schedule=Linear(), seed=0, step=3, where=where)
+    masking = step(kind, batch=4, where=where)
     assert not bool((masking.masked & ~where).any())
     if kind == "count":
         assert torch.allclose(masking.weight, where.sum(1) / masking.n.double())
-    if kind in ALL_TOKENS:
+    if kind in PROCESSES:
         assert torch.equal(masking.masked, where)
         assert bool((masking.when[~where] < masking.when[where].min()).all())
     with pytest.raises(ValueError, match="prompts that are given need objective time or count"):
-        of_step("maskgit", "vdm", batch=4, length=12, schedule=Linear(), seed=0, step=3, where=where)
+        step("maskgit", batch=4, where=where)

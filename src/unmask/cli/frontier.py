@@ -19,7 +19,7 @@ from unmask.evaluate.frontier.points import Kept, Point
 from unmask.evaluate.frontier.sweep import SAMPLERS, Conditions, SampledModel, Setting, reference, settings, sweep
 from unmask.evaluate.judge.judge import Judge, load_judge
 from unmask.models.files import write_whole
-from unmask.samplers.names import DrawName
+from unmask.names import DrawName
 from unmask.text.find import find, load
 
 POINTS, PICTURE, REPORT = "points.jsonl", "frontier.png", "frontier.txt"

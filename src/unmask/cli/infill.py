@@ -10,7 +10,9 @@ from typing import Any
 from unmask.cli import texts
 from unmask.cli.command import Command
 from unmask.cli.options import MODEL_HELP, guarded, short_warnings
+from unmask.processes import Process
 from unmask.text import weighed
+from unmask.text.model import InfillOptions as Infilling
 
 TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it from stdin'
 
@@ -35,10 +37,10 @@ class InfillOptions(texts.TextOptions):
     mask_character: str | None = None
     """A character that stands for one token; underscores are then plain text."""
 
-    def record(self, **known: bool) -> dict[str, Any]:
+    def record(self, process: Process) -> dict[str, Any]:
         """How the texts were made, with the proposal if there was one."""
         proposed = {} if self.proposal is None else {"sampler": "proposal", "proposal": self.proposal}
-        return super().record(**known) | proposed
+        return super().record(process) | proposed
 
 
 COMMAND = Command(
@@ -63,19 +65,11 @@ def _infill(chosen: InfillOptions) -> None:
     text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
     model = texts.model_for(chosen, chosen.model)
     proposal = None if chosen.proposal is None else texts.model_for(chosen, chosen.proposal)
-    if proposal is None:
-        each = weighed.particles(model, **chosen.sampling())
-    else:
-        each = weighed.check_proposal(model, proposal, **chosen.sampling())
+    how: dict[str, Any] = {"mask_character": chosen.mask_character, "proposal": proposal, **chosen.sampling()}
+    asked = Infilling(text, chosen.number, **how)
+    each = weighed.particles(model, asked) if proposal is None else weighed.check_proposal(model, asked)
     number = chosen.in_all(each)
     chosen = chosen if each is None else replace(chosen, particles=each)
     with short_warnings(), texts.shown(model, model.blanks(text, chosen.mask_character).ids, number) as callback:
-        made = model.infill(
-            text,
-            chosen.number,
-            mask_character=chosen.mask_character,
-            proposal=proposal,
-            callback=callback,
-            **chosen.sampling(),
-        )
+        made = model.infill(text, chosen.number, callback=callback, **how)
     texts.write(chosen, model, made)

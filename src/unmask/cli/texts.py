@@ -15,9 +15,8 @@ import torch
 
 from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, device_named, loaded, use_threads
 from unmask.models.files import write_whole
-from unmask.protocol import prefers_left_to_right
+from unmask.names import SamplerOptions
 from unmask.sampler import Step
-from unmask.samplers.names import SamplerOptions
 from unmask.text.model import Model, TextSample
 
 if TYPE_CHECKING:
@@ -116,8 +115,7 @@ def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
 def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[int] | None = None) -> list[str]:
     """The output for each sequence; index: the sequences' numbers for the seed."""
     if chosen.json:
-        in_turn = prefers_left_to_right(model.denoiser)
-        how = chosen.record(left_to_right=model.left_to_right, in_turn=in_turn) | chosen.limits()
+        how = chosen.record(model.process) | chosen.limits()
         found = records(made, model=model.name, seed=chosen.seed, index=index, **how)
         return [json.dumps(record) for record in found]
     if chosen.output is not None:

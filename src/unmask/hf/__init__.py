@@ -6,34 +6,47 @@ diffusers scheduler (``unmask.hf.diffusers.FirstHittingScheduler``), for use in 
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, Unpack
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
-from unmask.sampling import Sample, sample
+from unmask.options import takes
+from unmask.sampling import Request, Sample, Watched, filled
 from unmask.text import external
 from unmask.text.adapters import transformers_mlm
 from unmask.text.adapters.framed import Framed
-from unmask.text.model import Model, ModelOptions, TextSample
+from unmask.text.model import Model, TextSample
 
 
-def generate(
-    model: Any, tokenizer: Any, text: str, *, length: int | None = None, num: int = 1, **options: Unpack[ModelOptions]
-) -> TextSample:
+@dataclass(frozen=True)
+class Generation(Watched):
+    """The arguments of ``generate`` besides the model."""
+
+    tokenizer: Any
+    """The model's tokenizer."""
+    text: str
+    """The text with mask tokens."""
+    length: int | None = field(default=None, kw_only=True)
+    """Append this many masks to the text."""
+    num: int = field(default=1, kw_only=True)
+    """The number of texts."""
+
+
+@takes(Generation)
+def generate(model: Any, options: Generation) -> TextSample:
     """Fill every ``tokenizer.mask_token`` of a text, ``num`` times, with any masked LM of transformers.
+
+        generate(model, tokenizer, "Paris is the [MASK] of France.", num=2, steps=4)
 
     Special tokens are never drawn. Texts are decoded by the tokenizer.
 
     Args:
         model: An ``AutoModelForMaskedLM``.
-        tokenizer: Its tokenizer.
-        text: The text with mask tokens.
-        num: The number of texts.
-        length: Append this many masks to the text.
-        **options: Those of ``unmask.sample``: steps, seed, temperature, top_k, top_p, batch, ... Without ``steps`` one
-            token is drawn per network call, which is exact; with ``steps`` it is parallel decoding.
+        **options: The fields of ``Generation``, and those of ``unmask.sample``. Without ``steps`` one token is drawn
+            per network call, which is exact; with ``steps`` it is parallel decoding.
     """
+    tokenizer, text, length = options.tokenizer, options.text, options.length
     if getattr(tokenizer, "mask_token_id", None) is None:
         raise ValueError(f"{type(tokenizer).__name__} has no mask token: the model is not a masked language model")
     if length is not None:
@@ -44,9 +57,10 @@ def generate(
     canvas = torch.tensor([tokenizer(text)["input_ids"]])
     if not bool((canvas == tokenizer.mask_token_id).any()):
         raise ValueError(f"the text has no {tokenizer.mask_token}: write it where a token is missing, or give length")
-    made = sample(denoiser(model, tokenizer), canvas=canvas.expand(num, -1).clone(), **options)
-    written = [tokenizer.decode(row, skip_special_tokens=True) for row in made.tokens.tolist()]
-    return TextSample(**{field.name: getattr(made, field.name) for field in fields(Sample)}, text=written)
+    given = {one.name: getattr(options, one.name) for one in fields(Watched)}
+    done = filled(denoiser(model, tokenizer), Request(canvas=canvas.expand(options.num, -1).clone(), **given))
+    written = [tokenizer.decode(row, skip_special_tokens=True) for row in done.tokens.tolist()]
+    return TextSample(**{one.name: getattr(done, one.name) for one in fields(Sample)}, text=written)
 
 
 def denoiser(model: Any, tokenizer: Any) -> Framed:

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from unmask import plan as plans
 from unmask.draw import Pick
+from unmask.names import PREDICTORS
 from unmask.noise import Streams
 from unmask.predict import log_mean
 from unmask.sampler import Planned, PlanState, Task, apply
-from unmask.samplers.names import PREDICTORS
 from unmask.schedule import Linear
 
 try:

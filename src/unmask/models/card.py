@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unmask.protocol import prefers_left_to_right
+from unmask.processes import process_of
 
 if TYPE_CHECKING:
     from unmask.models.causal import Causal
@@ -27,6 +27,7 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
         bound = f"{card.bound:.3f}{error} {card.bound_unit}"
         bound += f", on {card.held_out}" if card.held_out else ""
         bound += f"; `{card.measured_by}`" if card.measured_by else ""
+    process = process_of(model)
     kind = "Masked diffusion model" if model.architecture == "ddit" else "Left-to-right model"
     front = ["library_name: unmask", "tags: [unmask, masked-diffusion, discrete-diffusion]"]
     front += [f"license: {json.dumps(card.license)}"] if card.license else []
@@ -62,7 +63,7 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             "## How to sample",
             "",
             "```python",
-            *_snippet(model.architecture, config.length, in_turn=prefers_left_to_right(model)),
+            *_snippet(model.architecture, config.length, in_turn=process.chooses and process.from_left),
             "```",
             "",
         ]

@@ -22,6 +22,7 @@ from unmask.models.fast.packing import packed
 from unmask.models.fast.rows import own
 from unmask.models.layers import Transformer, by_rows
 from unmask.models.pretrained import Pretrained
+from unmask.processes import LeftToRight
 
 
 def twin(config: DDiTConfig) -> DDiTConfig:
@@ -38,6 +39,7 @@ class Causal(Transformer, Pretrained):
 
     architecture = "causal"
     causal = True
+    process = LeftToRight()
     lag: ClassVar[int] = 0  # position l is predicted by input l - lag
 
     def __init__(self, config: DDiTConfig) -> None:

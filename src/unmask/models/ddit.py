@@ -1,13 +1,14 @@
 """The paper's network: a bidirectional transformer with rotary positions and adaLN conditioning (DDiT).
 
-Parameter names and shapes are those of the published SEDD and MDLM checkpoints. The network serves SEDD as well:
-interpret its outputs with ``unmask.models.score``. This file is for reading and training; sampling calls the result of
+Parameter names and shapes are those of the published SEDD and MDLM checkpoints. Trained with the score entropy it is
+SEDD's network (``unmask.objective.score_entropy``). This file is for reading and training; sampling calls the result of
 ``for_sampling()``, which gives the same logits faster (``unmask.models.fast``).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from unmask.models.fast.rows import AskedRows, constants_folded, own
 from unmask.models.layers import Transformer, all_positions, by_rows
 from unmask.models.pretrained import Pretrained
 from unmask.models.self_conditioned import SelfConditioned
+from unmask.processes import AnyOrder, Blocks, Insertion, Masked, Process
 
 __all__ = ["PRESETS", "DDiT", "DDiTConfig", "preset"]
 
@@ -44,24 +46,15 @@ class DDiT(Transformer, Pretrained):
         return self.config.first_token
 
     @property
-    def adapts_left_to_right(self) -> bool:
-        """Whether it is a left-to-right network with adapters for other orders."""
-        return self.config.adapters > 0
-
-    @property
-    def any_order(self) -> bool:
-        """Whether the output depends on the order in which tokens became visible, so that a cache is exact."""
-        return self.config.attention == "order"
-
-    @property
-    def insertion(self) -> bool:
-        """Whether it was trained to insert masks, so that it draws a length."""
-        return self.config.insertion
-
-    @property
-    def block(self) -> int | None:
-        """The block size, with block attention."""
-        return self.config.block or None
+    def process(self) -> Process:
+        """What it is: masked, any order, blocks or insertion."""
+        config = self.config
+        how: dict[str, Any] = {"from_left": config.adapters > 0, "first_token": config.first_token}
+        if config.insertion:
+            return Insertion()
+        if config.attention == "order":
+            return AnyOrder()
+        return Blocks(size=config.block, **how) if config.block else Masked(**how)
 
     def forward(
         self,
@@ -138,7 +131,7 @@ class DDiT(Transformer, Pretrained):
         conditional of the chain rule along the order.
         """
         self.check(tokens)
-        if not self.any_order:
+        if self.config.attention != "order":
             raise ValueError(f"two streams need attention='order', got {self.config.attention!r}")
         if rows is None:
             rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
@@ -193,9 +186,9 @@ class DDiT(Transformer, Pretrained):
         """The network to call in sampling: the same function, faster; with a cache it is for one run only."""
         if self.config.self_conditioning:
             return SelfConditioned(constants_folded(self))
-        if self.block is not None or self.config.adapters:
-            return BlockCached(packed(own(self)), self.block)
-        return AnyOrderCached(packed(own(self))) if self.any_order else AskedRows(self)
+        if self.config.block or self.config.adapters:
+            return BlockCached(packed(own(self)), self.config.block or None)
+        return AnyOrderCached(packed(own(self))) if self.config.attention == "order" else AskedRows(self)
 
     def for_bound(self) -> nn.Module:
         """The network to call for a bound: a self-conditioned network as mu(x, t) = F(x, t, F(x, t))."""

@@ -16,6 +16,7 @@ from torch import Tensor
 import unmask
 from unmask.evaluate.judge.diversity import sequence_entropy
 from unmask.evaluate.judge.samples import Samples
+from unmask.names import DRAWS, PLANS, PREDICTORS
 from unmask.noise import word
 from unmask.reproduce.item import Settings, Subject, Table
 from unmask.reproduce.keep import kept
@@ -23,7 +24,6 @@ from unmask.reproduce.verdict import Number
 from unmask.samplers import published
 from unmask.samplers.extrapolation import Extrapolation
 from unmask.samplers.law import CoupledByLaw
-from unmask.samplers.names import DRAWS, PLANS, PREDICTORS
 from unmask.samplers.rare import CoupledRare
 from unmask.sampling import Sample
 

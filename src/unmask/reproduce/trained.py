@@ -18,7 +18,7 @@ TWIN, SEDD = "-ar", "-sedd"  # suffixes of the left-to-right twin, and of the on
 def trained(name: str, settings: Settings) -> Subject:
     """A model by name or folder. Its twin is NAME-ar, its SEDD baseline NAME-sedd, if they exist."""
     model = load(name)
-    if model.left_to_right:
+    if model.process.exact:
         raise ValueError(f"{name} is a left-to-right model: it has no masked positions to sample")
     twin, sedd = _beside(name, TWIN), _beside(name, SEDD)
     length = model.length or 128

@@ -62,7 +62,7 @@ class Insertion:
             raise ValueError("insertion begins with an empty string: its canvas must be masked, and have positions")
         if task.steps is not None:
             raise ValueError(f"steps={task.steps}: insertion has one decision or token per call, leave steps out")
-        if task.pick.penalises or task.pick.bias:
+        if task.pick.penalises or task.pick.logit_bias:
             raise ValueError("insertion takes no bias and no penalties")
         u = torch.stack([task.streams.at(f"slot {k}", slots).uniform() for k in ("decided", "unmasked")], 2)
         times, order = u.flatten(1).sort(1)

@@ -10,7 +10,6 @@ import torch
 
 from unmask.guides.automaton import Matching, matching, of_text
 from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
-from unmask.protocol import only_continues
 
 if TYPE_CHECKING:
     from unmask.text.model import Model
@@ -40,7 +39,7 @@ def constraint(model: Model, pattern: str | None = None, contains: Sequence[str]
     both = automata[0]
     for one in automata[1:]:
         both = both & one
-    return matching(both, chain=_frequencies(model) if only_continues(model.denoiser) else None)
+    return matching(both, chain=_frequencies(model) if model.process.continues else None)
 
 
 def _frequencies(model: Model) -> HiddenMarkovOracle:

@@ -7,29 +7,30 @@ import os
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from unmask.checks import ids, show_options
+from unmask.checks import ids
+from unmask.errors import OptionError
 from unmask.network import device_of
-from unmask.protocol import check, for_bound, inserts, is_left_to_right, length_of, only_continues
-from unmask.sampler import SamplingOptions, Step
-from unmask.sampling import DEFAULTS, Sample
-from unmask.sampling import sample as sample_tokens
+from unmask.options import Canvas, takes
+from unmask.processes import Process, process_of
+from unmask.protocol import check, for_bound, length_of
+from unmask.sampling import Request, Sample, Watched, filled
 from unmask.schedule import SCHEDULES, Linear, Schedule
 from unmask.text.molecules import fragments, to_selfies, to_smiles
 from unmask.text.tokenizer import BPE, EOS, LAYOUTS, Layout, Tokenizer
 
 if TYPE_CHECKING:
     from unmask.bound import Bound
-    from unmask.likelihood import By
     from unmask.models.causal import Causal
     from unmask.models.ddit import DDiT
+    from unmask.processes.process import By
     from unmask.text.blanks import Blanks
     from unmask.text.external import ExternalTokenizer
 
@@ -37,17 +38,66 @@ TOKENIZER = "tokenizer.json"
 CHARACTERS_PER_TOKEN = 4.0  # for a BPE tokenizer whose folder does not say
 
 
-class ModelOptions(SamplingOptions, total=False):
-    """The options that ``Model.sample`` and ``Model.infill`` pass to ``unmask.sample``."""
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(Watched):
+    """The options that ``Model.sample`` and ``Model.infill`` share: those of ``unmask.sample``, and of texts.
 
-    callback: Callable[[Step], object] | None
+    ``stop=True`` stops at the tokenizer's end-of-text token. The schedule is the model's.
+    """
+
+    pattern: str | None = None
+    """A regular expression that the whole text must match: a guide, approximate for a network and corrected by
+    particles."""
+    contains: Sequence[str] = ()
+    """Words that must occur in the text: a guide as well."""
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        if self.guide is not None and self.limited:
+            raise OptionError("guide", "give either guide, or pattern and contains")
+
+    @property
+    def limited(self) -> bool:
+        """Whether a pattern or words limit the text."""
+        return self.pattern is not None or bool(self.contains)
+
+    @property
+    def guided(self) -> bool:
+        return self.guide is not None or self.limited
 
 
-class WrittenOptions(ModelOptions, total=False):
-    """The options of text models that are translated into those of ``unmask.sample``."""
+@dataclass(frozen=True)
+class SampleOptions(TextOptions):
+    """The arguments of ``Model.sample``."""
 
-    pattern: str | None
-    contains: Sequence[str]
+    num: int | None = None
+    """The number of texts, by default one."""
+    length: int | None = field(default=None, kw_only=True)
+    """The number of tokens, by default the training length."""
+    canvas: Canvas | None = field(default=None, kw_only=True)
+    """Token ids with mask_id at masked positions, instead of a prompt."""
+    prompt: str = field(default="", kw_only=True)
+    """The beginning of each text."""
+    max_tokens: int | None = field(default=None, kw_only=True)
+    """The maximum number of tokens after the prompt, instead of length."""
+
+
+@dataclass(frozen=True)
+class InfillOptions(TextOptions):
+    """The arguments of ``Model.infill``."""
+
+    text: str
+    """The text, with blanks."""
+    num: int | None = None
+    """How often it is filled, by default once."""
+    mask_character: str | None = field(default=None, kw_only=True)
+    """A character that stands for one token; underscores are then ordinary text."""
+    proposal: Model | None = field(default=None, kw_only=True)
+    """A masked model with the same tokenizer, which draws the particles; this one weighs them."""
+
+    @property
+    def guided(self) -> bool:
+        return True  # the text itself can weigh particles
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +141,7 @@ class Model:
             known = self.tokenizer.vocab_size
             fits = known <= ids + (mask_id == ids) and self.tokenizer.mask_id in (None, mask_id)
         else:
-            ids -= (mask_id < ids) + inserts(self.denoiser)
+            ids -= (mask_id < ids) + self.process.extra_ids
             fits = ids == self.tokenizer.vocab_size <= mask_id
         if not fits:
             raise ValueError(
@@ -115,60 +165,36 @@ class Model:
         return self.characters_per_token or CHARACTERS_PER_TOKEN
 
     @property
-    def left_to_right(self) -> bool:
-        return is_left_to_right(self.denoiser)
+    def process(self) -> Process:
+        """What the network is."""
+        return process_of(self.denoiser)
 
-    def sample(
-        self,
-        num: int | None = None,
-        *,
-        prompt: str = "",
-        length: int | None = None,
-        max_tokens: int | None = None,
-        canvas: Tensor | None = None,
-        **options: Unpack[WrittenOptions],
-    ) -> TextSample:
-        """Draw texts that begin with the prompt.
+    @takes(SampleOptions)
+    def sample(self, options: SampleOptions) -> TextSample:
+        """Draw texts that begin with the prompt, if there is one.
 
         A left-to-right model continues the prompt, one token per call, and takes no plan, steps, predict or sampler.
 
         Args:
-            num: The number of texts, by default one.
-            prompt: The beginning of each text.
-            length: The number of tokens, by default the training length.
-            max_tokens: The maximum number of tokens after the prompt, instead of length.
-            canvas: Token ids with mask_id at masked positions, instead of a prompt.
-            **options: Those of ``unmask.sample``; the schedule is the model's. ``stop=True`` stops at the tokenizer's
-                end-of-text token. ``pattern`` is a regular expression that the whole text must match, and ``contains``
-                has words that must occur in it; both are guides, approximate for a network and corrected by
-                ``particles``.
+            **options: The fields of ``SampleOptions``, each with its help text.
         """
-        if inserts(self.denoiser) and (prompt or max_tokens is not None or canvas is not None):
-            raise ValueError(
-                f"{self.name} draws texts of any length by insertion: it takes no prompt, no canvas and no max_tokens"
-            )
-        begun = self.begins(prompt, options.get("stop")) and (prompt or canvas is None)
-        if max_tokens is not None:
-            if length is not None or canvas is not None or max_tokens < 1:
-                raise ValueError(
-                    f"max_tokens={max_tokens} must be at least 1, and cannot be combined with length or canvas"
-                )
-            length = max_tokens if not begun else len(self.prompted(prompt, room=max_tokens).ids)
+        prompt, length, room, canvas = options.prompt, options.length, options.max_tokens, options.canvas
+        given = {"prompt": prompt, "max_tokens": room is not None, "canvas": canvas is not None}
+        self.process.require(*(name for name, value in given.items() if value))
+        begun = self.begins(prompt, options.stop) and (prompt or canvas is None)
+        if room is not None:
+            if length is not None or canvas is not None or room < 1:
+                says = f"max_tokens={room} must be at least 1, and cannot be combined with length or canvas"
+                raise OptionError("max_tokens", says)
+            length = room if not begun else len(self.prompted(prompt, room=room).ids)
         if not begun:
-            return self._sampled(None, num=num, length=length, canvas=canvas, **options)
+            return self._sampled(None, options, num=options.num, length=length, canvas=canvas)
         if canvas is not None:
-            raise ValueError("give a prompt or a canvas, not both")
-        return self._filled(self.prompted(prompt, length), 1 if num is None else num, options)
+            raise OptionError("canvas", "give a prompt or a canvas, not both")
+        return self._filled(self.prompted(prompt, length), options.num, options)
 
-    def infill(
-        self,
-        text: str,
-        num: int = 1,
-        *,
-        mask_character: str | None = None,
-        proposal: Model | None = None,
-        **options: Unpack[WrittenOptions],
-    ) -> TextSample:
+    @takes(InfillOptions)
+    def infill(self, options: InfillOptions) -> TextSample:
         """Fill the blanks of a text, ``num`` times; visible text stays as it is. Options as in ``sample``.
 
         A network that sees only what comes before fills blanks by particles (``unmask.text.weighed``), 32 for each text
@@ -185,24 +211,28 @@ class Model:
         Where the tokens are SELFIES, the text may be SMILES or SELFIES, and the result has the same notation. Each
         underscore is one SELFIES token. In a SMILES a blank may stand wherever an atom may: ``c1ccccc1____``,
         ``c1ccc(____)cc1``. The visible tokens are kept, but a branch or ring drawn in a blank may include them.
+
+        Args:
+            **options: The fields of ``InfillOptions``, each with its help text.
         """
-        if inserts(self.denoiser):
-            raise ValueError(f"{self.name} draws whole texts of any length by insertion, and cannot fill blanks")
+        self.process.require("fill_blanks")
         from unmask.text import weighed
 
-        if proposal is not None:
-            each = weighed.check_proposal(self, proposal, **options)
-            how: dict[str, Any] = {**options, "particles": None}
-            drawn = proposal.infill(text, num * each, mask_character=mask_character, **how)
-            return weighed.among(self, drawn, each, how.get("seed") or 0)
-        blanks, particles = self.blanks(text, mask_character), weighed.particles(self, **options)
+        num = 1 if options.num is None else options.num
+        if options.proposal is not None:
+            each = weighed.check_proposal(self, options)
+            some = replace(options, proposal=None, particles=None, num=num * each)
+            drawn = options.proposal.infill(**{one.name: getattr(some, one.name) for one in fields(some)})
+            assert isinstance(options.seed, int)
+            return weighed.among(self, drawn, each, options.seed)
+        blanks, particles = self.blanks(options.text, options.mask_character), weighed.particles(self, options)
         if particles is None:
             return self._filled(blanks, num, options)
         from unmask.guides.classifiers import only
 
         canvas, allowed = weighed.canvas(self, blanks)
-        how = {**options, "particles": particles, "guide": only(allowed)}
-        return self._sampled(blanks, canvas=torch.tensor(canvas).expand(num, -1).clone(), weighed=True, **how)
+        rows = torch.tensor(canvas).expand(num, -1).clone()
+        return self._sampled(blanks, options, canvas=rows, particles=particles, guide=only(allowed), allowed=None)
 
     def bound(
         self,
@@ -326,7 +356,7 @@ class Model:
             raise ValueError("give length, the number of tokens")
         before, after = self._frame(0)
         if self.tokenizer.frame is None:
-            after = [] if only_continues(self.denoiser) else before
+            after = [] if self.process.continues else before
         (begins, *_), smiles = self._notated([prompt, 1, ""])
         begun = join([begins, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
         room = room or (length or 0) - (len(begun.ids) - 1)
@@ -384,37 +414,37 @@ class Model:
         body = length - frame
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
-    def _filled(self, blanks: Blanks, num: int, options: WrittenOptions) -> TextSample:
-        return self._sampled(blanks, canvas=torch.tensor(blanks.ids).expand(num, -1).clone(), **options)
+    def _filled(self, blanks: Blanks, num: int | None, options: TextOptions) -> TextSample:
+        rows = torch.tensor(blanks.ids).expand(1 if num is None else num, -1)
+        return self._sampled(blanks, options, canvas=rows.clone())
 
-    def _sampled(self, blanks: Blanks | None, *, weighed: bool = False, **options: Any) -> TextSample:
-        """weighed: a guide says already which ids may fill a position."""
-        given = {name: value for name, value in options.items() if value is not None}
-        if "canvas" in given:
-            given["canvas"] = ids(given["canvas"], "canvas")
-        elif self.length is not None:
-            given.setdefault("length", self.length)
-        asked = given["canvas"].shape[1] if "canvas" in given else given.get("length")
+    def _sampled(self, blanks: Blanks | None, options: TextOptions, **changes: Any) -> TextSample:
+        """Sample with these options and changes. A guide among the changes says which ids may fill a position."""
+        given = {one.name: getattr(options, one.name) for one in fields(Watched)} | changes
+        canvas = None if given.get("canvas") is None else ids(given["canvas"], "canvas")
+        if canvas is None and given["length"] is None:
+            given["length"] = self.length
+        given["canvas"] = canvas
+        asked = given["length"] if canvas is None else canvas.shape[1]
         if self.length is not None and isinstance(asked, int) and asked > self.length:
             message = f"{asked} tokens: {self.name} was trained on {self.length} at a time, and may do badly beyond"
-            warnings.warn(message, stacklevel=3)
-        if "canvas" in given and not weighed:
-            stops = bool(given.get("stop"))
-            given["allowed"] = [self.allowed(row, blanks, stops=stops) for row in given["canvas"].tolist()]
-        if given.get("stop") is True:
+            warnings.warn(message, stacklevel=4)
+        if canvas is not None and "guide" not in changes and given["allowed"] is None:
+            stops = bool(given["stop"])
+            given["allowed"] = [self.allowed(row, blanks, stops=stops) for row in canvas.tolist()]
+        if given["stop"] is False:
+            given["stop"] = None
+        if given["stop"] is True:
             if self.tokenizer.eos_id is None:
-                raise ValueError(f"the texts of {self.name} have no end: give stop as token ids")
+                raise OptionError("stop", f"the texts of {self.name} have no end: give stop as token ids")
             given["stop"] = self.tokenizer.eos_id
-        limits = {name: given.pop(name) for name in ("pattern", "contains") if name in given}
-        if any(limits.values()):
+        if options.limited and "guide" not in changes:
             from unmask.text.constraints import constraint
 
-            if "guide" in given:
-                raise ValueError("give a guide, or a pattern and contains, which are one")
-            given["guide"] = constraint(self, **limits)
-        made = sample_tokens(self.denoiser, **{"schedule": self.schedule, **given})
-        text = self.texts(made.tokens.tolist(), blanks)
-        return TextSample(**{one.name: getattr(made, one.name) for one in fields(made)}, text=text)
+            given["guide"] = constraint(self, options.pattern, options.contains)
+        done = filled(self.denoiser, Request(**given | {"schedule": given["schedule"] or self.schedule}))
+        text = self.texts(done.tokens.tolist(), blanks)
+        return TextSample(**{one.name: getattr(done, one.name) for one in fields(done)}, text=text)
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether these tokens end a row; wrapped text goes on."""
@@ -428,7 +458,3 @@ class Model:
         if self.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
             text = [one.removeprefix(" ") for one in text]  # the space that came with the first word
         return text
-
-
-show_options(Model.sample, WrittenOptions, DEFAULTS | {"contains": ()})
-show_options(Model.infill, WrittenOptions, DEFAULTS | {"contains": ()})

@@ -13,39 +13,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from unmask.errors import OptionError
 from unmask.likelihood import nelbo
 from unmask.noise import Streams
-from unmask.protocol import for_bound, only_continues, prefers_left_to_right
+from unmask.protocol import for_bound
 from unmask.sampling import chosen_particles
 
 if TYPE_CHECKING:
     from unmask.text.blanks import Blanks
-    from unmask.text.model import Model, TextSample
+    from unmask.text.model import InfillOptions, Model, TextOptions, TextSample
 
 PARTICLES = 32  # for each text, unless a number is given
 PROPOSED = 16  # by a second model
-FOR_PROPOSALS = ("seed", "batch", "particles", "callback")  # options
+FOR_PROPOSALS = ("text", "num", "mask_character", "proposal", "seed", "batch", "particles", "callback")  # options
 
 
-def particles(model: Model, **options: Any) -> int | None:
+def particles(model: Model, options: TextOptions) -> int | None:
     """How many particles fill the blanks of each text, or None if they are filled without.
 
     A network that sees only what comes before has no other way. One that takes any order, and left to right by default,
     fills blanks so if particles are asked for without a guide.
     """
-    number: int | None = options.get("particles")
-    guides = [name for name in ("guide", "pattern", "contains") if options.get(name)]
-    if only_continues(model.denoiser):
-        if guides:
-            says = f"{model.name} goes from left to right and fills blanks by particles"
-            raise ValueError(f"{says}, which the text itself weighs: leave out {', '.join(guides)}")
+    number = options.particles
+    guides = [name for name in ("guide", "pattern", "contains") if getattr(options, name)]
+    if model.process.continues:
+        for name in guides:
+            says = f"{model.name} fills blanks by particles, which the text itself weighs: leave out {name}"
+            raise OptionError(name, says)
         return PARTICLES if number is None else number
-    return number if number != 1 and not guides and prefers_left_to_right(model.denoiser) else None
+    return number if number != 1 and not guides and model.process.from_left else None
 
 
 def opened(ids: Sequence[int], mask_id: int, vocab_size: int) -> tuple[list[int], dict[int, Tensor]]:
@@ -67,23 +68,27 @@ def canvas(model: Model, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
     return made, model.allowed(blanks.ids, blanks) | given
 
 
-def check_proposal(model: Model, proposal: Model, **options: Any) -> int:
+def check_proposal(model: Model, options: InfillOptions) -> int:
     """How many particles of each text the proposal draws. What cannot be combined with it is refused."""
-    if not (only_continues(model.denoiser) or prefers_left_to_right(model.denoiser)):
-        raise ValueError(f"{model.name} has no likelihood from left to right, by which a proposal's texts are weighed")
-    if only_continues(proposal.denoiser):
-        raise ValueError(f"the proposal must see both sides of a blank, and {proposal.name} sees what comes before")
+    proposal = options.proposal
+    if not (hasattr(proposal, "tokenizer") and hasattr(proposal, "denoiser")):
+        raise OptionError("proposal", f"proposal must be a model, such as unmask.load(NAME), got {proposal!r}")
+    assert proposal is not None
+    if not (model.process.continues or model.process.from_left):
+        says = f"{model.name} has no likelihood from left to right, by which a proposal's texts are weighed"
+        raise OptionError("proposal", says)
+    if proposal.process.continues:
+        says = f"the proposal must see both sides of a blank, and {proposal.name} sees what comes before"
+        raise OptionError("proposal", says)
     if proposal.tokenizer.hash != model.tokenizer.hash:
-        raise ValueError(f"the proposal must have the tokenizer of {model.name}, and {proposal.name} has another")
-    odd = [name for name, value in options.items() if name not in FOR_PROPOSALS and value not in (None, False, (), [])]
-    if odd:
-        raise ValueError(f"with a proposal the model itself is sampled: leave out {', '.join(odd)}")
-    if not isinstance(options.get("seed", 0), int):
-        raise ValueError(f"with a proposal the seed is one whole number, got {options['seed']!r}")
-    number = options.get("particles")
-    if number is not None and (type(number) is not int or number < 1):
-        raise ValueError(f"particles must be a whole number of at least 1, got {number!r}")
-    return PROPOSED if number is None else number
+        says = f"the proposal must have the tokenizer of {model.name}, and {proposal.name} has another"
+        raise OptionError("proposal", says)
+    for name in options.given:
+        if name not in FOR_PROPOSALS:
+            raise OptionError(name, f"with a proposal the model itself is sampled: leave out {name}")
+    if not isinstance(options.seed, int):
+        raise OptionError("seed", f"with a proposal the seed is one whole number, got {options.seed!r}")
+    return PROPOSED if options.particles is None else options.particles
 
 
 def among(model: Model, drawn: TextSample, particles: int, seed: int) -> TextSample:

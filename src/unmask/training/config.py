@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from unmask.models.causal import twin
 from unmask.models.config import Attention, DDiTConfig, preset
+from unmask.processes import Process, trained
 
 Objective = Literal[
     "time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream", "insertion"
@@ -20,6 +21,7 @@ Times = Literal["independent", "vdm", "stratified", "adaptive"]
 ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
 
 OWN = "own"  # the preset of a user's network
+DEFAULT_OBJECTIVE = "time"
 CHECKPOINT = "checkpoint"  # and of one that is fine-tuned
 AT_LEAST_ONE = (
     *("steps", "layers", "width", "heads", "batch", "micro_batch", "length", "threads", "save_every"),
@@ -178,14 +180,15 @@ class TrainConfig:
             raise ValueError(
                 f"attention='block' and block go together: attention={self.attention!r}, block={self.block}"
             )
-        if self.block is not None and self.times == "adaptive":
-            raise ValueError("times='adaptive' has a count for each sequence, and attention='block' for each block")
-        of = {"two-stream": "order", "left-to-right": "bidirectional", "insertion": "bidirectional"}
-        needed = of.get(self.objective, self.attention)
-        if self.attention != needed:
-            raise ValueError(f"objective={self.objective!r} needs attention={needed!r}, got {self.attention!r}")
-        if self.objective == "insertion" and (self.conditioning != "none" or self.self_conditioning):
-            raise ValueError("objective='insertion' needs conditioning='none' and no self_conditioning")
+        if self.times == "adaptive":
+            self.process.require("adaptive")
+        if self.process.draws_length and (self.conditioning != "none" or self.self_conditioning):
+            raise ValueError(f"objective={self.objective!r} needs conditioning='none' and no self_conditioning")
+
+    @property
+    def process(self) -> Process:
+        """The process of the network that these settings make."""
+        return trained(self.objective, self.attention, self.block)
 
     def network(self, vocab_size: int, length: int) -> DDiTConfig:
         """The network of a resolved configuration; the mask is one past the data."""
@@ -194,13 +197,13 @@ class TrainConfig:
             raise ValueError("the run's network is a checkpoint's: init names it")
         if self.preset == OWN:
             raise ValueError("the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)")
-        inserts = self.objective == "insertion"  # it has one more id: OPEN
+        process = self.process
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
         config = preset(
             self.preset,
-            vocab_size + inserts,
+            vocab_size + process.extra_ids,
             length,
-            insertion=inserts,
+            insertion=process.draws_length,
             attention=self.attention,
             block=self.block or 0,
             conditioning=self.conditioning,
@@ -211,7 +214,7 @@ class TrainConfig:
             dropout=self.dropout,
             **size,
         )
-        return twin(config) if self.objective == "left-to-right" else config
+        return twin(config) if process.exact else config
 
 
 # Settings that may change when a run is resumed: they do not change what is computed. The data are compared by content,

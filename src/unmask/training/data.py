@@ -80,9 +80,9 @@ def find(config: TrainConfig, progress: Progress | None = None, reads: Reads | N
 
     reads: the requirements of a checkpoint to be fine-tuned, for which the data are prepared.
     """
-    inserts = config.objective == "insertion"
-    data = _found(replace(config, layout=config.layout or "rows") if inserts else config, progress, reads)
-    if inserts:
+    learns_ends = config.process.draws_length
+    data = _found(replace(config, layout=config.layout or "rows") if learns_ends else config, progress, reads)
+    if learns_ends:
         _check_ends(data.train)
     return data if reads is None else reads.check(data)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from unmask.models.adapters import train_alone
 from unmask.models.ddit import DDiT
-from unmask.protocol import block_of, is_left_to_right
+from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
 from unmask.text import adapters
 from unmask.text.adapters import again
@@ -21,10 +21,10 @@ from unmask.text.adapters.mdlm_ar import Given
 from unmask.text.chat import template_of
 from unmask.text.find import locate
 from unmask.text.folder import is_ours
-from unmask.training.config import CHECKPOINT, TrainConfig
+from unmask.training.config import CHECKPOINT, DEFAULT_OBJECTIVE, Objective, TrainConfig
 from unmask.training.data import Reads
 from unmask.training.lora import with_adapters
-from unmask.training.network import SHAPE, Network, check_objective
+from unmask.training.network import SHAPE, Network
 
 NOT_LEFT_OPEN = ("preset", *SHAPE, "dropout", "tokenizer", "vocab")  # determined by the checkpoint
 
@@ -57,9 +57,10 @@ class Base:
     def fitted(self, config: TrainConfig) -> TrainConfig:
         """The configuration with the settings that the checkpoint determines."""
         network, objective = self.network, config.objective
-        if is_left_to_right(network) and objective == "time":
-            objective = "left-to-right"  # the only one it has
-        check_objective(network, objective)
+        process = process_of(network)
+        if objective == DEFAULT_OBJECTIVE:
+            objective = cast("Objective", process.objectives[0])
+        process.check_objective(objective)
         if objective == "score-entropy":
             self._check_scores()
         schedule = next((name for name, known in SCHEDULES.items() if known == self.loaded.schedule), config.schedule)
@@ -69,7 +70,7 @@ class Base:
             preset=CHECKPOINT,
             objective=objective,
             attention=attention,
-            block=block_of(network),
+            block=network.config.block or None if isinstance(network, DDiT) else None,
             schedule=schedule if config.schedule == "linear" else config.schedule,  # type: ignore[arg-type]
         )
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.masking import Masking
-from unmask.objective import summed
-from unmask.protocol import block_of
+from unmask.processes import process_of
 
 PIECE = 12_000_000  # logits at a time: 48 MB, but
 LEAST_ROWS = 256  # a product of fewer rows is slow
@@ -38,9 +37,8 @@ def cross_entropy(
 
     ``scale`` times the weighted sum over sequences, to be differentiated, and the sums of terms per weight, in nats.
     """
-    block = block_of(network)
-    targets = x0[masking.masked]
-    weight = (masking.weight * scale).to(states.dtype).flatten()[masking.parts(block)]
+    process, targets = process_of(network), x0[masking.masked]
+    weight = process.spread(masking, masking.weight * scale).to(states.dtype)
     if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
         matrix, bias = network.head()
         in_pieces: Any = _InPieces.apply
@@ -48,7 +46,7 @@ def cross_entropy(
     else:
         losses = functional.cross_entropy(network.logits(states), targets, reduction="none")
         total, losses = (weight * losses).sum(), losses.detach()
-    return total, summed(losses, masking, block)
+    return total, process.summed(masking, losses)
 
 
 class _InPieces(torch.autograd.Function):

@@ -20,6 +20,7 @@ from unmask.data.tokens import TokenFile
 from unmask.masking import Masking
 from unmask.models.checkpoints import CheckpointError
 from unmask.models.files import write_whole
+from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
 from unmask.text.find import locate
 from unmask.text.folder import load_network as load
@@ -91,6 +92,7 @@ class Learner:
         assert config.batch and config.steps is not None and config.learning_rate and config.decay
         indices = global_batch(len(tokens), config.batch, config.seed, self.step)
         masking = of_step(
+            process_of(self.network),
             config.objective,
             config.times,
             batch=config.batch,
@@ -99,7 +101,6 @@ class Learner:
             seed=config.seed,
             step=self.step,
             adaptive=self.adaptive,
-            block=config.block,
             where=tokens.asked(indices),
         )
         losses = self._accumulate(tokens, indices, masking)

@@ -176,7 +176,7 @@ class Training:
                 learner.losses,
                 self.data.valid,
                 learner.accelerator,
-                kind=config.objective,
+                objective=config.objective,
                 sequences=config.validate_sequences,
                 micro_batch=config.micro_batch,
                 schedule=learner.schedule,

@@ -14,7 +14,8 @@ from unmask.data.batches import generator
 from unmask.models.causal import Causal
 from unmask.models.ddit import DDiT
 from unmask.models.own import Make
-from unmask.protocol import check, follows_order, inserts, is_left_to_right
+from unmask.processes import process_of
+from unmask.protocol import check
 from unmask.training.config import OWN, TrainConfig
 from unmask.training.data import Data
 from unmask.training.masking import Loss
@@ -48,7 +49,7 @@ class Network:
 def of_config(config: TrainConfig, vocab_size: int, length: int) -> Network:
     """The project's network of a resolved configuration."""
     shape = config.network(vocab_size, length)
-    return Network(lambda: Causal(shape) if config.objective == "left-to-right" else DDiT(shape), length, asdict(shape))
+    return Network(lambda: Causal(shape) if config.process.exact else DDiT(shape), length, asdict(shape))
 
 
 def of_user(module: nn.Module, length: int, loss: Loss | None) -> Network:
@@ -83,7 +84,7 @@ def made(make: Make, data: Data, config: TrainConfig) -> nn.Module:
     _check_vocabulary(module, vocab_size)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(f"{type(module).__name__} has no parameter to train")
-    check_objective(module, config.objective)
+    process_of(module).check_objective(config.objective)
     return module
 
 
@@ -94,15 +95,3 @@ def _check_vocabulary(module: Any, ids: int) -> None:
             f"{type(module).__name__} has vocab_size={module.vocab_size} and mask_id={module.mask_id}, and the data "
             f"have {ids} ids: it needs mask_id={ids}, and vocab_size={ids}, or {ids + 1} with a logit for the mask"
         )
-
-
-def check_objective(module: Any, objective: str) -> None:
-    """Refuse an objective for another kind of network."""
-    if objective == "left-to-right" and not is_left_to_right(module):
-        raise ValueError("objective='left-to-right' needs a network with causal=True, whose row l sees what is before")
-    if inserts(module) and objective != "insertion":
-        raise ValueError(f"the network draws lengths by insertion: it needs objective='insertion', not {objective!r}")
-    if objective == "insertion" and not inserts(module):
-        raise ValueError("objective='insertion' needs a network that was made for it, which only this project's are")
-    if objective == "two-stream" and not follows_order(module):
-        raise ValueError("objective='two-stream' needs a network that follows an order (unmask.protocol.AnyOrder)")

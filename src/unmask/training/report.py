@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.data.tokens import TokenFile
 from unmask.models.ngram import kneser_ney
 from unmask.network import logits_at
-from unmask.protocol import inserts, only_continues
+from unmask.processes import process_of
 from unmask.sampling import sample
 from unmask.text.model import Model
 from unmask.training import curve
@@ -40,12 +40,12 @@ def samples_of(
 ) -> tuple[str, ...]:
     """A few texts of the model, always from the same seed; none if ``stop`` says so after a network call.
 
-    One token per call for left-to-right, block and insertion models. Otherwise PREVIEW_STEPS.
+    One token per call where the order is not free or goes by blocks. Otherwise PREVIEW_STEPS.
     """
     network, length = model.denoiser, model.length
-    inner = network.network if isinstance(network, Plain) else network
-    in_turn = only_continues(inner) or inserts(inner)
-    steps = None if in_turn or length is None else min(length, PREVIEW_STEPS)
+    process = process_of(network)
+    in_steps = process.chooses and not process.continues
+    steps = None if length is None or not in_steps else min(length, PREVIEW_STEPS)
 
     def check(step: object) -> None:
         if stop():
@@ -63,6 +63,7 @@ class Plain:
 
     def __init__(self, network: Any) -> None:
         self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
+        self.process = process_of(network)
 
     def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         if rows is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
 from unmask.masking import Masking
-from unmask.protocol import block_of
+from unmask.processes import process_of
 from unmask.schedule import Schedule
 from unmask.training.masking import Losses, for_validation
 
@@ -22,14 +22,13 @@ def validate(
     tokens: TokenFile,
     accelerator: Any,
     *,
-    kind: str,
+    objective: str,
     sequences: int,
     micro_batch: int,
     schedule: Schedule,
     stop: Callable[[], object] = lambda: False,
 ) -> Bound | None:
-    """Eq. 7 (left to right the likelihood, with two streams that along an order, insertion's own bound) on evenly
-    spaced sequences.
+    """The bound of the network's process, Eq. 7 for a masked one, on evenly spaced sequences.
 
     None if ``stop`` said so on the way.
 
@@ -37,12 +36,12 @@ def validate(
     Where fewer sequences are held out than asked for, each is masked several times, with counts spread over 1..L. The
     errors are those of independent passes; the counts are spread evenly, so the truth is somewhat better.
     """
-    several = 1 if kind == "left-to-right" else -(-sequences // len(tokens))
+    process = process_of(accelerator.unwrap_model(losses).network)
+    several = 1 if process.exact else -(-sequences // len(tokens))
     num = min(sequences, len(tokens)) if several == 1 else several * len(tokens)
     chosen = torch.arange(num) * len(tokens) // num if several == 1 else torch.arange(num) % len(tokens)
-    block = block_of(accelerator.unwrap_model(losses).network)
     asked = tokens.asked(chosen)
-    masking = for_validation(kind, batch=num, length=tokens.length, schedule=schedule, block=block, where=asked)
+    masking = for_validation(process, objective, batch=num, length=tokens.length, schedule=schedule, where=asked)
     # Every process makes as many passes as every other, as FSDP needs: what is left over is computed twice.
     share = -(-num // accelerator.num_processes)
     own = torch.arange(share) + accelerator.process_index * share
@@ -59,7 +58,7 @@ def validate(
             total[part[new].to(device)] = values[new.to(device)]
     finally:
         losses.train(was_training)
-    return _bound(accelerator.reduce(total, "sum").cpu(), tokens, asked, exact=kind == "left-to-right")
+    return _bound(accelerator.reduce(total, "sum").cpu(), tokens, asked, exact=process.exact)
 
 
 def _bound(values: Tensor, tokens: TokenFile, asked: Tensor | None, *, exact: bool) -> Bound:

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import generator
+from tests.helpers import generator, random_orders
 from tests.models.test_ddit import LENGTH, V, canvas, network
 from unmask import objective
-from unmask.evaluate.likelihood.anyorder import along_orders, importance_weighted, random_orders
+from unmask.likelihood import along_orders, importance_weighted
 from unmask.masking import all_tokens
 from unmask.models.anyorder import usual_order
 from unmask.models.ddit import DDiT
+from unmask.processes import any_order
 
 
 def by_hand(model: DDiT, x0: Tensor, order: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ def test_one_pass_is_the_chain_rule(convolution: int, shown: int, monkeypatch: p
     for k in range(5):
         torch.testing.assert_close(nats[:, k], by_hand(model, x0, orders[:, k]), rtol=1e-5, atol=1e-5)
     assert float(nats.std(1).min()) > 1e-4  # the order does matter
-    monkeypatch.setattr(objective, "LOGITS", 40)  # a piece of the logits at a time
+    monkeypatch.setattr(any_order, "LOGITS", 40)  # a piece of the logits at a time
     torch.testing.assert_close(along_orders(model, x0, orders), nats)
 
 

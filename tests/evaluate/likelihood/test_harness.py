@@ -173,7 +173,7 @@ def test_what_generation_means() -> None:
 
 
 def test_wrong_options(folders: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="takes no sampler"):
+    with pytest.raises(ValueError, match="takes no steps"):
         UnmaskLM(folders["causal"], steps=4)
     with pytest.raises(ValueError, match="published-euler"):
         UnmaskLM(folders["masked"], sampler="published-euler")  # type: ignore[arg-type]

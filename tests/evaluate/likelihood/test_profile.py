@@ -11,15 +11,16 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tests.helpers import FALSE_ALARM, generator, oracle
+from tests.helpers import FALSE_ALARM, generator, oracle, random_orders
 from tests.models.test_ddit import LENGTH, V, network
 from tests.small_models import TOKENIZERS
 from tests.small_models import network as small
 from unmask import nelbo
-from unmask.evaluate.likelihood.anyorder import along_orders, random_orders
 from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_by_count
+from unmask.likelihood import along_orders
 from unmask.models.oracles.enumerated import EnumeratedOracle
 from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.processes import AnyOrder
 from unmask.schedule import Cosine
 from unmask.theory import parallel_loss
 
@@ -77,7 +78,7 @@ def test_the_mean_of_the_profile_is_the_bound_of_equation_7() -> None:
 class Watched:
     """A network whose attention follows an order, and that writes down what it is shown."""
 
-    vocab_size, mask_id, any_order = 3, 3, True
+    vocab_size, mask_id, process = 3, 3, AnyOrder()
 
     def __init__(self) -> None:
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []

@@ -22,10 +22,11 @@ from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import Judge, judge
 from unmask.evaluate.judge.samples import Samples
 from unmask.evaluate.likelihood.partial import fingerprint
+from unmask.names import DRAWS, PLANS, PRECISIONS, SamplerOptions
 from unmask.network import device_of, inference, logits_of
 from unmask.noise import word
-from unmask.protocol import inserts, is_left_to_right, length_of
-from unmask.samplers.names import DRAWS, PLANS, PRECISIONS, SamplerOptions
+from unmask.processes import Process, process_of
+from unmask.protocol import length_of
 from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
 from unmask.text.model import Model
@@ -100,8 +101,8 @@ class SampledModel:
         return fingerprint(self.network)
 
     @property
-    def left_to_right(self) -> bool:
-        return is_left_to_right(self.network)
+    def process(self) -> Process:
+        return process_of(self.network)
 
     def sample(self, num: int, length: int, seeds: Sequence[int], options: dict[str, Any]) -> tuple[Sample, list[str]]:
         if isinstance(self.model, Model):
@@ -145,9 +146,8 @@ def settings(
 
     Parallel decoding with more steps than tokens equals that with as many, and is left out.
     """
-    if inserts(subject.network):
-        raise ValueError(f"{subject.name} draws lengths by insertion: it has one sampler and no frontier")
-    if subject.left_to_right:
+    subject.process.require("be_measured_by_steps")
+    if not subject.process.chooses:
         return [Setting(LEFT_TO_RIGHT, None, temperature, draw) for temperature in temperatures]
     found = []
     for name in samplers:

@@ -22,7 +22,7 @@ def from_model(model: Any, *, device: str = "cpu", batch: int = 1, window: int |
 
     As in training, wrapped text follows an eos, which is given, and a row ends with one, which is judged.
     """
-    if not model.left_to_right:
+    if not model.process.exact:
         raise ValueError(
             f"{model.name} is a masked model, which only bounds -log p; a judge must be a left-to-right model"
         )

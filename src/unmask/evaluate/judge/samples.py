@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from unmask.samplers.names import PRECISIONS
+from unmask.names import PRECISIONS
 
 Separation = Literal["auto", "lines", "paragraphs"]
 

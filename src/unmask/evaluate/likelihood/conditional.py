@@ -23,7 +23,8 @@ from unmask.forward import masked_by_count
 from unmask.masking import Masking, joined, of_subset
 from unmask.network import device_of, inference, logits_where, takes
 from unmask.objective import per_sequence
-from unmask.protocol import Denoiser, follows_order
+from unmask.processes import process_of
+from unmask.protocol import Denoiser
 from unmask.schedule import Linear, Schedule
 
 
@@ -53,7 +54,7 @@ def conditional_nelbo(
     canvas, m = canvas.to(device), asked.sum(1)
     nats, squares, passed = torch.zeros(3, len(canvas), dtype=torch.float64)
     with inference(model):
-        longest = 0 if _reads_time(model, canvas, asked) else 2 if follows_order(model) else math.inf
+        longest = 0 if _reads_time(model, canvas, asked) else 2 if process_of(model).reads_order else math.inf
         every = (m <= longest) & (2.0 ** m.double() - 1 <= passes)
         one_by_one = _passes(asked, beyond, every, passes, generators, schedule)
         while part := list(islice(one_by_one, batch)):

@@ -19,15 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask import names
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
 from unmask.extras import needed
+from unmask.names import PLANS, PlanName, PredictorName
 from unmask.network import device_of
 from unmask.noise import generator, word
-from unmask.protocol import for_bound, inserts
-from unmask.samplers import names
-from unmask.samplers.names import PLANS, PlanName, PredictorName
+from unmask.protocol import for_bound
 from unmask.sampling import sample
 from unmask.text.find import load
 from unmask.text.model import Model
@@ -97,11 +97,10 @@ class UnmaskLM(LM):  # type: ignore[misc]
         self._rank, self._world_size = processes.rank(), processes.world()
         self.passes, self.seed = int(passes), int(seed)
         self.rows = int(max_batch_size or ROWS) if str(batch_size).startswith("auto") else int(batch_size)
-        if inserts(self.model.denoiser):
-            raise ValueError(f"{self.model.name} draws whole texts by insertion: it gives no continuation a likelihood")
-        if self.model.left_to_right and (sampler or steps or predictor != "first-order"):
-            raise ValueError(f"{self.model.name} draws one token per call: it takes no sampler, steps or predictor")
-        self.options = {} if self.model.left_to_right else _sampler_options(sampler, steps, predictor)
+        given = {"sampler": sampler, "steps": steps, "predictor": predictor != "first-order"}
+        process = self.model.process
+        process.require("score_continuations", *(name for name, value in given.items() if value))
+        self.options = _sampler_options(sampler, steps, predictor) if process.chooses else {}
         length = length or self.model.length
         if length is None:
             raise ValueError(f"{self.model.name} does not say how long its sequences are: give length")
@@ -180,7 +179,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
         self, canvas: Tensor, asked: Tensor, random: Sequence[torch.Generator], greedy: bool
     ) -> tuple[Tensor, Tensor]:
         network, schedule = for_bound(self.model.denoiser), self.model.schedule
-        if self.model.left_to_right:
+        if self.model.process.exact:
             return left_to_right_nats(network, canvas, asked, batch=self.rows)
         bound = conditional_nelbo(
             network, canvas, asked, generators=random, passes=self.passes, schedule=schedule, batch=self.rows
@@ -205,7 +204,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
 
     def _filled(self, begun: Sequence[list[int]], new: int, seeds: Sequence[int], asked: Generation) -> Tensor:
         canvas, _ = self.page.canvases([(ids, []) for ids in begun])
-        if self.model.left_to_right:  # one call per token, up to the longest text
+        if self.model.process.exact:  # one call per token, up to the longest text
             canvas = canvas[:, : len(self.page.before) + max(map(len, begun)) + new]
         made = sample(
             self.model.denoiser,
@@ -249,7 +248,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         """The information that the harness writes with its results."""
-        kind = "exact" if self.model.left_to_right else f"minus the bound by count, at most {self.passes} passes"
+        kind = "exact" if self.model.process.exact else f"minus the bound by count, at most {self.passes} passes"
         return {
             "model": self.model.name,
             "loglikelihood": kind,

@@ -18,7 +18,8 @@ from unmask.likelihood import default_batch
 from unmask.masking import of_subset
 from unmask.network import device_of, inference
 from unmask.noise import generator as stream
-from unmask.protocol import Denoiser, follows_order, inserts, is_left_to_right
+from unmask.processes import process_of
+from unmask.protocol import Denoiser
 from unmask.schedule import Linear, Schedule
 
 
@@ -96,8 +97,8 @@ def entropy_by_count(
         for rows in torch.split(visible.argsort(stable=True), batch):  # neighbours have about as many tokens to predict
             n, i = visible[rows], sequence[rows]
             rank, hits = _uniforms(seed, i, order[rows], length).unbind(1)
-            masked, when = rank.argsort(1).argsort(1) >= n.unsqueeze(1), rank if follows_order(model) else None
-            masking = of_subset(masked, hits, schedule=schedule, when=when).to(device)
+            masked = rank.argsort(1).argsort(1) >= n.unsqueeze(1)
+            masking = of_subset(masked, hits, schedule=schedule, when=rank).to(device)
             terms = objective.cross_entropy(model, tokens[i].to(device), masking)
             nats = terms.double().cpu() / (length - n)
             total.index_put_((i, n), nats, accumulate=True)
@@ -116,9 +117,6 @@ def _check(model: Denoiser, tokens: Tensor, passes: int, batch: int | None) -> N
         raise ValueError(f"tokens must be int64 [sequences, length], got {tokens.dtype} {tuple(tokens.shape)}")
     if bool((tokens == model.mask_id).any()):
         raise ValueError(f"tokens must be complete: they hold the mask {model.mask_id}")
-    if is_left_to_right(model):
-        raise ValueError(f"{type(model).__name__} is a left-to-right model: it has one order and no profile")
-    if inserts(model):
-        raise ValueError(f"{type(model).__name__} draws lengths by insertion, one decision per call: it has no profile")
+    process_of(model).require("profile")
     if passes < 1 or (batch is not None and batch < 1):
         raise ValueError(f"passes and batch must be at least 1, got {passes} and {batch}")

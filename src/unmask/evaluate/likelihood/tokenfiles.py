@@ -18,11 +18,12 @@ from unmask.evaluate import processes
 from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.evaluation import BINS, Evaluation, Profile, by_position, in_parts, means
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
-from unmask.forward import check_continues
-from unmask.likelihood import ALONG_ORDERS, By, Passes, default_batch, per_position
+from unmask.likelihood import Passes, default_batch, per_position
 from unmask.models.ngram import kneser_ney
 from unmask.network import inference
-from unmask.protocol import block_of, for_bound, inserts, is_left_to_right
+from unmask.processes import process_of
+from unmask.processes.process import ALONG_ORDERS, By
+from unmask.protocol import for_bound
 from unmask.schedule import Schedule
 from unmask.text.model import Model
 
@@ -139,22 +140,22 @@ class _Work:
             raise ValueError(f"batch must be at least 1, got {batch}")
         if tokens.tokenizer.hash != model.tokenizer.hash:
             raise ValueError(f"{tokens.path} was made with another tokenizer than {model.name}'s: prepare it again")
-        if inserts(model.denoiser) and how.by in (*ALONG_ORDERS, "left-to-right"):
-            raise ValueError(f"{model.name} draws lengths by insertion: its bound has no order, leave --by out")
         self.model, self.tokens, self.how = model, tokens, how
         self.network = for_bound(model.denoiser)
-        self.exact = is_left_to_right(model.denoiser) or how.by == "left-to-right"
+        process = process_of(model.denoiser)
+        self.exact = process.exact or how.by == "left-to-right"
         self.passes = 1 if self.exact else how.num
         self.batch = batch or default_batch(self.network, tokens.length)
         self.indices = _evenly_spaced(tokens, sequences)
         self.asked = tokens.asked(self.indices)  # prompts, and padding that is not data, are given
         self.counts = torch.full((len(self.indices),), tokens.length) if self.asked is None else self.asked.sum(1)
+        process.check_bound(how.by, self.asked)
         if self.asked is not None:
-            self._check_asked(model.denoiser)
+            self._check_asked()
         self.bins = min(tokens.length, BINS)
 
-    def _check_asked(self, network: Any) -> None:
-        """Refuse models without a bound of this kind if some of the tokens are given."""
+    def _check_asked(self) -> None:
+        """Refuse sequences whose given tokens leave nothing to predict, or too different numbers."""
         assert self.asked is not None
         if int(self.counts.min()) == 0:
             at = int(self.indices[self.counts.argmin()])
@@ -163,8 +164,6 @@ class _Work:
             raise ValueError(
                 f"by={self.how.by!r} needs sequences with as many predicted tokens each: take count or time"
             )
-        if (block := block_of(network)) is not None:
-            check_continues(self.asked, block)
 
     @property
     def rows(self) -> int:

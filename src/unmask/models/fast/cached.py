@@ -17,7 +17,6 @@ from unmask.models.anyorder import neighbours, usual_order
 from unmask.models.fast.packing import Ready
 from unmask.models.layers import Angles, Block, Transformer, take
 from unmask.models.seats import Seated
-from unmask.protocol import follows_order
 
 NOWHERE = -1  # the slot of masked positions
 
@@ -147,7 +146,7 @@ class AnyOrderCached(Cached):
     """
 
     def __init__(self, ready: Ready) -> None:
-        if not follows_order(ready.network):
+        if ready.network.config.attention != "order":
             raise ValueError(f"a cache needs attention='order', got {ready.network.config.attention!r}")
         super().__init__(ready.network)
         self.ready, self.fills = ready, {"seen": self.mask_id, "slot": NOWHERE}

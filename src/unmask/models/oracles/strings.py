@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from unmask.processes import Insertion
+
 SMALLEST = -600.0  # the logarithm that stands for probability 0 where a difference must be finite
 
 
@@ -18,7 +20,7 @@ class StringsOracle:
     p(x) e(y, x) (N - n)! / (N - n - (j - m))! up to a factor.
     """
 
-    insertion = True
+    process = Insertion()
 
     def __init__(self, strings: Sequence[Sequence[int]], probabilities: Tensor, vocab_size: int, length: int) -> None:
         if max(map(len, strings)) > length or len(set(map(tuple, strings))) != len(strings):

@@ -13,10 +13,8 @@ import torch
 from unmask import plan as plans
 from unmask.checks import check_canvas
 from unmask.draw import Pick
-from unmask.network import Allowed
 from unmask.noise import Streams
-from unmask.predict import first_order
-from unmask.protocol import Caches, block_of, follows_order, for_sampling, inserts, takes_lengths
+from unmask.protocol import Allowed, Caches, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
 from unmask.text.blanks import Blanks
@@ -33,8 +31,7 @@ class Served:
     chat_template: str | None = None  # Jinja, as in checkpoints of the Hugging Face hub
 
     def __post_init__(self) -> None:
-        if inserts(self.model.denoiser):
-            raise ValueError(f"{self.model.name} draws lengths by insertion, which is not served: use unmask sample")
+        self.model.process.require("be_served")
 
     @classmethod
     def of(cls, name: str, device: str = "cpu") -> Served:
@@ -57,11 +54,8 @@ class Served:
 
     @property
     def kind(self) -> str:
-        if self.model.left_to_right:
-            return "left-to-right"
-        if block_of(self.model.denoiser) is not None:
-            return "block"
-        return "any-order" if follows_order(self.model.denoiser) else "masked"
+        """What the network is, in a word."""
+        return self.model.process.name
 
     @property
     def display(self) -> str:
@@ -107,7 +101,7 @@ class Work:
     def settles(self) -> bool:
         """Whether an unmasked token stays: Algorithm 4 and remasking may change it."""
         if isinstance(self.sampler, Planned):
-            return self.sampler.predict.prepare is first_order.prepare
+            return not self.sampler.predict.corrects
         return not isinstance(self.sampler, Remasking)
 
     @cached_property
@@ -126,6 +120,6 @@ class Work:
 def trial(served: Served) -> Work:
     """One network call to measure its cost: of a whole canvas, or of one token for a network with a cache."""
     mask_id = served.model.denoiser.mask_id
-    length = (served.model.length or 1) if served.kind == "masked" else 1
+    length = 1 if isinstance(served.network, Caches) else (served.model.length or 1)
     canvas = (*[0 if mask_id else 1] * (length - 1), mask_id)
     return Work(served, 1, 0, canvas, None, Planned(plans.left_to_right), Pick(), None)

@@ -14,8 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 import unmask
-from unmask.protocol import prefers_left_to_right
-from unmask.samplers import names
+from unmask import names
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Refused
 from unmask.serve.engine.limits import Limits
@@ -73,7 +72,8 @@ class Service:
     def listed(self, name: str) -> dict[str, Any]:
         """A model as listed by /v1/models."""
         served = self.models[name]
-        model, chooses, blocks = served.model, not served.model.left_to_right, served.kind == "block"
+        model, process = served.model, served.model.process
+        everywhere = process.chooses and not process.continues  # positions all over the canvas may be filled
         about = {
             "kind": served.kind,
             "length": model.length,
@@ -82,10 +82,10 @@ class Service:
             "symbols": served.symbols,
             "vocab_size": model.denoiser.vocab_size,
             "mask_id": model.denoiser.mask_id,
-            "samplers": [*names.PLANS, *([] if blocks else names.PUBLISHED)] if chooses else [],
-            "predictors": [*names.PREDICTORS, "auto"] if chooses and not blocks else [],
-            "decodings": [*names.DECODING] if chooses else [],
-            "decoding": names.LEFT_TO_RIGHT if prefers_left_to_right(model.denoiser) else None,  # by default
+            "samplers": [*names.PLANS, *(names.PUBLISHED if everywhere else [])] if process.chooses else [],
+            "predictors": [*names.PREDICTORS, "auto"] if everywhere else [],
+            "decodings": [*names.DECODING] if process.chooses else [],
+            "decoding": process.order if process.chooses and process.from_left else None,  # by default
             "draws": list(names.DRAWS),
             "characters_per_token": model.characters_per_token,
             "card": dict(served.card),

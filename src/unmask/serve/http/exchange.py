@@ -15,7 +15,7 @@ from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Refused
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Work
-from unmask.serve.http.refusals import ApiError, named
+from unmask.serve.http.refusals import ApiError, field_of
 from unmask.serve.http.schemas import error_body
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Exchange:
         try:
             jobs = await loop.run_in_executor(threads, prepared)
         except ValueError as error:  # a sampler that cannot do what is asked
-            raise ApiError(400, str(error), param=named(str(error))) from error
+            raise ApiError(400, str(error), param=field_of(error)) from error
         if len(jobs) == 1:
             self.forecasts = self.engine.submit(jobs[0])
         else:

@@ -17,7 +17,6 @@ import torch
 
 from unmask.guide import Call
 from unmask.guides.automaton import Matching
-from unmask.protocol import only_continues
 from unmask.sampler import packed
 from unmask.text.constraints import constraint
 from unmask.text.model import Model
@@ -28,7 +27,7 @@ MOST_STATES = 256
 
 def guide_of(model: Model, ids: Sequence[int], pattern: str | None, contains: Sequence[str]) -> Matching:
     """The guide to such texts. ValueError if it would be too large, or no text on this canvas can match."""
-    if only_continues(model.denoiser):
+    if model.process.continues:
         raise ValueError(
             f"contains, pattern: {model.name} answers for its next positions alone, and this server looks ahead with "
             "masked models only; unmask sample --contains does it for this one"

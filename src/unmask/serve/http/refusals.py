@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from unmask.serve.http.schemas import SamplingRequest, error_body
+from unmask.errors import OptionError
+from unmask.serve.http.schemas import error_body
 
 CHARACTERS_PER_TOKEN = 16
 """A text with more characters than so many times the tokens that it may have is refused before it is tokenized."""
@@ -20,23 +20,31 @@ class ApiError(Exception):
         self.status, self.body = status, error_body(status, message, param, code)
 
 
+# The fields of a request whose names in the library are others.
+FIELDS = {"predict": "predictor", "plan": "sampler"}
+
+
 @contextmanager
-def blaming(who: SamplingRequest | str, otherwise: str | None = None) -> Iterator[None]:
-    """Turn a user error of the library into an ApiError, with the field of the request that it names."""
+def blaming(param: str | None = None, *, canvas: str | None = None) -> Iterator[None]:
+    """Turn a user error of the library into an ApiError, with the field of the request that it is about.
+
+    param: that field, where the error does not say it. canvas: the field from which the canvas was made.
+    """
     try:
         yield
     except ValueError as error:
-        param = who if isinstance(who, str) else named(str(error), who.model_fields_set) or otherwise
-        raise ApiError(400, str(error), param=param) from error
+        raise ApiError(400, str(error), param=field_of(error, canvas) or param or canvas) from error
 
 
-def named(message: str, given: Collection[str] = ()) -> str | None:
-    """The field that a message is about: the last one it names of those given, or else of all sampling fields."""
-    words: list[str] = re.findall(r"\w+", message)
-    for names in (given, SamplingRequest.model_fields):
-        if found := [word for word in words if word in names]:
-            return found[-1]
-    return None
+def field_of(error: ValueError, canvas: str | None = None) -> str | None:
+    """The field of a request that an error of the library is about, if it says so."""
+    if not isinstance(error, OptionError):
+        return None
+    return (
+        canvas
+        if canvas is not None and error.option in ("canvas", "length")
+        else FIELDS.get(error.option, error.option)
+    )
 
 
 def at_most(name: str, value: int | None, limit: int) -> None:

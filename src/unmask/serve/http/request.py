@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from unmask.draw import Pick
-from unmask.protocol import LooksAhead, prefers_left_to_right
+from unmask.options import Options
+from unmask.protocol import LooksAhead
 from unmask.sampler import Planned
 from unmask.samplers.ahead import Ahead
-from unmask.samplers.names import SamplerOptions
 from unmask.samplers.scored import Scored
-from unmask.sampling import chosen
+from unmask.sampling import check_ids, sampler_for
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served, Work
 from unmask.serve.http.refusals import ApiError, at_most, blaming, check_text
@@ -38,16 +38,9 @@ def find(models: Mapping[str, Served], name: str | None) -> Served:
     return models[name]
 
 
-def options(body: SamplingRequest) -> SamplerOptions:
-    """The sampling options of a request."""
-    given = {field.name: getattr(body, field.name) for field in fields(SamplerOptions)}
-    return SamplerOptions(**{name: value for name, value in given.items() if value is not None})
-
-
 def recorded(served: Served, body: SamplingRequest) -> dict[str, Any]:
     """How the tokens were drawn, as in ``unmask sample --json``."""
-    model = served.model
-    how = options(body).record(left_to_right=model.left_to_right, in_turn=prefers_left_to_right(model.denoiser))
+    how = body.named.record(served.model.process)
     return {"sampler": how.get("sampler") or how["decoding"], "draw": how["draw"], "dtype": how["dtype"]}
 
 
@@ -110,8 +103,7 @@ class WorkMaker:
     served: Served
     number: int
     seed: int
-    how: Mapping[str, Any]  # keyword arguments of ``unmask.sample``
-    pick: Pick
+    options: Options
     body: SamplingRequest
     limits: Limits
 
@@ -119,23 +111,16 @@ class WorkMaker:
     def of(cls, served: Served, body: SamplingRequest, number: int, seed: int | None, limits: Limits) -> WorkMaker:
         """Without a seed, a random one is drawn, which the answer reports."""
         longest = limits.length_of(served.model.length)
-        at_most("steps", body.steps, limits.max_steps)
-        at_most("block", body.block, longest)
-        at_most("ahead", body.ahead if isinstance(body.ahead, int) else None, longest)
-        with blaming(body):
-            how = options(body).arguments()
-            drawn = {name: how.pop(name) for name in ("draw", "temperature", "top_k", "top_p") if name in how}
-            presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
-            bias = _bias(body, served.model.denoiser.vocab_size)
-            pick = Pick(**drawn, min_p=body.min_p, bias=bias, presence=presence, frequency=frequency)
-        if served.model.left_to_right:
-            plain = SamplerOptions()
-            for name in ("sampler", "steps", "predictor", "decoding"):
-                if getattr(body, name) != getattr(plain, name):
-                    says = f"a left-to-right model draws one token per call from the beginning: it takes no {name}"
-                    raise ApiError(400, says, param=name)
+        with blaming():
+            named = body.named
+            at_most("steps", named.steps, limits.max_steps)
+            at_most("block", named.block, longest)
+            at_most("ahead", named.ahead if isinstance(named.ahead, int) else None, longest)
+            served.model.process.require(*named.given)
+            options = Options(**named.arguments())
+            check_ids(options, served.model.denoiser.vocab_size)
         seed = secrets.randbits(32) if seed is None else seed
-        return cls(served, number, seed, how, pick, body, limits)
+        return cls(served, number, seed, options, body, limits)
 
     @property
     def longest(self) -> int:
@@ -150,8 +135,8 @@ class WorkMaker:
     def infilled(self, name: str, text: str, mask_character: str | None) -> Work:
         """``Model.infill``: a text with blanks."""
         model = self.served.model
-        if model.left_to_right:
-            raise ApiError(400, f"{model.name} is a left-to-right model and cannot fill blanks here", param=name)
+        if not model.process.chooses:
+            raise ApiError(400, f"{model.process.phrase} cannot fill blanks here: use unmask infill", param=name)
         self._short(name, text)
         runs = len(re.findall(f"{re.escape(mask_character or BLANK)}+", text))
         self.bounded(name, runs)
@@ -219,8 +204,8 @@ class WorkMaker:
             return self.on_canvas([*prompt, *[None] * tokens], "prompt")
         if not suffix:
             return self.prompted("", tokens)
-        if model.left_to_right:
-            raise ApiError(400, f"{model.name} is a left-to-right model and takes no suffix", param="suffix")
+        if not model.process.chooses:
+            raise ApiError(400, f"{model.process.phrase} takes no suffix", param="suffix")
         hole = next((c for c in HOLES if c not in prompt + suffix), None)
         if hole is None:
             raise ApiError(400, "the text uses every character that could stand for a blank", param="prompt")
@@ -234,37 +219,25 @@ class WorkMaker:
             raise ApiError(400, f"{name} has the mask among its tokens, besides the blanks", param=name)
         return self._work(name, blanks.ids, blanks)
 
-    def _guided(self, ids: tuple[int, ...]) -> dict[str, Any]:
-        """The requested guide, as an argument of ``unmask.sample``."""
+    def _guided(self, ids: tuple[int, ...]) -> Options:
+        """The options with the requested guide."""
         body = self.body
         if not isinstance(body, UnmaskRequest) or not (body.contains or body.pattern):
-            return {}
+            return self.options
         from unmask.serve.http.guided import guide_of
 
-        return {"guide": guide_of(self.served.model, ids, body.pattern, body.contains or ())}
+        return replace(self.options, guide=guide_of(self.served.model, ids, body.pattern, body.contains or ()))
 
     def _work(self, name: str, ids: tuple[int, ...], blanks: Blanks | None) -> Work:
         self.bounded(name, len(ids))
         denoiser = self.served.model.denoiser
-        with blaming(self.body, otherwise=name):
-            sampler = chosen(denoiser, torch.tensor([ids], dtype=torch.int64), **self.how, **self._guided(ids))
+        with blaming(canvas=name):
+            options = self._guided(ids)
+            sampler = sampler_for(denoiser, torch.tensor([ids], dtype=torch.int64), options)
         if isinstance(sampler, Ahead) and not isinstance(self.served.network, LooksAhead):
             # The network gets one canvas for each guess.
             sampler = replace(sampler, most=max(self.limits.max_positions // max(len(ids), 1), 1))
         if not isinstance(sampler, Planned) and self.number > self.limits.share:
             says = f"number={self.number}: this sampler takes at most {self.limits.share}"
             raise ApiError(400, says, param="n" if isinstance(self.body, CompletionRequest) else "number")
-        if self.pick.penalises and not (isinstance(sampler, Planned) and self.body.steps is None):
-            says = "penalties are exact where one token is drawn per call, by a plan: give no steps and no sampler"
-            raise ApiError(400, says, param="presence_penalty" if self.pick.presence else "frequency_penalty")
-        return Work(self.served, self.number, self.seed, ids, blanks, sampler, self.pick, self.how.get("steps"))
-
-
-def _bias(body: SamplingRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
-    found = {}
-    for key, value in (body.logit_bias or {}).items():
-        if not key.isdecimal() or not int(key) < vocab_size:
-            says = f"logit_bias has the id {key!r}: allowed are 0..{vocab_size - 1}"
-            raise ApiError(400, says, param="logit_bias")
-        found[int(key)] = value
-    return tuple(sorted(found.items()))
+        return Work(self.served, self.number, self.seed, ids, blanks, sampler, options.pick, options.steps)

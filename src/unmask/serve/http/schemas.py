@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
-from unmask.samplers.names import DecodingName, DrawName, PredictorName, SamplerName
+from unmask.errors import OptionError
+from unmask.names import SamplerOptions
+from unmask.options import help_texts
 
 MOST_SEED = 2**64 - 1
 MOST_LOGPROBS = 20
 Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=40)]
 TokenId = Annotated[int, Field(ge=0)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[float, Field(allow_inf_nan=False, ge=-2, le=2)]
 
 
@@ -71,35 +73,45 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class SamplingRequest(Strict):
-    """The sampling options of both endpoints, with the names of ``unmask sample``."""
+# What differs over HTTP: keys of JSON are strings, and OpenAI's bounds hold.
+OVER_HTTP: dict[str, Any] = {
+    "ahead": Annotated[Annotated[int, Field(ge=1)] | Literal["auto"] | None, AHEAD],
+    "logit_bias": dict[str, Annotated[float, Field(allow_inf_nan=False, ge=-100, le=100)]] | None,
+    "presence_penalty": Penalty | None,
+    "frequency_penalty": Penalty | None,
+}
 
-    sampler: SamplerName | None = Field(
-        None, description="Which positions are unmasked when: by default parallel with steps, first-hitting without."
-    )
-    steps: int | None = Field(None, ge=1, description="Steps of parallel and ancestral sampling.")
-    predictor: PredictorName = Field("first-order", description="Or a second-order predictor of the paper.")
-    decoding: DecodingName | None = Field(None, description="Instead of sampler: a decoding order, or remasking.")
-    block: int | None = Field(None, ge=1)
-    noise: Finite | None = Field(None, ge=0)
-    gamma: Finite | None = Field(None, ge=0)
-    threshold: Finite | None = Field(None, ge=0, le=1)
-    eta: Finite | None = Field(None, ge=0, le=1)
-    ahead: Annotated[Annotated[int, Field(ge=1)] | Literal["auto"] | None, AHEAD] = Field(
-        None, description="The look-ahead window: the same tokens in fewer calls."
-    )
-    draw: DrawName = Field("exponential-race", description="How tokens are drawn; the last two are biased.")
-    temperature: Finite | None = Field(None, ge=0, description="By default 1; 0 takes the most likely token.")
-    top_k: int | None = Field(None, ge=1)
-    top_p: Finite | None = Field(None, gt=0, le=1)
-    min_p: Finite | None = Field(None, ge=0, le=1, description="Drop ids less than this times as likely as the best.")
-    logit_bias: dict[str, Annotated[float, Field(allow_inf_nan=False, ge=-100, le=100)]] | None = Field(
-        None, description="A map from token ids to values added to their logits."
-    )
-    presence_penalty: Penalty | None = Field(
-        None, description="A penalty on ids drawn before; needs one token per call."
-    )
-    frequency_penalty: Penalty | None = Field(None, description="The same, for each time that an id was drawn.")
+
+def _sampling_fields() -> dict[str, Any]:
+    """The sampling options with the names, bounds and help texts of ``unmask sample``; null is the default."""
+    hints, helps = get_type_hints(SamplerOptions), help_texts(SamplerOptions)
+    found: dict[str, Any] = {}
+    for one in fields(SamplerOptions):
+        bounds: dict[str, Any] = {name: value for name, value in one.metadata.items() if name != "whole"}
+        if "whole" in one.metadata and not one.metadata["whole"]:
+            bounds["allow_inf_nan"] = False
+        bounds = {} if one.name in OVER_HTTP else bounds
+        kind = OVER_HTTP.get(one.name, hints[one.name] | None)
+        found[one.name] = (kind, Field(one.default, description=helps.get(one.name), **bounds))
+    return found
+
+
+class SamplingRequest(create_model("SamplingFields", __base__=Strict, **_sampling_fields())):  # type: ignore[misc]
+    """The sampling options of both endpoints."""
+
+    @property
+    def named(self) -> SamplerOptions:
+        """The options by name."""
+        given = {one.name: getattr(self, one.name) for one in fields(SamplerOptions)}
+        if given["logit_bias"] is not None:
+            given["logit_bias"] = {_token_id(key): value for key, value in given["logit_bias"].items()}
+        return SamplerOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def _token_id(key: str) -> int:
+    if not key.isdecimal():
+        raise OptionError("logit_bias", f"logit_bias has the id {key!r}: its keys must be token ids")
+    return int(key)
 
 
 class UnmaskRequest(SamplingRequest):

@@ -18,9 +18,13 @@ from torch import Tensor
 from unmask import draw as draws
 from unmask import plan as plans
 from unmask import predict as predictors
+from unmask.draw import bounded
+from unmask.errors import OptionError
 from unmask.noise import Noise
+from unmask.options import Numbers
 from unmask.plan import Planner
 from unmask.predict import Predictor
+from unmask.processes import Process
 from unmask.sampler import Sampler
 
 PlanName = Literal["first-hitting", "parallel", "ancestral"]
@@ -96,11 +100,11 @@ def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[s
     make = _named("decoding", name, orders)
     for number in numbers:
         if number not in inspect.signature(make).parameters:
-            raise ValueError(f"decoding {name} takes no {number}")
+            raise OptionError(number, f"decoding {name} takes no {number}")
     order = make(**numbers)
     if block is not None:
         if not isinstance(order, decoding.Ranked):
-            raise ValueError(f"decoding {name} takes no block")
+            raise OptionError("block", f"decoding {name} takes no block")
         order = decoding.blocks(block, order)
     if name in (LEFT_TO_RIGHT, DREAM_ORIGIN):
         return {"plan": plans.left_to_right if name == LEFT_TO_RIGHT else partial(plans.ancestral, eps=DREAM_EPS)}
@@ -133,7 +137,7 @@ PRECISIONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplerOptions:
+class SamplerOptions(Numbers):
     """Sampling options, as names and numbers."""
 
     sampler: SamplerName | None = None
@@ -141,8 +145,6 @@ class SamplerOptions:
     or left to right for a left-to-right network with adapters (stories, molecules).
     The published samplers are for comparison: they draw token and mask together in float32 and are biased.
     published-law has the distribution of published-ancestral but does not draw every number, so it is much faster."""
-    steps: int | None = None
-    """The number of steps of parallel and ancestral sampling: the maximum of network calls per sequence."""
     predictor: PredictorName = "first-order"
     """first-order, or one of the paper's second-order predictors, extrapolate (Algorithm 3) and correct (Algorithm 4),
     which need no extra network call. auto is the paper's rule: extrapolate up to 128 steps, correct beyond."""
@@ -152,84 +154,68 @@ class SamplerOptions:
     the lowest entropy; entropy-bounded as many as an entropy bound allows; llada-random and dream-origin random
     positions; remdm random positions, and masks tokens again. remdm and dream-origin need --steps; entropy-bounded and
     threshold take none; the others unmask one token per call without --steps."""
-    block: int | None = None
+    block: int | None = bounded(None, whole=True, ge=1)
     """With --decoding: the block size. Blocks are filled from left to right, each in the decoding order."""
-    noise: float | None = None
+    noise: float | None = bounded(None, ge=0)
     """The scale of the Gumbel noise on the scores: of confidence (4.5, decaying to 0), of margin and entropy (0)."""
-    gamma: float | None = None
+    gamma: float | None = bounded(None, ge=0)
     """The bound of entropy-bounded, in nats (default 0.1): on the sum of entropies per call without the largest."""
-    threshold: float | None = None
+    threshold: float | None = bounded(None, ge=0, le=1)
     """For the decoding order threshold: the smallest probability of an accepted token (default 0.9)."""
-    eta: float | None = None
+    eta: float | None = bounded(None, ge=0, le=1)
     """How much remdm masks again, from 0 to 1: the cap (default 0.02), or a fraction of the maximum (default 0.05 for
     rescale, 1 for confidence)."""
-    ahead: int | Literal["auto"] | None = None
-    """The look-ahead window in tokens, or auto: the same tokens in fewer network passes. For samplers that fill one
-    token per step, such as first-hitting, and for left-to-right models (docs/parallel.md)."""
     draw: DrawName = "exponential-race"
     """How tokens are drawn. The last two have truncated Gumbel noise and are biased; they are for comparison."""
-    temperature: float = 1.0
-    """The softmax temperature. 0 takes the most likely token."""
-    top_k: int | None = None
-    """Draw from the k most likely tokens."""
-    top_p: float | None = None
-    """Draw from the smallest set of tokens whose total probability is at least p."""
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of ``Model.sample`` and of ``unmask.sample``; defaults are left out."""
         if self.sampler in PUBLISHED:
             return self._as_published(self.sampler)
-        how = {name: getattr(self, name) for name in self._given("steps", "ahead", "temperature", "top_k", "top_p")}
+        how = {name: getattr(self, name) for name in self._given(*(one.name for one in fields(Numbers)))}
         if self._given("draw"):
             how["draw"] = _named("draw", self.draw, DRAWS)
         numbers = {name: getattr(self, name) for name in self._given("block", "noise", "gamma", "threshold", "eta")}
         if self.decoding is not None:
             for name in self._given("sampler", "predictor"):
-                raise ValueError(f"decoding {self.decoding} chooses the positions itself: it takes no {name}")
+                raise OptionError(name, f"decoding {self.decoding} chooses the positions itself: it takes no {name}")
             if self.ahead is not None and self.decoding != LEFT_TO_RIGHT:
-                raise ValueError(
-                    f"decoding {self.decoding} has an order that is not known in advance: it takes no ahead"
-                )
+                says = f"decoding {self.decoding} has an order that is not known in advance: it takes no ahead"
+                raise OptionError("ahead", says)
             return decoding(self.decoding, **numbers) | how
         for name in numbers:
-            raise ValueError(f"{name} is for a decoding order: {', '.join(DECODING)}")
+            raise OptionError(name, f"{name} is for a decoding order: {', '.join(DECODING)}")
         if self.sampler is not None:
             how["plan"] = _named("sampler", self.sampler, PLANS | dict.fromkeys(PUBLISHED))
         if self._given("predictor"):
             how["predict"] = predictor(self.predictor, self.steps)
         return how
 
-    def record(self, *, left_to_right: bool = False, in_turn: bool = False) -> dict[str, Any]:
-        """How the samples were made: the options chosen, and the precision of the draw.
-
-        left_to_right: for a left-to-right model, which draws one token per call and has no choice of sampler. in_turn:
-        for a model whose default order is that one.
-        """
+    def record(self, process: Process) -> dict[str, Any]:
+        """How the samples of a kind of network were made: the options chosen, and the precision of the draw."""
         if self.sampler in PUBLISHED:
             draw = "coupled race, by its law" if self.sampler == "published-law" else "coupled race"
             return {"sampler": self.sampler, "steps": self.steps, "draw": draw, "dtype": "float32"}
-        usual = LEFT_TO_RIGHT if in_turn else "first-hitting"
-        how: dict[str, Any] = {"sampler": self.sampler or ("parallel" if self.steps else usual)}
-        if left_to_right:
-            how = {"sampler": LEFT_TO_RIGHT}
-        elif self.decoding is not None:
+        how: dict[str, Any] = {"sampler": self.sampler or ("parallel" if self.steps else process.order)}
+        if process.chooses and self.decoding is not None:
             how = {}
-        for one in fields(SamplerOptions)[1:]:
-            if getattr(self, one.name) is not None and not (left_to_right and one.name == "predictor"):
-                how[one.name] = getattr(self, one.name)
+        always = {"draw", "temperature", *(["predictor"] if process.chooses else [])}
+        for one in fields(SamplerOptions):
+            value = getattr(self, one.name)
+            if one.name != "sampler" and (one.name in always or value != one.default):
+                how[one.name] = value
         return how | {"dtype": PRECISIONS[self.draw]}
 
     def _given(self, *names: str) -> list[str]:
         """Which of these options differ from their defaults."""
-        defaults = {one.name: one.default for one in fields(SamplerOptions)}
-        return [name for name in names if getattr(self, name) != defaults[name]]
+        return [name for name in names if name in self.given]
 
     def _as_published(self, name: str) -> dict[str, Any]:
         if self.steps is None:
-            raise ValueError(f"sampler {name} needs steps")
-        names = [one.name for one in fields(SamplerOptions)[2:]]
+            raise OptionError("steps", f"sampler {name} needs steps")
+        names = [one.name for one in fields(SamplerOptions) if one.name not in ("sampler", "steps")]
         for other in self._given(*names):
-            raise ValueError(f"sampler {name} runs as published: it takes no {other}")
+            raise OptionError(other, f"sampler {name} runs as published: it takes no {other}")
         return {"sampler": published(name), "steps": self.steps}
 
 
@@ -242,5 +228,5 @@ def predictor(name: str, steps: int | None) -> Predictor:
 
 def _named(what: str, name: str, table: dict[str, Any]) -> Any:
     if name not in table:
-        raise ValueError(f"{what} must be one of {', '.join(table)}, got {name!r}")
+        raise OptionError(what, f"{what} must be one of {', '.join(table)}, got {name!r}")
     return table[name]

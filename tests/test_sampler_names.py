@@ -6,8 +6,9 @@ import pytest
 
 import unmask
 from tests.helpers import oracle
-from unmask.samplers import names
-from unmask.samplers.names import SamplerOptions
+from unmask import names
+from unmask.names import SamplerOptions
+from unmask.processes import LeftToRight, Masked
 
 NO_STEPS = ("entropy-bounded", "threshold")
 
@@ -39,7 +40,7 @@ def test_every_choice_samples_and_is_recorded(chosen):
     model = oracle(3, 4)
     made = unmask.sample(model, length=4, **chosen.arguments())
     assert not bool((made.tokens == model.mask_id).any())
-    record = chosen.record()
+    record = chosen.record(Masked())
     assert record["dtype"] in (*names.PRECISIONS.values(), "float32")
     for name in ("sampler", "decoding"):
         if getattr(chosen, name) is not None:
@@ -48,15 +49,15 @@ def test_every_choice_samples_and_is_recorded(chosen):
 
 def test_what_is_as_by_default_is_left_to_the_sampler():
     assert SamplerOptions().arguments() == {}
-    assert SamplerOptions().record() == {
+    assert SamplerOptions().record(Masked()) == {
         "sampler": "first-hitting",
         "predictor": "first-order",
         "draw": "exponential-race",
         "temperature": 1.0,
         "dtype": "float64",
     }
-    assert SamplerOptions(steps=4).record()["sampler"] == "parallel"
-    assert SamplerOptions(temperature=0.5).record(left_to_right=True) == {
+    assert SamplerOptions(steps=4).record(Masked())["sampler"] == "parallel"
+    assert SamplerOptions(temperature=0.5).record(LeftToRight()) == {
         "sampler": "left-to-right",
         "draw": "exponential-race",
         "temperature": 0.5,
@@ -87,7 +88,7 @@ def test_a_name_or_number_that_has_no_meaning_is_refused(options, message):
 
 def test_ahead_is_for_orders_that_are_known_in_advance():
     assert SamplerOptions(ahead="auto").arguments() == {"ahead": "auto"}
-    assert SamplerOptions(ahead=8).record()["ahead"] == 8
+    assert SamplerOptions(ahead=8).record(Masked())["ahead"] == 8
     assert SamplerOptions(ahead=8, decoding="left-to-right").arguments()["ahead"] == 8
     with pytest.raises(ValueError, match="takes no ahead"):
         SamplerOptions(ahead=8, decoding="margin").arguments()

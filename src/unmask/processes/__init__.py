@@ -1,0 +1,31 @@
+"""What a network is, said once: ``process_of`` asks it, and one file for each kind says what follows."""
+
+from __future__ import annotations
+
+from unmask.errors import OptionError
+from unmask.processes.any_order import AnyOrder
+from unmask.processes.blocks import Blocks
+from unmask.processes.insertion import Insertion
+from unmask.processes.left_to_right import LeftToRight
+from unmask.processes.masked import Masked
+from unmask.processes.process import Process
+
+__all__ = ["AnyOrder", "Blocks", "Insertion", "LeftToRight", "Masked", "Process", "process_of", "trained"]
+
+
+def trained(objective: str, attention: str, block: int | None) -> Process:
+    """The process of a new network of this project, by the settings of its training."""
+    whole: tuple[Process, ...] = (LeftToRight(), Insertion())
+    by_attention: dict[str, Process] = {"order": AnyOrder(), "block": Blocks(size=block or 1)}
+    process = next((one for one in whole if objective in one.objectives), by_attention.get(attention, Masked()))
+    needed = "order" if objective in AnyOrder.objectives and objective not in Masked.objectives else attention
+    needed = "bidirectional" if process in whole else needed
+    if attention != needed:
+        raise OptionError("attention", f"objective={objective!r} needs attention={needed!r}, got {attention!r}")
+    return process
+
+
+def process_of(model: object) -> Process:
+    """The process that a network states, Masked() by default."""
+    stated = getattr(model, "process", None)
+    return stated if isinstance(stated, Process) else Masked()
