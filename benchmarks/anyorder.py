@@ -34,8 +34,8 @@ from torch import Tensor
 
 import unmask
 from unmask.likelihood import along_orders, importance_weighted
-from unmask.models.causal import Causal, twin
-from unmask.models.ddit import DDiT, preset
+from unmask.networks.causal import Causal, twin
+from unmask.networks.ddit import DDiT, preset
 from unmask.sampling import Step
 from unmask.training import data as find_data
 from unmask.training.config import TrainConfig

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import unmask
 from unmask.data.prepare import prepare
-from unmask.text.fetch import Carrier, package_files
+from unmask.fetch import Carrier, package_files
 
 ANARCI = Carrier(
     "anarci",

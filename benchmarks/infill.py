@@ -25,7 +25,7 @@ from torch import Tensor
 import unmask
 from unmask.data import stories
 from unmask.guides import only
-from unmask.text import weighed
+from unmask.text import particles as weighed
 from unmask.text.model import Model, TextSample
 
 BEFORE, AFTER = 48, 24  # tokens

@@ -22,7 +22,7 @@ from torch import Tensor
 import unmask
 from unmask.data import corpora
 from unmask.data.tokens import TokenFile
-from unmask.models.oracles.enumerated import MarkovOracle
+from unmask.networks.oracles.enumerated import MarkovOracle
 
 LETTERS, LONGEST = "abcdef", 12
 ROW = 24  # tokens of a clause's row, its eos included

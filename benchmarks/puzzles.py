@@ -29,9 +29,9 @@ from torch import Tensor
 import unmask
 from unmask.data import sudoku
 from unmask.data.nae_sat import NaeSat
-from unmask.models.oracles.listed import ListedOracle
+from unmask.loading import load
 from unmask.names import decoding
-from unmask.text.find import load
+from unmask.networks.oracles.listed import ListedOracle
 
 CLUES = {"sudoku6": (10, 14, 18), "sudoku9": (26, 32, 40)}
 BATCH = 64

@@ -33,7 +33,7 @@ from torch import Tensor
 import unmask
 from unmask import plan
 from unmask.draw import exponential_race
-from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.networks.ddit import DDiT, DDiTConfig
 from unmask.samplers import published
 from unmask.schedule import Linear
 

@@ -42,9 +42,9 @@ from benchmarks.sampling import (
 )
 from benchmarks.train import megabytes
 from unmask import plan
-from unmask.models.fast import rows as fast_path
-from unmask.models.fast.rows import sharing
-from unmask.models.layers import take
+from unmask.networks.cache import rows as fast_path
+from unmask.networks.cache.rows import sharing
+from unmask.networks.layers import take
 from unmask.samplers import published
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h

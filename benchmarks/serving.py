@@ -33,9 +33,9 @@ from typing import Any
 import torch
 
 from unmask import Model
-from unmask.models.causal import Causal, twin
-from unmask.models.ddit import DDiT, DDiTConfig
 from unmask.network import inference
+from unmask.networks.causal import Causal, twin
+from unmask.networks.ddit import DDiT, DDiTConfig
 from unmask.protocol import for_sampling
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Done, Failed, Filled, Job, Refused
@@ -43,7 +43,7 @@ from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 from unmask.serve.http.request import unmask_work
 from unmask.serve.http.schemas import UnmaskRequest
-from unmask.text import vocabularies as tokenizers
+from unmask.tokenizers import vocabularies as tokenizers
 
 CLIENTS = 16
 ANY_ORDER = "any-order, cached"

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from unmask.data import sudoku
-from unmask.models.oracles.listed import ListedOracle
+from unmask.networks.oracles.listed import ListedOracle
 from unmask.samplers.decoding import Look, Score, gap, negative_entropy, within
 
 FOUR = sudoku.Shape(2, 2)

@@ -26,7 +26,7 @@ from torch.nn import functional
 import unmask
 from unmask import timing
 from unmask.forward import mask_by_time
-from unmask.models.ddit import DDiT, DDiTConfig
+from unmask.networks.ddit import DDiT, DDiTConfig
 from unmask.schedule import Linear
 from unmask.training.masking import Losses
 

@@ -34,9 +34,9 @@ from unmask.data import corpora
 from unmask.data.tokens import TokenFile
 from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import evaluate, evaluate_ngram
+from unmask.files import sha256_of
 from unmask.likelihood import By
-from unmask.models import pretrained
-from unmask.models.files import sha256_of
+from unmask.networks import pretrained
 from unmask.processes import process_of
 from unmask.text.model import Model
 from unmask.training.config import read_toml

@@ -5,7 +5,7 @@
     unmask train --config recipes/molecules.toml --init runs/molecules-start --out runs/molecules
 
 Filled from left to right, the network is the one that it starts from. For all other orders it has adapters
-(``unmask.models.adapters``), which change nothing at first and are all that the last command trains.
+(``unmask.networks.adapters``), which change nothing at first and are all that the last command trains.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 import unmask
-from unmask.models.causal import Causal
-from unmask.models.ddit import DDiT
+from unmask.networks.causal import Causal
+from unmask.networks.ddit import DDiT
 
 RANK = 64
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import unmask
 from unmask.data import stories
 from unmask.masking import Masking
-from unmask.models.llama import Llama
+from unmask.networks.llama import Llama
 from unmask.processes import Blocks, process_of
 from unmask.training.config import read_toml
 

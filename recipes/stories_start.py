@@ -5,7 +5,7 @@
 
 The network is the teacher's with the vocabulary of the corpus and a mask whose embedding is the mean of the others.
 Filled from left to right it is the teacher. For all other orders within blocks of two tokens it has adapters of rank 64
-(``unmask.models.adapters``), which start at zero.
+(``unmask.networks.adapters``), which start at zero.
 
     python -m recipes.stories_start runs/stories-masked-start --masked
     unmask train --config recipes/stories-masked.toml --init runs/stories-masked-start --out runs/stories-masked
@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.checkpoints import llama2c
+from unmask.checkpoints.folder import TOKENIZER
 from unmask.data.stories import LENGTH, kept_ids
-from unmask.models import pretrained
-from unmask.models.config import DDiTConfig, preset
-from unmask.models.ddit import DDiT
-from unmask.models.layers import Rotary
-from unmask.models.llama import Llama
-from unmask.text import llama2c
-from unmask.text.folder import TOKENIZER
+from unmask.networks import pretrained
+from unmask.networks.config import DDiTConfig, preset
+from unmask.networks.ddit import DDiT
+from unmask.networks.layers import Rotary
+from unmask.networks.llama import Llama
 
 
 def main() -> None:

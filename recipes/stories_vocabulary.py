@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from unmask.checkpoints import llama2c
 from unmask.data.stories import LENGTH, Teacher
-from unmask.text import llama2c
 
 SIZE, ROWS = 4096, 256
 PATH = Path(__file__).parents[1] / "src/unmask/data/stories.ids"

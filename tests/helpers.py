@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from unmask.models.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle
+from unmask.networks.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle
 from unmask.noise import Noise, Streams
 
 FALSE_ALARM = 1e-6

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from unmask.models.causal import Causal, twin
-from unmask.models.ddit import DDiT, DDiTConfig
-from unmask.models.llama import Llama, LlamaConfig
-from unmask.models.pretrained import Card, save
-from unmask.text import vocabularies as make
-from unmask.text.tokenizer import Tokenizer
+from unmask.networks.causal import Causal, twin
+from unmask.networks.ddit import DDiT, DDiTConfig
+from unmask.networks.llama import Llama, LlamaConfig
+from unmask.networks.pretrained import Card, save
+from unmask.tokenizers import vocabularies as make
+from unmask.tokenizers.tokenizer import Tokenizer
 
 TEXT = "In the beginning God created the heaven and the earth. And the earth was without form, and void; é ü 神.\n" * 4
 LENGTH = 24

@@ -12,9 +12,9 @@ import torch
 from recipes import box
 
 import unmask
-from unmask.models import pretrained
-from unmask.models.files import sha256_of
-from unmask.text.find import BOX
+from unmask.files import sha256_of
+from unmask.loading import BOX
+from unmask.networks import pretrained
 
 CHECKS = Path(__file__).parent / "box"
 RECIPES = (Path(box.__file__).parent / "README.md").read_text()

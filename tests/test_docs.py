@@ -17,7 +17,7 @@ EVERY = [*(ROOT / "docs").rglob("*.md"), ROOT / "recipes/README.md"]
 PAGES = sorted(page for page in EVERY if "```python" in page.read_text())
 ELSEWHERE = {
     "serving.md": "needs a server; tests/serve runs the openai client against one",
-    "antibodies.md": "fetches its models; tests/text/adapters has them",
+    "antibodies.md": "fetches its models; tests/checkpoints has them",
 }
 
 

@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import Tensor, nn
 
-from tests.text.adapters import checkpoints
-from tests.text.adapters.test_found import lightning
-from unmask.text.adapters import look
+from tests.checkpoints import checkpoints
+from tests.checkpoints.test_found import lightning
+from unmask.checkpoints import look
 from unmask.training import optimizer
 from unmask.training.optimizer import Muon
 

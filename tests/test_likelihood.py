@@ -10,7 +10,7 @@ from tests.helpers import FALSE_ALARM, generator, oracle
 from tests.small_models import TOKENIZERS, network
 from unmask import objective
 from unmask.likelihood import Passes, along_orders, exact
-from unmask.models.oracles.enumerated import HiddenMarkovOracle, TimeDependent
+from unmask.networks.oracles.enumerated import HiddenMarkovOracle, TimeDependent
 from unmask.schedule import Cosine
 
 

@@ -8,8 +8,8 @@ from recipes.molecules_start import with_adapters
 import unmask
 from tests.helpers import generator
 from tests.small_models import small
-from unmask.models.adapters import train_alone
-from unmask.models.causal import Causal
+from unmask.networks.adapters import train_alone
+from unmask.networks.causal import Causal
 
 V, LENGTH = 7, 8
 

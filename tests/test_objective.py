@@ -9,7 +9,7 @@ from scipy import stats
 from tests.helpers import Counting, generator, joint, oracle
 from unmask import objective, timing
 from unmask.masking import Masking, beta_alpha, in_order, maskgit_count
-from unmask.models.oracles.enumerated import EnumeratedOracle, MarkovOracle, TimeDependent
+from unmask.networks.oracles.enumerated import EnumeratedOracle, MarkovOracle, TimeDependent
 from unmask.processes.process import data_tokens
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 

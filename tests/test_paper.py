@@ -11,7 +11,7 @@ import torch
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle, same_law
 from unmask import paper, plan, predict, sample
 from unmask.draw import exponential_race
-from unmask.models.oracles.enumerated import TimeDependent
+from unmask.networks.oracles.enumerated import TimeDependent
 from unmask.noise import Streams
 from unmask.schedule import Cosine, Linear, LogLinear
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.helpers import frequencies, generator, oracle, total_variation
 from unmask import plan, predict, sample
-from unmask.models.oracles.enumerated import MarkovOracle
+from unmask.networks.oracles.enumerated import MarkovOracle
 from unmask.predict import Prediction, lagrange, log_mean
 
 

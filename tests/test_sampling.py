@@ -7,8 +7,8 @@ import unmask
 from tests.helpers import Counting, generator, hidden_markov, oracle
 from unmask import draw, plan, predict, sample, stream
 from unmask.draw import Pick
-from unmask.models.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, TimeDependent
 from unmask.network import answer
+from unmask.networks.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, TimeDependent
 from unmask.noise import Streams
 from unmask.protocol import Batched
 from unmask.sampler import Planned, PlanState, Task, apply

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tests.small_models import small
 from unmask import objective
+from unmask.checkpoints import llama2c
 from unmask.data.stories import Teacher
 from unmask.masking import Masking
-from unmask.models.ddit import DDiT
-from unmask.models.llama import Llama, LlamaConfig
+from unmask.networks.ddit import DDiT
+from unmask.networks.llama import Llama, LlamaConfig
 from unmask.processes import process_of
-from unmask.text import llama2c
 
 V, LENGTH, BLOCK = 6, 8, 4
 SIZES = {"vocab_size": V, "mask_id": V, "length": LENGTH, "width": 16, "layers": 2, "heads": 2}

@@ -9,10 +9,10 @@ import torch
 from recipes.stories_start import shape, weights
 from torch import Tensor
 
-from unmask.models.causal import Causal
-from unmask.models.config import DDiTConfig
-from unmask.models.ddit import DDiT
-from unmask.models.llama import Llama, LlamaConfig
+from unmask.networks.causal import Causal
+from unmask.networks.config import DDiTConfig
+from unmask.networks.ddit import DDiT
+from unmask.networks.llama import Llama, LlamaConfig
 
 IDS = torch.tensor([3, 8, 5, 12, 1])
 V = len(IDS)

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from unmask.bound import Bound as Bound
     from unmask.errors import OptionError as OptionError
     from unmask.likelihood import nelbo as nelbo
-    from unmask.models.oracles.enumerated import EnumeratedOracle as EnumeratedOracle
-    from unmask.models.oracles.enumerated import HiddenMarkovOracle as HiddenMarkovOracle
-    from unmask.models.oracles.enumerated import MarkovOracle as MarkovOracle
+    from unmask.loading import load as load
+    from unmask.networks.oracles.enumerated import EnumeratedOracle as EnumeratedOracle
+    from unmask.networks.oracles.enumerated import HiddenMarkovOracle as HiddenMarkovOracle
+    from unmask.networks.oracles.enumerated import MarkovOracle as MarkovOracle
     from unmask.plan import Plan as Plan
     from unmask.protocol import Denoiser as Denoiser
     from unmask.sampler import Sampler as Sampler
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from unmask.schedule import Linear as Linear
     from unmask.schedule import LogLinear as LogLinear
     from unmask.schedule import Polynomial as Polynomial
-    from unmask.text.find import load as load
     from unmask.text.model import Model as Model
     from unmask.training.train import train as train
 

@@ -14,8 +14,8 @@ from unmask.cli import main as cli
 from unmask.cli.evaluate import main
 from unmask.data.tokens import TokenFile
 from unmask.evaluate.data import found
-from unmask.models.ngram import kneser_ney
-from unmask.models.pretrained import save
+from unmask.networks.ngram import kneser_ney
+from unmask.networks.pretrained import save
 from unmask.training.loop import train
 
 

@@ -11,11 +11,11 @@ import torch
 
 import unmask
 from tests.small_models import LENGTH, folder
+from unmask import loading as find
 from unmask.cli import main
 from unmask.cli.options import guarded
 from unmask.names import SamplerOptions
 from unmask.samplers import decoding, published, remasking
-from unmask.text import find
 
 pytest.importorskip("tyro")
 

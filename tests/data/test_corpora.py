@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from unmask.checkpoints.packages import gpt2_tokenizer
 from unmask.data import corpora
 from unmask.data.tokens import TokenFile
-from unmask.text.fetch import FetchError
-from unmask.text.molecules import to_smiles
-from unmask.text.weights import gpt2_tokenizer
+from unmask.fetch import FetchError
+from unmask.tokenizers.molecules import to_smiles
 
 
 @contextmanager

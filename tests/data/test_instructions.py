@@ -13,7 +13,7 @@ from tests.training.runs import settings
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
-from unmask.text.external import ExternalTokenizer, alphabet
+from unmask.tokenizers.external import ExternalTokenizer, alphabet
 from unmask.training.events import Validated
 from unmask.training.loop import train
 

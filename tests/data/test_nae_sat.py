@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from unmask.data.nae_sat import NaeSat
-from unmask.models.oracles.listed import ListedOracle
+from unmask.networks.oracles.listed import ListedOracle
 
 
 def test_an_observation_is_whether_its_three_latents_differ() -> None:

@@ -10,7 +10,7 @@ from unmask.data.overlap import Overlap, overlap
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
-from unmask.text.vocabularies import characters
+from unmask.tokenizers.vocabularies import characters
 
 LETTERS = characters("abcdefgh")
 

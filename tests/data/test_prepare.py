@@ -15,8 +15,8 @@ import torch
 
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
-from unmask.text import vocabularies as make
-from unmask.text.tokenizer import Tokenizer
+from unmask.tokenizers import vocabularies as make
+from unmask.tokenizers.tokenizer import Tokenizer
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "cow", "jumped", "moon", "café"]
 

@@ -12,7 +12,7 @@ from unmask.data import text8
 from unmask.data.prepare import prepare
 from unmask.data.text8 import clean
 from unmask.data.tokens import TokenFile
-from unmask.text.fetch import cache_folder
+from unmask.fetch import cache_folder
 
 
 def cleaned(wiki: str, block: int = 1 << 20) -> str:

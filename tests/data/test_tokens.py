@@ -13,7 +13,7 @@ import torch
 
 from unmask.data.tokens import PREFIX, TokenFile
 from unmask.data.tokenwriter import TokenWriter
-from unmask.text import vocabularies as make
+from unmask.tokenizers import vocabularies as make
 
 TOKENIZER = make.characters(["abcdefgh"])
 BLOCK = np.arange(60).reshape(10, 6) % 9
@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_nothing(tmp_path) -> None:
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 import numpy as np
-from unmask.text import vocabularies as make
+from unmask.tokenizers import vocabularies as make
 from unmask.data.tokenwriter import TokenWriter
 try:
     with TokenWriter({str(tmp_path / "x.tokens")!r}, make.levels(3), 64, "rows") as writer:

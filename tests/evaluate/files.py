@@ -13,9 +13,9 @@ from tests.helpers import generator
 from tests.training.runs import PROCESSES, ended, join_as, rendezvous
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
-from unmask.models.oracles.enumerated import MarkovOracle
+from unmask.networks.oracles.enumerated import MarkovOracle
 from unmask.text.model import Model
-from unmask.text.vocabularies import characters
+from unmask.tokenizers.vocabularies import characters
 
 LETTERS = "abcd"
 TOKENIZER = characters(LETTERS, eos=False)

@@ -171,7 +171,7 @@ def test_samples_are_the_bytes_of_one_process_while_a_node_dies(
 def test_evaluation_and_judgement_are_those_of_one_process(nodes: Any, model: Path, tmp_path: Path) -> None:
     from tests.evaluate.files import LENGTH, TOKENIZER
     from tests.small_models import network
-    from unmask.models.pretrained import save
+    from unmask.networks.pretrained import save
 
     save(tmp_path / "rows", network(TOKENIZER, length=LENGTH), extra={"schedule": "cosine", "layout": "rows"})
     TOKENIZER.save(tmp_path / "rows" / "tokenizer.json")

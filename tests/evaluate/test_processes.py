@@ -16,8 +16,8 @@ from tests.small_models import network
 from unmask.cli.evaluate import main
 from unmask.evaluate import processes
 from unmask.evaluate.likelihood.tokenfiles import evaluate
-from unmask.models.pretrained import save
-from unmask.text.find import load
+from unmask.loading import load
+from unmask.networks.pretrained import save
 
 
 def test_a_single_process_has_everything() -> None:

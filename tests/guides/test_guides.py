@@ -11,8 +11,8 @@ from tests.helpers import FALSE_ALARM, chi_square, codes, frequencies, hidden_ma
 from tests.small_models import small
 from unmask import guides, plan
 from unmask.guides.automaton import Automaton, of_text
-from unmask.models.ddit import DDiT
-from unmask.models.oracles.enumerated import EnumeratedOracle
+from unmask.networks.ddit import DDiT
+from unmask.networks.oracles.enumerated import EnumeratedOracle
 from unmask.protocol import for_sampling
 
 V, L = 3, 4

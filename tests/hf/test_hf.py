@@ -1,9 +1,9 @@
 """transformers' models in three lines, and first-hitting as a scheduler for another sampling loop."""
 
 import pytest
-import tokenizers
 import torch
 
+import tokenizers
 import unmask
 from unmask import hf
 

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.training.runs import metrics, run, settings, start, write_tokens
-from unmask.models import files
+from unmask import files
 from unmask.training import checkpoint, learner, validate
 from unmask.training.checkpoint import CheckpointError, listed, newest, read, verify, write
 from unmask.training.config import TrainConfig

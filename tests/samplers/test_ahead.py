@@ -9,7 +9,7 @@ from benchmarks.rejection import Rejection
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
 from unmask import draw, plan, predict, sample
-from unmask.models.oracles.enumerated import HiddenMarkovOracle, MarkovOracle, TimeDependent
+from unmask.networks.oracles.enumerated import HiddenMarkovOracle, MarkovOracle, TimeDependent
 from unmask.protocol import LooksAhead
 from unmask.samplers import ahead, decoding, remasking
 from unmask.samplers.ahead import Ahead

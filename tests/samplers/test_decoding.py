@@ -13,7 +13,7 @@ from scipy import stats
 from tests.helpers import FALSE_ALARM, Counting, chi_square, frequencies, oracle, same_law
 from tests.small_models import TOKENIZERS, network
 from unmask import EnumeratedOracle, Model, apply, plan, sample, stream
-from unmask.models.oracles.enumerated import TimeDependent
+from unmask.networks.oracles.enumerated import TimeDependent
 from unmask.sampler import Planned
 from unmask.samplers import decoding, remasking
 from unmask.samplers.remasking import by_confidence

@@ -9,7 +9,7 @@ from scipy import stats
 import unmask
 from tests.helpers import FALSE_ALARM, Counting, generator
 from unmask import insertion
-from unmask.models.oracles.strings import StringsOracle
+from unmask.networks.oracles.strings import StringsOracle
 from unmask.samplers.insertion import Insertion
 
 V, N = 2, 4

@@ -9,7 +9,7 @@ from scipy import stats
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, noise, oracle, same_law
 from unmask import apply, plan, sample, theory
-from unmask.models.oracles.enumerated import MarkovOracle, TimeDependent
+from unmask.networks.oracles.enumerated import MarkovOracle, TimeDependent
 from unmask.samplers.published import (
     Coupled,
     ancestral_law,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.models import test_causal, test_ddit
-from tests.models.test_ddit import V
+from tests.networks import test_causal, test_ddit
+from tests.networks.test_ddit import V
 from unmask import EnumeratedOracle, Linear, sample
 from unmask.draw import Pick
 from unmask.network import answer, inference

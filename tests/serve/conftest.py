@@ -13,8 +13,8 @@ import unmask
 from tests.serve.browser import Page, chromium, missing
 from tests.serve.pages import IMAGE, SCRIPT
 from tests.small_models import folder, network
-from unmask.models.pretrained import Card, save
-from unmask.text.tokenizer import Tokenizer
+from unmask.networks.pretrained import Card, save
+from unmask.tokenizers.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tests.serve.served import MODELS, SERVED, Asked, library, lively, model, ru
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
 from unmask.draw import Pick, inverse_cdf
-from unmask.models.seats import Seated
+from unmask.networks.cache.seats import Seated
 from unmask.noise import Streams
 from unmask.plan import Plan, first_hitting
 from unmask.serve.engine.batch import Batch

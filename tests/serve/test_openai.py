@@ -10,7 +10,7 @@ import torch
 
 from tests.serve.served import LIMITS, MODELS, SERVED, listening
 from unmask.serve.http.openai import piece
-from unmask.text.chat import template_of, written
+from unmask.tokenizers.chat import template_of, written
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 SERVING = SERVED | {"chatty": replace(SERVED["twin"], model=replace(MODELS["twin"], name="chatty"))}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.small_models import folder
-from unmask.text.find import load
+from unmask.loading import load
 
 ray = pytest.importorskip("ray", reason="needs ray: pip install 'unmask[ray]'")
 serve = pytest.importorskip("ray.serve", reason="needs Ray Serve: pip install 'unmask[ray]'", exc_type=ImportError)

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 from tests.serve.served import SERVED, Served, library, listening, model
 from tests.small_models import TOKENIZERS
-from unmask.models.pretrained import Card
+from unmask.networks.pretrained import Card
 
 
 def asked(address: str, path: str, body: dict[str, Any] | None = None) -> Any:

@@ -18,7 +18,7 @@ from tests.serve.test_engine import Gated, holes
 from tests.serve.test_reliability import saved, serving
 from tests.small_models import TOKENIZERS, network
 from unmask import Model
-from unmask.models.seats import Seated
+from unmask.networks.cache.seats import Seated
 from unmask.samplers.published import Coupled
 from unmask.serve.engine import engine as engines
 from unmask.serve.engine.batch import Batch

@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, joint, oracle, total_variation
 from unmask import plan, predict, sample
-from unmask.models.oracles.enumerated import EnumeratedOracle
+from unmask.networks.oracles.enumerated import EnumeratedOracle
 from unmask.schedule import Cosine, Geometric, Linear, LogLinear, Polynomial
 
 SCHEDULES = [Linear(), Cosine(), Polynomial(2), Geometric(), LogLinear()]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import unmask
 from tests.small_models import LENGTH, TOKENIZERS, network
 from unmask import Model
-from unmask.models.self_conditioned import SelfConditioned
-from unmask.text.vocabularies import characters
+from unmask.networks.self_conditioned import SelfConditioned
+from unmask.tokenizers.vocabularies import characters
 
 TEXT_KINDS = ("bpe", "characters", "bytes")
 MODELS = {

@@ -12,8 +12,8 @@ import torch
 
 from tests.helpers import generator, oracle
 from unmask import plan
-from unmask.models.oracles.enumerated import EnumeratedOracle
-from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.networks.oracles.enumerated import EnumeratedOracle
+from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
 from unmask.noise import Streams
 from unmask.theory import equal_sizes, optimal_sizes, parallel_costs, parallel_loss, smoothed
 

@@ -7,13 +7,13 @@ import string
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 import torch
 
-from tests.text.adapters import checkpoints as ddit
-from tests.text.adapters import llama_checkpoints as llama
-from tests.text.adapters import test_sapiens as fairseq
-from unmask.text.vocabularies import characters
+import tokenizers
+from tests.checkpoints import checkpoints as ddit
+from tests.checkpoints import llama_checkpoints as llama
+from tests.checkpoints import test_sapiens as fairseq
+from unmask.tokenizers.vocabularies import characters
 
 LENGTH = 12  # of every canvas
 LETTERS = "abcdefg"

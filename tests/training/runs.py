@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from unmask.data.tokenwriter import TokenWriter
-from unmask.text.vocabularies import characters
+from unmask.tokenizers.vocabularies import characters
 from unmask.training import loop
 from unmask.training.config import TrainConfig
 from unmask.training.loop import train

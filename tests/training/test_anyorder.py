@@ -12,11 +12,11 @@ import torch
 from tests.training.runs import LENGTH, metrics, settings, write_tokens
 from tests.training.test_masking import network, tokens
 from unmask import objective, sample
+from unmask.checkpoints.folder import load_network as load
 from unmask.data.batches import generator as of_purpose
-from unmask.models.fast.cached import AnyOrderCached
+from unmask.networks.cache.cached import AnyOrderCached
 from unmask.processes import AnyOrder
 from unmask.schedule import Linear
-from unmask.text.folder import load_network as load
 from unmask.training.config import TrainConfig
 from unmask.training.loop import train
 from unmask.training.masking import Losses, of_step

@@ -10,10 +10,10 @@ import torch
 from tests.training.runs import settings, write_tokens
 from tests.training.test_masking import network, tokens
 from unmask import nelbo, sample
+from unmask.checkpoints.folder import load_network as load
 from unmask.masking import Masking
 from unmask.processes import Blocks
 from unmask.schedule import Linear
-from unmask.text.folder import load_network as load
 from unmask.training import report
 from unmask.training.loop import train
 from unmask.training.masking import Losses, of_step

@@ -11,7 +11,7 @@ import torch
 
 from tests.helpers import accelerate_launch
 from tests.training.runs import metrics, run, settings, write_tokens
-from unmask.text.folder import load_network as load
+from unmask.checkpoints.folder import load_network as load
 from unmask.training.checkpoint import newest
 
 

@@ -11,9 +11,9 @@ import torch
 
 from tests.training.runs import metrics, settings, write_tokens
 from unmask.bound import Bound
+from unmask.checkpoints.folder import load_network
 from unmask.data.tokens import TokenFile
-from unmask.models.ngram import kneser_ney
-from unmask.text.folder import load_network
+from unmask.networks.ngram import kneser_ney
 from unmask.training import loop, start
 from unmask.training.checkpoint import listed, read
 from unmask.training.config import TrainConfig

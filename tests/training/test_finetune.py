@@ -16,16 +16,16 @@ import unmask
 from tests.small_models import folder
 from tests.training.families import FAMILIES, OTHERS, made, texts
 from tests.training.runs import metrics, run
+from unmask import checkpoints as adapters
 from unmask import objective
+from unmask.checkpoints.contents import Loaded
+from unmask.checkpoints.steps import listed
 from unmask.cli import main
 from unmask.data.batches import global_batch
 from unmask.data.tokens import TokenFile
-from unmask.models.checkpoints import listed
 from unmask.network import logits_at
 from unmask.processes import process_of
 from unmask.schedule import Linear
-from unmask.text import adapters
-from unmask.text.adapters.found import Loaded
 from unmask.training.checkpoint import read_tensors
 from unmask.training.config import TrainConfig
 from unmask.training.learner import recompute

@@ -3,8 +3,8 @@ import torch
 
 from unmask import objective
 from unmask.masking import Masking, all_tokens
-from unmask.models.causal import Causal, twin
-from unmask.models.ddit import DDiT, preset
+from unmask.networks.causal import Causal, twin
+from unmask.networks.ddit import DDiT, preset
 from unmask.training import head
 from unmask.training.head import cross_entropy
 

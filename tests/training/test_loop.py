@@ -10,11 +10,11 @@ import torch
 import unmask
 from tests.training.runs import LENGTH, metrics, settings, write_tokens
 from unmask import objective, timing
+from unmask.checkpoints.folder import load_network as load
 from unmask.data import corpora, text8
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
-from unmask.text.fetch import FetchError
-from unmask.text.folder import load_network as load
+from unmask.fetch import FetchError
 from unmask.training import events
 from unmask.training.checkpoint import listed, newest, read
 from unmask.training.loop import train

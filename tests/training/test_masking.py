@@ -14,9 +14,9 @@ from unmask.data.batches import generator as of_purpose
 from unmask.data.batches import share
 from unmask.forward import uniforms
 from unmask.masking import Masking, by_count, by_time, joined
-from unmask.models.causal import Causal, twin
-from unmask.models.ddit import DDiT, preset
-from unmask.models.self_conditioned import SelfConditioned
+from unmask.networks.causal import Causal, twin
+from unmask.networks.ddit import DDiT, preset
+from unmask.networks.self_conditioned import SelfConditioned
 from unmask.processes import AnyOrder, LeftToRight, Masked
 from unmask.schedule import Cosine, Linear
 from unmask.training.loop import train

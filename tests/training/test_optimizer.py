@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from unmask.models.ddit import DDiT, preset
+from unmask.networks.ddit import DDiT, preset
 from unmask.training import optimizer
 from unmask.training.ema import EMA, decay_at, default_decay
 from unmask.training.optimizer import Muon, learning_rate, orthogonalized

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unmask.cli import VERBS
 from unmask.cli.command import Command
-from unmask.text.find import available
+from unmask.loading import available
 
 SHELLS = ("bash", "zsh", "fish")
 MODELS = ("model", "models", "path")  # positional arguments that may be the name of a model

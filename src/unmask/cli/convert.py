@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from unmask.checkpoints import look
+from unmask.checkpoints.convert import to_mdlm, to_own
 from unmask.cli.command import Command
 from unmask.cli.options import CHECKPOINT_HELP, guarded
-from unmask.text.adapters import look
-from unmask.text.adapters.convert import to_mdlm, to_own
-from unmask.text.find import locate
+from unmask.loading import locate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,11 +36,11 @@ from unmask.evaluate import processes
 from unmask.evaluate.data import found, own_text, train_and
 from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import Progress, evaluate, evaluate_ngram, evaluate_truth
-from unmask.models.files import write_whole
+from unmask.files import write_whole
+from unmask.loading import locate
 from unmask.processes.process import By
-from unmask.text.chat import template_of
-from unmask.text.find import locate
 from unmask.text.model import Model
+from unmask.tokenizers.chat import template_of
 
 NGRAM, LONGEST_NGRAM = "ngram:", 20
 TRUTH = "truth"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from unmask.cli.view import END, lines_of, text_spans
 
 if TYPE_CHECKING:
-    from unmask.text.external import ExternalTokenizer
-    from unmask.text.tokenizer import Tokenizer
+    from unmask.tokenizers.external import ExternalTokenizer
+    from unmask.tokenizers.tokenizer import Tokenizer
 
 COLUMNS, WIDE, HIGH, MARGIN = 84, 8.43, 22, 16  # characters per line, and pixels: of a character, a line, the margin
 SECONDS, STILL = 6.0, 3.0  # of the run, and of the finished text

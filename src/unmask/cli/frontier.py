@@ -18,9 +18,9 @@ from unmask.evaluate.frontier.advice import TOLERANCE, advice
 from unmask.evaluate.frontier.points import Kept, Point
 from unmask.evaluate.frontier.sweep import SAMPLERS, Conditions, SampledModel, Setting, reference, settings, sweep
 from unmask.evaluate.judge.judge import Judge, load_judge
-from unmask.models.files import write_whole
+from unmask.files import write_whole
+from unmask.loading import find, load
 from unmask.names import DrawName
-from unmask.text.find import find, load
 
 POINTS, PICTURE, REPORT = "points.jsonl", "frontier.png", "frontier.txt"
 DEFAULT_SAMPLERS = "first-hitting,parallel,parallel-extrapolate,parallel-correct,ancestral"
@@ -148,7 +148,7 @@ def _reference(
 
 def kind_of(name: str) -> str:
     """masked, score (trained with SEDD's score entropy) or left-to-right, according to the model's files."""
-    from unmask.models.pretrained import read_config
+    from unmask.networks.pretrained import read_config
 
     folder = find(name)
     if folder is None:

@@ -11,7 +11,7 @@ from unmask.cli import texts
 from unmask.cli.command import Command
 from unmask.cli.options import MODEL_HELP, guarded, short_warnings
 from unmask.processes import Process
-from unmask.text import weighed
+from unmask.text import particles as weighed
 from unmask.text.model import InfillOptions as Infilling
 
 TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it from stdin'

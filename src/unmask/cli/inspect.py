@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unmask.checkpoints.report import inspect, lines
 from unmask.cli.command import Command
 from unmask.cli.options import CHECKPOINT_HELP, guarded
-from unmask.text.adapters.report import inspect, lines
-from unmask.text.find import locate
+from unmask.loading import locate
 
 
 @dataclass(frozen=True, kw_only=True)

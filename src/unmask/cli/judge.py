@@ -21,8 +21,8 @@ from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
 from unmask.evaluate.judge.judge import TRUTH, Judge, Judgement, Samples, judge, load_judge
-from unmask.models.files import write_whole
-from unmask.text.tokenizer import Tokenizer
+from unmask.files import write_whole
+from unmask.tokenizers.tokenizer import Tokenizer
 
 SECONDS_BETWEEN_LINES = 10.0
 SAMPLES_HELP = "What unmask sample wrote, best with --json; or any texts, one per line or paragraph; - reads stdin"
@@ -137,7 +137,7 @@ def _samples(chosen: JudgeOptions) -> Samples:
 
 def _counts(data: str, samples: Samples) -> Tensor:
     """How often each id occurs in the training data, which must have the samples' tokenizer, if that is known."""
-    from unmask.text.find import tokenizer_of
+    from unmask.loading import tokenizer_of
 
     if samples.tokens is None:
         raise ValueError("--data needs samples with tokens: those of unmask sample --json")

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unmask.checkpoints.packages import NAMED
 from unmask.cli.command import Command
 from unmask.cli.options import guarded
-from unmask.text.fetch import cache_folder
-from unmask.text.find import Known, available, describe
-from unmask.text.weights import NAMED
+from unmask.fetch import cache_folder
+from unmask.loading import Known, available, describe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unmask.cli.command import Command
 from unmask.cli.options import guarded
-from unmask.models.files import new_folder
+from unmask.files import new_folder
 
 TEMPLATES = ("README.md", "network.py", "train.py", "sample.py", "test_project.py")
 

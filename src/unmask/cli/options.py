@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from unmask.cli import BAD_INPUT, CLOSED, FAILED, INTERRUPTED
-from unmask.text.find import load
+from unmask.loading import load
 from unmask.text.model import Model
 
 MODEL_HELP = "A name that unmask models lists, a run's folder, or ORG/NAME on the Hugging Face hub"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unmask.cli.command import Command
 from unmask.cli.options import guarded
-from unmask.models.files import write_whole
+from unmask.files import write_whole
 from unmask.reproduce import files
 from unmask.reproduce.item import Settings
 from unmask.reproduce.items import ITEMS, WITH_SUBJECTS, module

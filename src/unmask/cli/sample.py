@@ -16,14 +16,14 @@ from unmask.cli import texts, trace
 from unmask.cli.command import Command
 from unmask.cli.options import MODEL_HELP, OnCluster, check_files, guarded, short_warnings
 from unmask.evaluate import processes
-from unmask.models.files import write_whole
+from unmask.files import write_whole
+from unmask.loading import DEFAULT, default, tokenizer_of
 from unmask.sampling import divided
-from unmask.text.find import DEFAULT, default, tokenizer_of
 
 if TYPE_CHECKING:
-    from unmask.text.external import ExternalTokenizer
     from unmask.text.model import Model
-    from unmask.text.tokenizer import Tokenizer
+    from unmask.tokenizers.external import ExternalTokenizer
+    from unmask.tokenizers.tokenizer import Tokenizer
 
 BATCH = 16  # sequences per piece of work on a cluster, if --batch is not given
 REPLAY_SECONDS, REPLAY_CALLS_PER_SECOND = 6.0, 20.0

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.cli.command import Command
 from unmask.cli.options import MODEL_HELP, OnMachine, OwnNetwork, device_named, guarded, loaded, use_threads
-from unmask.models.pretrained import OWN
+from unmask.loading import Known, available, default, describe, locate
+from unmask.networks.pretrained import OWN
 from unmask.serve.engine.limits import Limits
-from unmask.text.find import Known, available, default, describe, locate
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 def served(name: str, device: str, called: str | None = None, network: str | None = None) -> Served:
     """A model by name, with its card; clients see no path of this machine."""
     from unmask.serve.engine.work import Served
-    from unmask.text.chat import template_of
+    from unmask.tokenizers.chat import template_of
 
     place = locate(name)
     about = describe(Known(name, "cache", place))

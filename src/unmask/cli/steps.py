@@ -26,8 +26,8 @@ from unmask.cli.options import (
 )
 from unmask.evaluate.data import found
 from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_by_count
-from unmask.models.files import write_whole
-from unmask.text.find import find
+from unmask.files import write_whole
+from unmask.loading import find
 from unmask.text.model import Model
 
 PROFILE = "profile.json"  # in a model's folder

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, device_named, loaded, use_threads
-from unmask.models.files import write_whole
+from unmask.files import write_whole
 from unmask.names import SamplerOptions
 from unmask.sampler import Step
 from unmask.text.model import Model, TextSample
 
 if TYPE_CHECKING:
-    from unmask.text.external import ExternalTokenizer
-    from unmask.text.tokenizer import Tokenizer
+    from unmask.tokenizers.external import ExternalTokenizer
+    from unmask.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
     model = loaded(name, chosen.network, device or device_named(chosen.device))
     if not chosen.compile:
         return model
-    from unmask.models.compiled import Compiled
+    from unmask.networks.compiled import Compiled
 
     print("compiling the network: the first calls take half a minute or more", file=sys.stderr)
     return replace(model, denoiser=Compiled(model.denoiser))

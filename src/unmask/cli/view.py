@@ -18,8 +18,8 @@ from torch import Tensor
 from unmask.sampler import Step, apply
 
 if TYPE_CHECKING:
-    from unmask.text.external import ExternalTokenizer
-    from unmask.text.tokenizer import Tokenizer
+    from unmask.tokenizers.external import ExternalTokenizer
+    from unmask.tokenizers.tokenizer import Tokenizer
 
 FOG = "░"  # a blank, with the average width of a token
 END = "¶"  # eos and padding

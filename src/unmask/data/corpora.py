@@ -23,11 +23,11 @@ from unmask.data.parts import Progress
 from unmask.data.prepare import known_tokenizer, prepare
 from unmask.data.source import Reader, Source
 from unmask.data.tokens import TokenFile
-from unmask.models.files import new_folder, sha256_of
-from unmask.text import vocabularies as make
-from unmask.text.fetch import Carrier, FetchError, cache_folder, package_file, package_files
-from unmask.text.molecules import to_selfies
-from unmask.text.tokenizer import Tokenizer
+from unmask.fetch import Carrier, FetchError, cache_folder, package_file, package_files
+from unmask.files import new_folder, sha256_of
+from unmask.tokenizers import vocabularies as make
+from unmask.tokenizers.molecules import to_selfies
+from unmask.tokenizers.tokenizer import Tokenizer
 
 NAMES = ("kjv", "enwik8", "text8", "moses", "moses-selfies", "sotu", "digits", *drawn.NAMES)
 

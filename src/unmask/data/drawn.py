@@ -21,9 +21,9 @@ from unmask.data.nae_sat import NaeSat
 from unmask.data.parts import Progress
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
-from unmask.models.files import new_folder
-from unmask.text import vocabularies as make
-from unmask.text.tokenizer import Layout, Tokenizer
+from unmask.files import new_folder
+from unmask.tokenizers import vocabularies as make
+from unmask.tokenizers.tokenizer import Layout, Tokenizer
 
 Block = tuple[NDArray[Any], NDArray[np.floating[Any]]]
 """Sequences [n, L], and their nats [n, L] or [n]."""

@@ -19,8 +19,8 @@ from unmask.data.formats import json_records
 from unmask.data.layout import AnyTokenizer, padding
 from unmask.data.tokens import GIVEN, TokenFile
 from unmask.data.tokenwriter import TokenWriter
-from unmask.models.files import new_folder
-from unmask.text.chat import written
+from unmask.files import new_folder
+from unmask.tokenizers.chat import written
 
 PAIRS = (("prompt", "response"), ("prompt", "completion"), ("instruction", "output"), ("question", "answer"))
 LONGEST = 1024  # tokens of a row, if no length is given

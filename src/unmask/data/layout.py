@@ -9,8 +9,8 @@ import numpy as np
 
 from unmask.data.formats import Chunk
 from unmask.data.tokenwriter import TokenWriter
-from unmask.text.external import ExternalTokenizer, Frame
-from unmask.text.tokenizer import Ids, Tokenizer
+from unmask.tokenizers.external import ExternalTokenizer, Frame
+from unmask.tokenizers.tokenizer import Ids, Tokenizer
 
 AnyTokenizer = Tokenizer | ExternalTokenizer
 Encoded = list[tuple[Chunk, Ids]]

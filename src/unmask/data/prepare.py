@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from unmask.checkpoints.packages import gpt2_tokenizer
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.layout import AnyTokenizer, encoded, frame, write_rows, write_wrapped
@@ -26,13 +27,12 @@ from unmask.data.source import Reader, Source, open_dataset
 from unmask.data.text8 import OFFICIAL
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
-from unmask.models.files import new_folder
-from unmask.text import vocabularies as make
-from unmask.text.external import restored
-from unmask.text.molecules import not_smiles, to_selfies
-from unmask.text.tokenizer import EXTERNAL, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
-from unmask.text.tokenizer import split as tokens_of
-from unmask.text.weights import gpt2_tokenizer
+from unmask.files import new_folder
+from unmask.tokenizers import vocabularies as make
+from unmask.tokenizers.external import restored
+from unmask.tokenizers.molecules import not_smiles, to_selfies
+from unmask.tokenizers.tokenizer import EXTERNAL, LAYOUTS, MADE, ROWS, Tokenizer, kind_of
+from unmask.tokenizers.tokenizer import split as tokens_of
 
 # A BPE is trained on at most this many characters, taken evenly from the text: more hardly change its merges.
 BPE_CHARACTERS = 100_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from unmask.data import corpora
-from unmask.models.files import sha256_of
+from unmask.files import sha256_of
 
 TRAIN, VALID, TEST = "train.tokens", "valid.tokens", "test.tokens"
 

@@ -25,15 +25,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unmask.checkpoints import llama2c
 from unmask.data.parts import Progress
 from unmask.draw import Pick
-from unmask.models.fast.llama import CachedLlama
-from unmask.models.files import write_whole
-from unmask.models.llama import Llama
+from unmask.fetch import cache_folder
+from unmask.files import write_whole
+from unmask.networks.cache.llama import CachedLlama
+from unmask.networks.llama import Llama
 from unmask.noise import Streams
-from unmask.text import llama2c
-from unmask.text.fetch import cache_folder
-from unmask.text.tokenizer import Tokenizer
+from unmask.tokenizers.tokenizer import Tokenizer
 
 PARTS = ("valid", "train")  # in the order in which they are drawn
 

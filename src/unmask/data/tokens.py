@@ -29,9 +29,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unmask.bound import Bound
-from unmask.models.files import write_whole
-from unmask.text.external import ExternalTokenizer, from_json
-from unmask.text.tokenizer import EXTERNAL, LAYOUTS, Tokenizer
+from unmask.files import write_whole
+from unmask.tokenizers.external import ExternalTokenizer, from_json
+from unmask.tokenizers.tokenizer import EXTERNAL, LAYOUTS, Tokenizer
 
 MAGIC = b"unmaskTK"
 VERSION = 1

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.data.tokens import MAGIC, PREFIX, VERSION, Header, TokenFile, smallest_dtype
-from unmask.models.files import sync
-from unmask.text.external import ExternalTokenizer
-from unmask.text.tokenizer import Tokenizer
+from unmask.files import sync
+from unmask.tokenizers.external import ExternalTokenizer
+from unmask.tokenizers.tokenizer import Tokenizer
 
 
 class TokenWriter:

@@ -15,7 +15,7 @@ from unmask.data.prepare import prepare
 from unmask.data.resolve import content, resolve
 from unmask.data.runs import RunData
 from unmask.data.tokens import TokenFile
-from unmask.text.fetch import cache_folder
+from unmask.fetch import cache_folder
 from unmask.text.model import Model
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.extras import needed
-from unmask.models.files import write_whole
+from unmask.files import write_whole
 
 
 def sheet(width: float, height: float) -> Any:

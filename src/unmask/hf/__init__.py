@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from unmask.checkpoints import transformers_mlm
+from unmask.checkpoints.framed import Framed
 from unmask.options import takes
 from unmask.sampling import Request, Sample, Watched, filled
-from unmask.text import external
-from unmask.text.adapters import transformers_mlm
-from unmask.text.adapters.framed import Framed
 from unmask.text.model import Model, TextSample
+from unmask.tokenizers import external
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from unmask import __version__
-from unmask.models.files import write_whole
+from unmask.files import write_whole
 from unmask.reproduce.item import Drawing, ItemResult, Settings, Table
 from unmask.reproduce.items import ITEMS, module
 from unmask.reproduce.verdict import Claim, Number

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.models.files import write_whole
+from unmask.files import write_whole
 
 
 def kept(path: Path | None, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -54,8 +54,8 @@ def oracle(size: str, seed: int) -> Subject:
         return judged_by_itself(
             "oracle", "a random hidden Markov model, 8 states, V = 300", _small(seed), _numbers, 8, 12
         )
+    from unmask.checkpoints.packages import gpt2_tokenizer
     from unmask.data import corpora
-    from unmask.text.weights import gpt2_tokenizer
 
     states, tokens = {"full": (64, 1_000_000), "fast": (32, 300_000)}[size]
     length, long = {"full": (32, 64), "fast": (24, 64)}[size]
@@ -123,7 +123,7 @@ def fitted(
     name: str, text: Callable[[], Tensor], vocabulary: int, states: int, iterations: int
 ) -> unmask.HiddenMarkovOracle:
     """A hidden Markov model by Baum-Welch, which takes minutes: the fit is cached."""
-    from unmask.text.fetch import cache_folder
+    from unmask.fetch import cache_folder
 
     def fit() -> dict[str, Tensor]:
         model = unmask.HiddenMarkovOracle.fit(text(), vocabulary, states, iterations=iterations, smoothing=SMOOTHING)

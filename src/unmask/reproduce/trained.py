@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 from unmask.evaluate.judge.judge import load_judge
+from unmask.loading import load
 from unmask.reproduce.item import Settings, Subject
 from unmask.sampling import Sample
-from unmask.text.find import load
 
 TWIN, SEDD = "-ar", "-sedd"  # suffixes of the left-to-right twin, and of the one trained with score entropy
 

@@ -1,1 +1,1 @@
-"""Texts in, texts out: a network with its tokenizer, where models are found, and texts with blanks."""
+"""Texts in, texts out: a network with its tokenizer, texts with blanks, and constraints on them."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.text.tokenizer import BPE, Tokenizer
+from unmask.tokenizers.tokenizer import BPE, Tokenizer
 
 if TYPE_CHECKING:
-    from unmask.text.external import ExternalTokenizer
+    from unmask.tokenizers.external import ExternalTokenizer
 
 BLANK = "_"
 HOLE = "\ue000"  # a private-use character that does not occur in texts

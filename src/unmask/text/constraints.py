@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from unmask.guides.automaton import Matching, matching, of_text
-from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
 
 if TYPE_CHECKING:
     from unmask.text.model import Model

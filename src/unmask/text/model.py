@@ -23,16 +23,16 @@ from unmask.processes import Process, process_of
 from unmask.protocol import check, for_bound, length_of
 from unmask.sampling import Request, Sample, Watched, filled
 from unmask.schedule import SCHEDULES, Linear, Schedule
-from unmask.text.molecules import fragments, to_selfies, to_smiles
-from unmask.text.tokenizer import BPE, EOS, LAYOUTS, Layout, Tokenizer
+from unmask.tokenizers.molecules import fragments, to_selfies, to_smiles
+from unmask.tokenizers.tokenizer import BPE, EOS, LAYOUTS, Layout, Tokenizer
 
 if TYPE_CHECKING:
     from unmask.bound import Bound
-    from unmask.models.causal import Causal
-    from unmask.models.ddit import DDiT
+    from unmask.networks.causal import Causal
+    from unmask.networks.ddit import DDiT
     from unmask.processes.process import By
     from unmask.text.blanks import Blanks
-    from unmask.text.external import ExternalTokenizer
+    from unmask.tokenizers.external import ExternalTokenizer
 
 TOKENIZER = "tokenizer.json"
 CHARACTERS_PER_TOKEN = 4.0  # for a BPE tokenizer whose folder does not say
@@ -197,8 +197,8 @@ class Model:
     def infill(self, options: InfillOptions) -> TextSample:
         """Fill the blanks of a text, ``num`` times; visible text stays as it is. Options as in ``sample``.
 
-        A network that sees only what comes before fills blanks by particles (``unmask.text.weighed``), 32 for each text
-        unless ``particles`` says otherwise. All others see the text on both sides. One whose default order is left to
+        A network that sees only what comes before fills blanks by particles (``unmask.text.particles``), by default 32
+        for each text. All others see the text on both sides. One whose default order is left to
         right, such as molecules, uses particles if a number is given. With a ``proposal``, a masked model with the same
         tokenizer, that model draws the particles, 16 by default, and this one weighs them.
 
@@ -216,7 +216,7 @@ class Model:
             **options: The fields of ``InfillOptions``, each with its help text.
         """
         self.process.require("fill_blanks")
-        from unmask.text import weighed
+        from unmask.text import particles as weighed
 
         num = 1 if options.num is None else options.num
         if options.proposal is not None:
@@ -278,7 +278,7 @@ class Model:
 
         Only for networks of this project; ``unmask convert`` turns other checkpoints into such folders.
         """
-        from unmask.models import pretrained
+        from unmask.networks import pretrained
 
         if not isinstance(self.denoiser, pretrained.Pretrained) or not isinstance(self.tokenizer, Tokenizer):
             raise ValueError(f"{self.name} is not of this project's own format: unmask convert makes a folder of it")

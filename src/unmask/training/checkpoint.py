@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.models import checkpoints
-from unmask.models.checkpoints import STATE, SUFFIX, SUMS, CheckpointError, listed, step_of, verify
-from unmask.models.files import new_folder, sha256_of
-from unmask.models.pretrained import apart
+from unmask.checkpoints import steps as checkpoints
+from unmask.checkpoints.steps import STATE, SUFFIX, SUMS, CheckpointError, listed, step_of, verify
+from unmask.files import new_folder, sha256_of
+from unmask.networks.pretrained import apart
 
 Tensors = dict[str, Tensor]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from unmask.models.causal import twin
-from unmask.models.config import Attention, DDiTConfig, preset
+from unmask.networks.causal import twin
+from unmask.networks.config import Attention, DDiTConfig, preset
 from unmask.processes import Process, trained
 
 Objective = Literal[

@@ -17,8 +17,8 @@ from unmask.data.resolve import TEST, TRAIN, VALID, content, resolve
 from unmask.data.runs import OVERFIT, SOURCE
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
-from unmask.models.files import write_whole
-from unmask.text.tokenizer import Layout
+from unmask.files import write_whole
+from unmask.tokenizers.tokenizer import Layout
 from unmask.training.config import TrainConfig
 from unmask.training.defaults import OVERFIT_SEQUENCES
 

@@ -10,12 +10,14 @@ from typing import Any
 
 from torch import nn
 
-from unmask.models import own, pretrained
-from unmask.models.files import new_folder
-from unmask.models.pretrained import Card
-from unmask.text.adapters import again, tuned
-from unmask.text.chat import CHAT
-from unmask.text.folder import TOKENIZER
+from unmask.checkpoints import tuned
+from unmask.checkpoints import user_network as own
+from unmask.checkpoints import write_back as again
+from unmask.checkpoints.folder import TOKENIZER
+from unmask.files import new_folder
+from unmask.networks import pretrained
+from unmask.networks.pretrained import Card
+from unmask.tokenizers.chat import CHAT
 from unmask.training.config import OWN, TrainConfig
 from unmask.training.data import Data
 from unmask.training.finetune import Base

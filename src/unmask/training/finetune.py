@@ -9,18 +9,18 @@ from typing import Any, cast
 
 from torch import nn
 
-from unmask.models.adapters import train_alone
-from unmask.models.ddit import DDiT
+from unmask import checkpoints as adapters
+from unmask.checkpoints import write_back as again
+from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.convert import origin_of
+from unmask.checkpoints.folder import is_ours
+from unmask.checkpoints.mdlm_ar import Given
+from unmask.loading import locate
+from unmask.networks.adapters import train_alone
+from unmask.networks.ddit import DDiT
 from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
-from unmask.text import adapters
-from unmask.text.adapters import again
-from unmask.text.adapters.convert import origin_of
-from unmask.text.adapters.found import Found, Loaded
-from unmask.text.adapters.mdlm_ar import Given
-from unmask.text.chat import template_of
-from unmask.text.find import locate
-from unmask.text.folder import is_ours
+from unmask.tokenizers.chat import template_of
 from unmask.training.config import CHECKPOINT, DEFAULT_OBJECTIVE, Objective, TrainConfig
 from unmask.training.data import Reads
 from unmask.training.lora import with_adapters

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as checkpointed
 
+from unmask.checkpoints.folder import load_network as load
+from unmask.checkpoints.steps import CheckpointError
 from unmask.data.batches import generator, global_batch, share
 from unmask.data.tokens import TokenFile
+from unmask.files import write_whole
+from unmask.loading import locate
 from unmask.masking import Masking
-from unmask.models.checkpoints import CheckpointError
-from unmask.models.files import write_whole
 from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
-from unmask.text.find import locate
-from unmask.text.folder import load_network as load
 from unmask.timing import AdaptiveCount
 from unmask.training import optimizer
 from unmask.training.checkpoint import Checkpoint, Tensors, copy_into, whole

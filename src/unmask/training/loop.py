@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from unmask.checkpoints.user_network import Make
 from unmask.data.parts import Progress
 from unmask.data.text8 import compared
-from unmask.models.own import Make
 from unmask.text.model import Model
 from unmask.training import checkpoint as checkpoints
 from unmask.training import data as find_data

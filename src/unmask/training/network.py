@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from unmask.checkpoints.user_network import Make
 from unmask.data.batches import generator
-from unmask.models.causal import Causal
-from unmask.models.ddit import DDiT
-from unmask.models.own import Make
+from unmask.networks.causal import Causal
+from unmask.networks.ddit import DDiT
 from unmask.processes import process_of
 from unmask.protocol import check
 from unmask.training.config import OWN, TrainConfig

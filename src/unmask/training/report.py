@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from unmask.data.tokens import TokenFile
-from unmask.models.ngram import kneser_ney
 from unmask.network import logits_at
+from unmask.networks.ngram import kneser_ney
 from unmask.processes import process_of
 from unmask.sampling import sample
 from unmask.text.model import Model

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.runs import IDENTITY, OVERFIT, SOURCE, named
-from unmask.models.ddit import DDiTConfig
-from unmask.models.files import exclusive, sync, write_whole
+from unmask.files import exclusive, sync, write_whole
+from unmask.networks.ddit import DDiTConfig
 from unmask.training.config import TrainConfig, differences, read_toml, to_toml
 from unmask.training.data import Data
 from unmask.training.network import Network

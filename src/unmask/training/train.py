@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from unmask.checkpoints.user_network import Make
 from unmask.data.batches import global_batch
 from unmask.data.parts import Progress
 from unmask.data.resolve import TRAIN, VALID
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
-from unmask.models.files import new_folder
-from unmask.models.own import Make
-from unmask.text.find import load
+from unmask.files import new_folder
+from unmask.loading import load
 from unmask.text.model import Model
-from unmask.text.vocabularies import levels
+from unmask.tokenizers.vocabularies import levels
 from unmask.training import loop
 from unmask.training.config import TrainConfig, from_mapping
 from unmask.training.events import Report

@@ -32,7 +32,7 @@ from unmask.evaluate.frontier.sweep import (
 from unmask.evaluate.judge.diversity import sequence_entropy
 from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import OracleJudge, Samples
-from unmask.models.oracles.enumerated import MarkovOracle
+from unmask.networks.oracles.enumerated import MarkovOracle
 from unmask.samplers import published
 from unmask.sampling import sample
 

@@ -13,7 +13,7 @@ from tests.helpers import FALSE_ALARM, generator, joint, oracle
 from tests.small_models import TEXT, folder
 from unmask.evaluate.judge.causal import windows
 from unmask.evaluate.judge.judge import Judgement, OracleJudge, Samples, judge, load_judge
-from unmask.models.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
+from unmask.networks.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle
 
 EXACT = {"draw": "inverse-cdf", "sampler": "exact"}
 

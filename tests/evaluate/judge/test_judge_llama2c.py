@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from unmask.checkpoints.llama2c import FIRST_BYTE, read_model, read_tokenizer
+from unmask.checkpoints.llama2c import tokenizer as own_tokenizer
 from unmask.evaluate.judge.judge import Samples, judge, load_judge
-from unmask.text.fetch import FetchError
-from unmask.text.llama2c import FIRST_BYTE, read_model, read_tokenizer
-from unmask.text.llama2c import tokenizer as own_tokenizer
-from unmask.text.tokenizer import Tokenizer
+from unmask.fetch import FetchError
+from unmask.tokenizers.tokenizer import Tokenizer
 
 WIDTH, HIDDEN, LAYERS, HEADS, NARROW, LENGTH = 16, 20, 2, 4, 2, 12
 PIECES = [*" abcdehlnot", "th", "he", " t", " th", " the", "the", "an", "and", " a", " and", "ll", "ello", "él", "é"]

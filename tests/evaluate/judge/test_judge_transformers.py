@@ -13,7 +13,7 @@ from tests.small_models import TEXT
 from unmask.data import corpora
 from unmask.evaluate.judge.huggingface import SMOLLM2
 from unmask.evaluate.judge.judge import Samples, judge, load_judge
-from unmask.text.fetch import FetchError, package_file
+from unmask.fetch import FetchError, package_file
 
 TEXTS = [TEXT[:50], TEXT[3:17], "", "I"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from unmask.evaluate.judge.molecules import canonical, judged, properties
-from unmask.text.molecules import to_selfies, to_smiles
-from unmask.text.vocabularies import selfies
+from unmask.tokenizers.molecules import to_selfies, to_smiles
+from unmask.tokenizers.vocabularies import selfies
 
 pytest.importorskip("rdkit")
 pytest.importorskip("selfies")

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from tests.helpers import generator, random_orders
-from tests.models.test_ddit import LENGTH, V, canvas, network
+from tests.networks.test_ddit import LENGTH, V, canvas, network
 from unmask import objective
 from unmask.likelihood import along_orders, importance_weighted
 from unmask.masking import all_tokens
-from unmask.models.anyorder import usual_order
-from unmask.models.ddit import DDiT
+from unmask.networks.anyorder import usual_order
+from unmask.networks.ddit import DDiT
 from unmask.processes import any_order
 
 

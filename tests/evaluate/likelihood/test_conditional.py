@@ -9,12 +9,12 @@ import torch
 
 import unmask
 from tests.helpers import generator, oracle
-from tests.models.test_ddit import network as any_order_network
+from tests.networks.test_ddit import network as any_order_network
 from tests.small_models import TOKENIZERS, network
 from tests.test_objective import nelbo_over_counts
 from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats, subsets
 from unmask.likelihood import along_orders
-from unmask.models.oracles.enumerated import TimeDependent
+from unmask.networks.oracles.enumerated import TimeDependent
 from unmask.noise import generator as stream
 from unmask.schedule import Cosine
 

@@ -13,7 +13,7 @@ import torch
 
 from tests.small_models import LENGTH, TOKENIZERS, folder
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows
-from unmask.text.find import load
+from unmask.loading import load
 
 pytest.importorskip("lm_eval", reason="the harness is an extra: pip install 'unmask[harness]'")
 from unmask.evaluate.likelihood.harness import Generation, UnmaskLM

@@ -12,14 +12,14 @@ from scipy import stats
 from torch import Tensor
 
 from tests.helpers import FALSE_ALARM, generator, oracle, random_orders
-from tests.models.test_ddit import LENGTH, V, network
+from tests.networks.test_ddit import LENGTH, V, network
 from tests.small_models import TOKENIZERS
 from tests.small_models import network as small
 from unmask import nelbo
 from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_by_count
 from unmask.likelihood import along_orders
-from unmask.models.oracles.enumerated import EnumeratedOracle
-from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.networks.oracles.enumerated import EnumeratedOracle
+from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
 from unmask.processes import AnyOrder
 from unmask.schedule import Cosine
 from unmask.theory import parallel_loss

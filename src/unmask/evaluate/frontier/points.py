@@ -11,7 +11,7 @@ from typing import Any
 
 from unmask.evaluate import processes
 from unmask.evaluate.judge.interval import Interval
-from unmask.models.files import write_whole
+from unmask.files import write_whole
 
 LEFT_TO_RIGHT, DATA = "left-to-right", "data"
 AHEAD = "first-hitting-ahead"

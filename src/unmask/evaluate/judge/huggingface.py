@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import torch
 
+from unmask import hub
 from unmask.evaluate.judge.causal import CausalJudge
 from unmask.extras import needed
-from unmask.models.files import new_folder
-from unmask.text import hub
-from unmask.text.fetch import Carrier, cache_folder, package_file
+from unmask.fetch import Carrier, cache_folder, package_file
+from unmask.files import new_folder
 
 WINDOW = 1024
 """Tokens that a judge sees at most: GPT-2's, which is the paper's judge."""

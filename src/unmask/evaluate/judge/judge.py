@@ -207,8 +207,8 @@ def load_judge(
     whether a model of transformers judges a text's first token after its bos, or only conditions on it, which is the
     default and the paper's convention; all others judge it, after their start token.
     """
+    from unmask import loading as find
     from unmask.evaluate.judge import huggingface, llama2c, own
-    from unmask.text import find
 
     path, text = Path(name).expanduser(), str(name)
     if not path.exists() and text == TRUTH:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from unmask.checkpoints import llama2c
+from unmask.checkpoints.llama2c import BOS, Pieces
 from unmask.evaluate.judge.causal import CausalJudge
-from unmask.models.llama import Llama
-from unmask.text import llama2c
-from unmask.text.llama2c import BOS, Pieces
+from unmask.networks.llama import Llama
 
 
 def stories15m(cache: str | os.PathLike[str] | None = None, **options: Any) -> CausalJudge:

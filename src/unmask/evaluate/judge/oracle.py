@@ -10,8 +10,8 @@ from torch import Tensor
 
 from unmask.data.stories import Teacher
 from unmask.evaluate.judge.samples import Samples
-from unmask.models.oracles import baum_welch
-from unmask.models.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.networks.oracles import baum_welch
+from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
 
 
 @dataclass(frozen=True)

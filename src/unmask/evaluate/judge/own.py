@@ -12,7 +12,7 @@ def load(
     name: str | os.PathLike[str], *, device: str = "cpu", batch: int = 1, window: int | None = None
 ) -> CausalJudge:
     """A left-to-right model from ``unmask train``, by name or folder."""
-    from unmask.text.find import load as load_model
+    from unmask.loading import load as load_model
 
     return from_model(load_model(name, device=device), device=device, batch=batch, window=window)
 

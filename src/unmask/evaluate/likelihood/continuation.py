@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.text.external import ExternalTokenizer
 from unmask.text.model import Model
-from unmask.text.tokenizer import BPE
+from unmask.tokenizers.external import ExternalTokenizer
+from unmask.tokenizers.tokenizer import BPE
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from unmask.models.files import exclusive, sync
+from unmask.files import exclusive, sync
 
 Key = tuple[int, int]  # round, batch
 Result = dict[str, list[float]]  # "nats" of each row, and more

@@ -19,8 +19,8 @@ from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.evaluation import BINS, Evaluation, Profile, by_position, in_parts, means
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
 from unmask.likelihood import Passes, default_batch, per_position
-from unmask.models.ngram import kneser_ney
 from unmask.network import inference
+from unmask.networks.ngram import kneser_ney
 from unmask.processes import process_of
 from unmask.processes.process import ALONG_ORDERS, By
 from unmask.protocol import for_bound

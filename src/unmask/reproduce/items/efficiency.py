@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from unmask import draw
-from unmask.models.ddit import DDiT, preset
 from unmask.network import inference
+from unmask.networks.ddit import DDiT, preset
 from unmask.noise import Streams, generator
 from unmask.reproduce.item import ItemResult, Settings, Table, Tables
 from unmask.reproduce.verdict import Claim, Number, claim

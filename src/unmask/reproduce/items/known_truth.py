@@ -42,7 +42,7 @@ def stories() -> Subject:
     """The bundled model, its teacher's distribution as the judge, and itself filled from left to right."""
     from unmask.data.stories import law
     from unmask.evaluate.judge.oracle import OracleJudge
-    from unmask.text.find import load
+    from unmask.loading import load
 
     model, truth = load("stories"), law()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import unmask
 from unmask import draw, forward, objective, plan, theory
 from unmask.masking import Masking
-from unmask.models.oracles.enumerated import TimeDependent
+from unmask.networks.oracles.enumerated import TimeDependent
 from unmask.noise import Streams
 from unmask.predict import log_mean
 from unmask.reproduce import appendix

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import unmask
 from unmask import plan
-from unmask.models.ddit import DDiT, preset
+from unmask.networks.ddit import DDiT, preset
 from unmask.reproduce.item import Drawing, ItemResult, Settings, Table, Tables
 from unmask.reproduce.verdict import Claim, Number, claim
 from unmask.samplers import published

@@ -19,12 +19,12 @@ from torch import Tensor
 import unmask
 from unmask import objective, plan, timing
 from unmask.data import corpora
+from unmask.loading import load
 from unmask.noise import generator
 from unmask.reproduce.item import ItemResult, Settings, Table, Tables
 from unmask.reproduce.keep import kept
 from unmask.reproduce.verdict import Claim, Number, claim, mean
 from unmask.samplers.published import Coupled
-from unmask.text.find import load
 from unmask.training import data as find_data
 from unmask.training.config import TrainConfig
 from unmask.training.loop import train

@@ -13,12 +13,12 @@ import torch
 from unmask import plan as plans
 from unmask.checks import check_canvas
 from unmask.draw import Pick
+from unmask.loading import Known, describe, load, locate
 from unmask.noise import Streams
 from unmask.protocol import Allowed, Caches, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
 from unmask.text.blanks import Blanks
-from unmask.text.find import Known, describe, load, locate
 from unmask.text.model import Model
 
 

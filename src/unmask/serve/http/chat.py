@@ -5,7 +5,7 @@ from __future__ import annotations
 from unmask.serve.engine.work import Served
 from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.schemas import ChatRequest, CompletionRequest
-from unmask.text.chat import written
+from unmask.tokenizers.chat import written
 
 DEFAULT_TOKENS = 128  # of an answer, if neither the request nor the model says
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from unmask.text.molecules import selfies_package
+from unmask.tokenizers.molecules import selfies_package
 
 Part = tuple[int, str]  # a position of the canvas, and its token
 

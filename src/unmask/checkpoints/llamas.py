@@ -1,0 +1,146 @@
+"""Common to the adapters of LLaDA and Dream: their weights in one network, with every shape checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.settings import refuse_unknown
+from unmask.networks.llama import Llama, LlamaConfig
+from unmask.tokenizers.external import ExternalTokenizer
+
+OVERRIDES = ("mask_id", "length", "theta")
+
+
+@dataclass(frozen=True)
+class LlamaCheckpoint:
+    """A checkpoint read as a Llama: its tensor names (the keys) and ours."""
+
+    name: str  # of the format
+    found: Found
+    config: LlamaConfig
+    names: Mapping[str, str]
+    tokenizer: ExternalTokenizer | None
+
+    def network(self) -> Llama:
+        """Without weights yet. The output matrix is often wider than the vocabulary: the ids beyond it have no text."""
+        with torch.device("meta"):
+            return Llama(self.config, never=self.without_text)
+
+    @property
+    def without_text(self) -> range:
+        """The ids beyond the tokenizer's."""
+        size = self.config.vocab_size
+        return range(self.tokenizer.vocab_size if self.tokenizer else size, size)
+
+    def about(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "format": self.name,
+            "parameters": sum(tensor.count for tensor in self.found.tensors.values()),
+            "vocab_size": config.vocab_size,
+            "mask_id": config.mask_id,
+            "special_ids": sorted({config.mask_id, *self.without_text}),
+            "length": config.length,
+            "width": config.width,
+            "layers": config.layers,
+            "heads": config.heads,
+            "time": "none",
+            "ema": self.found.ema,
+            "missing": sorted(self.network().state_dict().keys() - set(self.names.values())),
+            "unexpected": sorted(set(self.found.tensors) - set(self.names)),
+        }
+
+    def load(self, dtype: torch.dtype | None = None) -> Loaded:
+        """Weights keep their stored precision, unless a dtype is given; norms and logits are in float32."""
+        about, network, path = self.about(), self.network(), self.found.path
+        if missing := about["missing"]:
+            raise ValueError(f"{path} lacks {len(missing)} of the network's tensors, the first is our {missing[0]}")
+        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        for name, ours in self.names.items():
+            shape, wanted = self.found.tensors[name].shape, shapes.get(ours)
+            if shape != wanted:
+                raise ValueError(f"{path}: {name} is {list(shape)}, by the config it should be {list(wanted or ())}")
+        weights = {self.names[name]: tensor for name, tensor in self.found.read().items() if name in self.names}
+        network.load_state_dict(weights if dtype is None else {n: w.to(dtype) for n, w in weights.items()}, assign=True)
+        return Loaded(
+            network.eval().requires_grad_(False), self.tokenizer, layout="rows", names=self.names, about=about
+        )
+
+
+@dataclass(frozen=True)
+class Names:
+    """How a format names its modules: those outside of the blocks, the prefix of block i, and those inside a block."""
+
+    top: Mapping[str, str]
+    blocks: str
+    block: Mapping[str, str]
+
+    def ours(self, name: str) -> str | None:
+        """Our name for one of their tensors."""
+        module, _, kind = name.rpartition(".")
+        if module in self.top:
+            return f"{self.top[module]}.{kind}"
+        number, _, part = module.removeprefix(f"{self.blocks}.").partition(".")
+        return f"blocks.{number}.{self.block[part]}.{kind}" if number.isdigit() and part in self.block else None
+
+
+@dataclass(frozen=True)
+class LlamaFormat:
+    """A checkpoint format that is a Llama under other names."""
+
+    name: str
+    names: Names
+    fixed: Mapping[str, Any]  # config fields with the only value that our network supports
+    known: frozenset[str]  # settings
+    config: Callable[[Found, ExternalTokenizer | None, Mapping[str, Any]], LlamaConfig]
+    tokenizer: Callable[[Path], ExternalTokenizer | None]
+
+    def load(self, found: Found, *, dtype: torch.dtype | None = None, **override: Any) -> Loaded:
+        """The network with its tokenizer. override: mask_id, length, theta."""
+        return self._read(found, override).load(dtype)
+
+    def about(self, found: Found, **override: Any) -> dict[str, Any]:
+        """What the files say, without reading the weights."""
+        return self._read(found, override).about()
+
+    def _read(self, found: Found, override: Mapping[str, Any]) -> LlamaCheckpoint:
+        given = {key: value for key, value in override.items() if value is not None}
+        if unknown := sorted(given.keys() - set(OVERRIDES)):
+            takes = ", ".join(OVERRIDES)
+            raise ValueError(f"{self.name} takes {takes} and dtype, not {unknown[0]}={given[unknown[0]]!r}")
+        refuse_unknown(found.path, found.config, self.known)
+        for name, wanted in self.fixed.items():
+            if (said := found.config.get(name)) not in (wanted, None):
+                raise ValueError(f"{found.path}: a {self.name} with {name}={said!r} is not known, only {wanted!r}")
+        tokenizer = _ending_with_eos(self.tokenizer(found.folder), found.config)
+        names = {name: ours for name in found.tensors if (ours := self.names.ours(name)) is not None}
+        return LlamaCheckpoint(self.name, found, self.config(found, tokenizer, given), names, tokenizer)
+
+
+def _ending_with_eos(tokenizer: ExternalTokenizer | None, config: Mapping[str, Any]) -> ExternalTokenizer | None:
+    """A text ends with eos, which is drawn like any other token; there is nothing before it, and no padding."""
+    if tokenizer is None:
+        return None
+    mask_id = config.get("mask_token_id", tokenizer.mask_id)
+    return replace(tokenizer, mask_id=mask_id, eos_id=config.get("eos_token_id"), pad_id=None, around=((), ()))
+
+
+def number(found: Found, name: str, override: Mapping[str, Any], other: str | None = None) -> Any:
+    """A number from the config, or its override; nothing is guessed."""
+    value = override.get(other or name, found.config.get(name))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{found.path}: its config has no number {name} (found {value!r}): give {other or name}")
+    return value
+
+
+def mask_of(found: Found, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> int:
+    mask_id = override.get("mask_id", found.config.get("mask_token_id", tokenizer.mask_id if tokenizer else None))
+    if isinstance(mask_id, bool) or not isinstance(mask_id, int):
+        raise ValueError(f"{found.path}: neither config nor tokenizer says which id is the mask: give mask_id")
+    return mask_id

@@ -1,0 +1,189 @@
+"""MDLM's checkpoints: its hub folders, Lightning's .ckpt files with their average, and its SEDD and AR baselines.
+
+The mask's logit is suppressed. A checkpoint without time conditioning is fed sigma = 0; ``time=True`` feeds it sigma =
+-log(alpha) anyway, which the paper found to help a little. BD3-LM's checkpoints have the same tensors and block
+attention. They were not trained to predict the first token, which is always <|endoftext|>: begin a text with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from unmask.checkpoints import ddit_family as family
+from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.mdlm_ar import Given
+from unmask.networks.causal import twin
+from unmask.networks.ddit import DDiT, DDiTConfig
+from unmask.tokenizers.external import ExternalTokenizer, alphabet
+from unmask.tokenizers.external_files import load as external_tokenizer
+
+NAME = "MDLM"
+NEEDS = "tensors backbone.vocab_embed.embedding, backbone.blocks.0.attn_qkv.weight, ... (model.safetensors or .ckpt)"
+SETTINGS = ("time", "ema", "mask_id", "length", "heads", "first")
+VARIANTS = {"subs": "MDLM", "d3pm": "D3PM", "sedd": "SEDD baseline", "ar": "AR baseline"}
+# Names in the repository of DUO, by the name of the algorithm.
+ALGORITHMS = {"mdlm": "subs", "d3pm": "d3pm", "sedd": "sedd", "ar": "ar"}
+# Models with MDLM's tensor names that are not MDLM: each would load and give wrong results.
+UNIFORM = "a uniform-state model: it has no mask, and its last id is a data token"
+OTHERS = dict.fromkeys(("duo", "duo_base", "distillation", "ot-finetune", "udlm"), UNIFORM)
+
+# By the tokenizer's name, or else by the number of ids: the mask, and the first id of every sequence. For other
+# tokenizers the mask is the last id, which MDLM adds if there is none.
+MASKS = {"bert-base-uncased": 103, 30_522: 103, "text8": 4}
+BEGINS = {"gpt2": 50_256, 50_258: 50_256, "bert-base-uncased": 101, 30_522: 101, "text8": 2}
+TEXT8 = ("[CLS]", "[SEP]", "[BOS]", "[EOS]", "[MASK]", "[PAD]", "[RESERVED]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz ")
+
+
+def recognises(found: Found) -> bool:
+    """Tensors under ``backbone.``, or the bare backbone with a config that names its parameterization."""
+    prefix = _prefix(found)
+    return prefix + family.EMBEDDING in found.tensors and (
+        bool(prefix) or family.settings(found).get("parameterization") in VARIANTS
+    )
+
+
+def load(found: Found, **override: Any) -> Loaded:
+    """The network. override: time (whether to feed it), ema (averaged weights, the default), and missing settings."""
+    given = family.checked(override, SETTINGS, NAME)
+    config, said = _config(found, given), about(found, **override)
+    prefix, ema = _prefix(found), bool(given.get("ema", True))
+    tokenizer, said["needs"] = _tokenizer(found, config)
+    denoiser: Any = family.network(found, prefix, _class(found), config, ema=ema)
+    if isinstance(denoiser, Given):
+        denoiser.first = said["first"]
+    wrapped = _of(family.settings(found), "data", "wrap")
+    return Loaded(denoiser, tokenizer, layout="wrapped" if wrapped in (None, True) else "rows", about=said)
+
+
+def about(found: Found, **override: Any) -> dict[str, Any]:
+    """What the files say, without reading the weights."""
+    given = family.checked(override, SETTINGS, NAME)
+    config, ema = _config(found, given), bool(given.get("ema", True))
+    facts: dict[str, Any] = {"format": NAME, "variant": VARIANTS[_parameterization(found)]}
+    if config.block:
+        facts["variant"] = f"BD3-LM, blocks of {config.block}"
+    facts["time"] = _time_in_words(found, config)
+    if _class(found) is Given:
+        facts["first"] = given.get("first", _known(BEGINS, found))
+        if facts["first"] is None:
+            raise ValueError(f"{found.path}: the id that every sequence begins with is not known: give first")
+    said = family.said(found, _prefix(found), _class(found), config, ema=ema)
+    if said["needs"] is not None and _is_text8(found, config):
+        said |= {"tokenizer": "text8's 27 characters", "needs": None}
+    return facts | said
+
+
+def _tokenizer(found: Found, config: DDiTConfig) -> tuple[Any, str | None]:
+    """The tokenizer with the tokens around a text, which these networks treat as data and part of the canvas."""
+    tokenizer, needs = family.tokenizer(found, config.vocab_size - 1)
+    if tokenizer is None and _is_text8(found, config):
+        return replace(alphabet(TEXT8), frame=((2,), (3,)), around=((), ())), None
+    if isinstance(tokenizer, ExternalTokenizer):
+        tokenizer = replace(tokenizer, frame=tokenizer.around, around=((), ()))
+    return tokenizer, needs
+
+
+def _is_text8(found: Found, config: DDiTConfig) -> bool:
+    named = _of(family.settings(found), "data", "tokenizer_name_or_path")
+    return named == "text8" and config.vocab_size == len(TEXT8)
+
+
+def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
+    said, prefix = family.settings(found), _prefix(found)
+    _refuse_others(found, said)
+    columns = found.tensors[prefix + family.EMBEDDING].shape[0]
+    mask_id = given.get("mask_id", said.get("mask_index", _known(MASKS, found)))
+    if mask_id is None and family.is_foreign(found):
+        theirs = external_tokenizer(found.folder)
+        mask_id = None if theirs is None else theirs.mask_id
+    config = family.config_of(
+        found,
+        prefix,
+        mask_id=columns - 1 if mask_id is None else int(mask_id),
+        heads=given.get("heads", said.get("n_heads", family.of_model(said, "n_heads"))),
+        length=given.get("length", said.get("model_length", family.of_model(said, "length"))),
+        dropout=said.get("dropout", family.of_model(said, "dropout")),
+        conditioning="none",
+    )
+    if _class(found) is Given:
+        if given.get("time"):
+            raise ValueError("time=True: MDLM's left-to-right baseline has no time")
+        return twin(config)
+    time = given.get("time", said.get("time_conditioning"))
+    if _kind(found) == "bd3lm":
+        return _with_blocks(found, config, bool(time))
+    if time is None:
+        raise ValueError(f"{found.path}: whether it was trained with the time is not in its files: give time")
+    return replace(config, conditioning="time" if time else "none")
+
+
+def _with_blocks(found: Found, config: DDiTConfig, time: bool) -> DDiTConfig:
+    """BD3-LM: the noised block and the clean blocks before it, which are read at sigma = 0."""
+    said = family.settings(found)
+    wanted = {"cross_attn": (True, None), "causal": (False, None), "causal_attention": (False, None)}
+    for name, allowed in wanted.items():
+        if said.get(name) not in allowed:
+            raise ValueError(
+                f"{found.path}: its config says {name}={said[name]!r}, and BD3-LM is read with {allowed[0]}"
+            )
+    if time:
+        raise ValueError(f"{found.path}: BD3-LM with time conditioning is not supported: its cache would not be exact")
+    block = said.get("block_size")
+    if not isinstance(block, int) or isinstance(block, bool) or block < 1:
+        raise ValueError(f"{found.path}: block_size must be a whole number of at least 1, got {block!r}")
+    return replace(config, attention="block", block=block)
+
+
+def _kind(found: Found) -> str:
+    """The name of the algorithm."""
+    said = family.settings(found)
+    kind = str(said.get("name") or said.get("model_type")).lower()
+    if said.get("cross_attn"):
+        return "bd3lm"
+    return "duo" if said.get("parameterization") == "mean" and kind not in ALGORITHMS else kind
+
+
+def _refuse_others(found: Found, said: dict[str, Any]) -> None:
+    """Refuse by name the models that have MDLM's tensors but are different."""
+    kind = _kind(found)
+    if kind in OTHERS:
+        raise ValueError(f"{found.path} is {OTHERS[kind]}; it is not supported")
+    wanted = {"model_type": ("mdlm", "bd3lm"), "diffusion": ("absorbing_state",), "backbone": ("dit", "hf_dit", "ar")}
+    for name, known in wanted.items():
+        if said.get(name) not in (None, *known):
+            raise ValueError(f"{found.path}: its config says {name}={said[name]!r}; only {', '.join(known)} is known")
+
+
+def _prefix(found: Found) -> str:
+    return "backbone." if f"backbone.{family.EMBEDDING}" in found.tensors else ""
+
+
+def _class(found: Found) -> type[DDiT] | type[Given]:
+    return DDiT if _prefix(found) + family.LEVEL in found.tensors or _kind(found) == "bd3lm" else Given
+
+
+def _parameterization(found: Found) -> str:
+    if _class(found) is Given:
+        return "ar"
+    said = family.settings(found)
+    name = ALGORITHMS.get(str(said.get("name")), said.get("parameterization", "subs"))
+    if name not in VARIANTS or name == "ar":
+        raise ValueError(f"{found.path}: parameterization must be one of {', '.join(VARIANTS)}, got {name!r}")
+    return str(name)
+
+
+def _time_in_words(found: Found, config: DDiTConfig) -> str:
+    trained = config.conditioning != "time" or family.settings(found).get("time_conditioning")
+    return family.time_in_words(config) + ("" if trained else ", though it was trained without")
+
+
+def _known(table: dict[Any, int], found: Found) -> int | None:
+    tokenizer = _of(family.settings(found), "data", "tokenizer_name_or_path")
+    ids = found.tensors[_prefix(found) + family.EMBEDDING].shape[0]
+    return table.get(tokenizer, table.get(ids) if tokenizer is None else None)
+
+
+def _of(config: dict[str, Any], section: str, name: str) -> Any:
+    inside = config.get(section)
+    return inside.get(name) if isinstance(inside, dict) else None

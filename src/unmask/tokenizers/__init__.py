@@ -1,0 +1,1 @@
+"""Tokenizers: ours, and those of other projects' checkpoints."""
