@@ -82,8 +82,8 @@ def box_counts(num: int) -> dict[str, Any]:
 
 
 def fitted() -> unmask.HiddenMarkovOracle:
-    """The hidden Markov model of text that ``unmask reproduce --fast`` fits and keeps."""
-    from unmask.reproduce import subjects
+    """The hidden Markov model of text that ``python -m reproduction --fast`` fits and keeps."""
+    from reproduction import subjects
 
     model: unmask.HiddenMarkovOracle = subjects.oracle("fast", 0).model
     return model

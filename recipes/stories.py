@@ -23,7 +23,7 @@ import unmask
 from unmask.data import stories
 from unmask.masking import Masking
 from unmask.networks.llama import Llama
-from unmask.processes import Blocks, process_of
+from unmask.processes import BlockByBlock, process_of
 from unmask.training.config import read_toml
 
 RECIPE = Path(__file__).with_suffix(".toml")
@@ -44,7 +44,7 @@ class Taught:
 
     def __call__(self, network: nn.Module, x0: Tensor, masking: Masking) -> Tensor:
         process = process_of(network)
-        assert isinstance(process, Blocks)
+        assert isinstance(process, BlockByBlock)
         targets = self.probabilities(x0)[masking.masked]
         drawn = sees_right(masking.masked, process.size)[masking.masked]
         drawn |= (torch.arange(x0.shape[1]) == 0).expand_as(x0)[masking.masked]  # the teacher is given the first token

@@ -39,7 +39,7 @@ class Recorder:
 
     def pytest_collection_finish(self) -> None:
         """The items come first: they end soon, and what they call for a test's sake need not be looked for there."""
-        from unmask.reproduce import Settings, cells, run
+        from reproduction import Settings, cells, run
 
         if self.hurry != "always":
             return  # they have been run to their ends

@@ -160,4 +160,4 @@ def test_a_training_batch_up_to_its_gradient_runs_functions_of_at_most_30_files(
     )
     command = 'train(settings(write_tokens(Path("data")), Path("run"), steps=1))'
     files = files_of(tmp_path, imports, command, "Learner.update", "Learner._accumulate")
-    assert {"masking.py", "models/ddit.py", "data/batches.py"} <= {*files} and len(files) <= 30, files
+    assert {"masking.py", "networks/ddit.py", "data/batches.py"} <= {*files} and len(files) <= 30, files

@@ -25,8 +25,8 @@ import pytest
 from benchmarks import ANY_ORDER, sampling_report
 
 import unmask
+from reproduction import files
 from unmask.loading import BOX
-from unmask.reproduce import files
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results"

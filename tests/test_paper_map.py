@@ -11,11 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-from unmask.reproduce.items import ITEMS
+from reproduction.items import ITEMS
 
 ROOT = Path(__file__).parents[1]
-ITEM_TESTS = "tests/reproduce/test_items.py"
+ITEM_TESTS = "tests/reproduction/test_items.py"
 ROWS = [
     [cell.strip() for cell in line.strip("| \n").split(" | ")]
     for line in (ROOT / "docs/paper_map.md").read_text().splitlines()

@@ -103,7 +103,7 @@ def bounded(default: Any, *, whole: bool = False, **bounds: float) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class Shaping:
     """How a distribution is changed before a token is drawn from it."""
 
     temperature: float = bounded(1.0, ge=0)
@@ -176,12 +176,12 @@ def check_bounds(options: Any) -> None:
 
 
 def shaped(logits: Tensor, **shape: Any) -> Tensor:
-    """``Shape(...).shaped(logits)``: float64 log-weights."""
-    return Shape(**shape).shaped(logits)
+    """``Shaping(...).shaped(logits)``: float64 log-weights."""
+    return Shaping(**shape).shaped(logits)
 
 
 @dataclass(frozen=True)
-class Pick(Shape):
+class Pick(Shaping):
     """How tokens are drawn: shape the distribution, draw an id, and report its probability."""
 
     draw: Draw = exponential_race

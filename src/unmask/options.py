@@ -7,13 +7,10 @@ refused by its process (``unmask.processes``).
 
 from __future__ import annotations
 
-import ast
 import difflib
 import functools
 import inspect
-import itertools
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -23,7 +20,8 @@ from torch import Tensor
 import unmask.draw as draws
 import unmask.plan as plans
 import unmask.predict as predictors
-from unmask.draw import Draw, Pick, Shape, bounded, exponential_race
+from unmask.declared import help_texts
+from unmask.draw import Draw, Pick, Shaping, bounded, exponential_race
 from unmask.errors import OptionError, check_number
 from unmask.guide import Guide
 from unmask.plan import Planner
@@ -46,7 +44,7 @@ CHOICES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers(Shape):
+class Numbers(Shaping):
     """The options that are numbers everywhere: in Python, on the command line and over HTTP."""
 
     steps: int | None = bounded(None, whole=True, ge=1)
@@ -199,18 +197,6 @@ def _check_schedule(schedule: Any) -> None:
         raise OptionError("schedule", f"schedule must be {example}, got {schedule!r}")
 
 
-def help_texts(options: type) -> dict[str, str]:
-    """The help text of each option: the string below its field, in the class or in one that it extends."""
-    found: dict[str, str] = {}
-    for one in reversed(options.__mro__[:-1]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in itertools.pairwise(body.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                found[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
-    return found
-
-
 OPTIONS = re.compile(r"\*\*options: .*")  # in a docstring: replaced by the help text of each option
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -246,7 +232,7 @@ def takes(build: Callable[P, O_]) -> Callable[[Callable[[T, O_], R]], Callable[C
 def _explained(options: Any, names: Sequence[str]) -> str:
     """The arguments for a docstring in Google's style."""
     helps = help_texts(options)
-    return "\n        ".join(f"{name}: {' '.join(helps.get(name, '').split())}" for name in names)
+    return "\n        ".join(f"{name}: {helps.get(name, '')}" for name in names)
 
 
 def _check_names(function: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

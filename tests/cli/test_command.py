@@ -62,7 +62,6 @@ def test_metavar(hint, shown):
         (["steps", "kjv", "nowhere.txt"], "nowhere.txt"),
         (["inspect", "nowhere"], "nowhere"),
         (["infill", "kjv", "no blanks"], "blank"),
-        (["reproduce", "nothing"], "nothing"),
         (["--completion", "tcsh"], "--completion knows bash, zsh, fish"),
         (["trian"], "did you mean 'train'?"),
     ],

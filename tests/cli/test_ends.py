@@ -38,7 +38,6 @@ ASKED = {
     "inspect": ["DATA/model"],
     "convert": ["DATA/model", "OUT", "--to", "mdlm"],
     "audit": ["numpy_choice", "--budget", "1e6", "--vocab", "256"],
-    "reproduce": ["largest_gumbel", "--fast", "--out", "OUT"],
     "new": ["OUT"],
 }
 FOREVER = ("serve",)  # until it is stopped

@@ -38,6 +38,8 @@ def test_no_file_asks_which_kind_a_network_is(path: Path) -> None:
 
 
 def test_the_search_finds_what_it_is_for() -> None:
-    assert probes("from unmask.processes import LeftToRight") and probes("from unmask.processes.blocks import Blocks")
+    assert probes("from unmask.processes import LeftToRight") and probes(
+        "from unmask.processes.blocks import BlockByBlock"
+    )
     assert probes("if served.kind == 'block':\n    pass") and probes("x = process.name in ('masked', 'any-order')")
     assert not probes("from unmask.processes import Process, process_of") and not probes("x = tokenizer.kind == 'bpe'")

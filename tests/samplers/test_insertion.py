@@ -10,7 +10,7 @@ import unmask
 from tests.helpers import FALSE_ALARM, Counting, generator
 from unmask import insertion
 from unmask.networks.oracles.strings import StringsOracle
-from unmask.samplers.insertion import Insertion
+from unmask.samplers.insertion import InsertionSampler
 
 V, N = 2, 4
 
@@ -30,7 +30,7 @@ def numbers(oracle, tokens):
 
 
 def test_its_distribution_is_that_of_the_strings(oracle):
-    made = unmask.sample(oracle, num=4000, length=N, sampler=Insertion(), seed=1)
+    made = unmask.sample(oracle, num=4000, length=N, sampler=InsertionSampler(), seed=1)
     counts = torch.bincount(numbers(oracle, made.tokens), minlength=len(oracle.strings))
     assert stats.chisquare(counts.numpy(), (oracle.probabilities * 4000).numpy()).pvalue > FALSE_ALARM
     assert bool((made.tokens.sort(1).values == made.tokens.where(made.tokens >= V, -1)).any())  # some are short
@@ -84,14 +84,14 @@ def test_a_state_counts_what_is_missing():
 
 
 def test_a_batch_changes_no_token(oracle):
-    whole = unmask.sample(oracle, num=6, length=N, sampler=Insertion(), seed=2)
-    parts = unmask.sample(oracle, num=6, length=N, sampler=Insertion(), seed=2, batch=2)
+    whole = unmask.sample(oracle, num=6, length=N, sampler=InsertionSampler(), seed=2)
+    parts = unmask.sample(oracle, num=6, length=N, sampler=InsertionSampler(), seed=2, batch=2)
     assert torch.equal(whole.tokens, parts.tokens)
 
 
 def test_one_call_is_one_decision(oracle):
     counting = Counting(oracle)
-    made = unmask.sample(counting, num=1, length=N, sampler=Insertion(), seed=0)
+    made = unmask.sample(counting, num=1, length=N, sampler=InsertionSampler(), seed=0)
     assert len(counting.calls) == made.calls == int(made.nfe[0])
 
 
@@ -104,4 +104,4 @@ def test_one_call_is_one_decision(oracle):
 )
 def test_what_it_does_not_do_is_refused(oracle, options, says):
     with pytest.raises(ValueError, match=says):
-        unmask.sample(oracle, sampler=Insertion(), **options)
+        unmask.sample(oracle, sampler=InsertionSampler(), **options)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from reproduction import ctmc
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, noise, oracle, same_law
 from unmask import apply, plan, sample, theory
 from unmask.networks.oracles.enumerated import MarkovOracle, TimeDependent
@@ -213,11 +214,11 @@ class TestSEDD:
         mu = np.array([0.2, 0.5, 0.3, 0.0])
         s, t = torch.tensor(0.5).double(), torch.tensor(0.55).double()
         alpha_s, alpha_t = float(schedule.alpha(s)), float(schedule.alpha(t))
-        score = theory.score_from_mean(mu, alpha_t)
-        noise_s, noise_t = float(theory.noise_from_alpha(alpha_s)), float(theory.noise_from_alpha(alpha_t))
-        sigma = float(theory.noise_rate(alpha_t, float(schedule.alpha_prime(t))))
-        euler = theory.euler_absorbing(score, 3, sigma=sigma, sigma_bar=noise_t, step=float(t - s))
-        tweedie = theory.tweedie_absorbing(score, 3, sigma_bar_s=noise_s, sigma_bar_t=noise_t)
+        score = ctmc.score_from_mean(mu, alpha_t)
+        noise_s, noise_t = float(ctmc.noise_from_alpha(alpha_s)), float(ctmc.noise_from_alpha(alpha_t))
+        sigma = float(ctmc.noise_rate(alpha_t, float(schedule.alpha_prime(t))))
+        euler = ctmc.euler_absorbing(score, 3, sigma=sigma, sigma_bar=noise_t, step=float(t - s))
+        tweedie = ctmc.tweedie_absorbing(score, 3, sigma_bar_s=noise_s, sigma_bar_t=noise_t)
         for law, expected in ((euler_law, euler), (tweedie_law, tweedie)):
             leave, stay = (float(value) for value in law(schedule, s, t))
             np.testing.assert_allclose(np.r_[leave * mu[:3], stay], expected, rtol=1e-9)

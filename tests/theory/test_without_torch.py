@@ -15,8 +15,6 @@ assert abs(law.sum() - 1) < 1e-12
 assert theory.expected_nfe(10, 4) < 4
 assert theory.PAPER_CASE.speedup > 16
 assert theory.parallel_loss([3.0, 2.0, 1.0], theory.optimal_sizes([3.0, 2.0, 1.0], 2)) == 1
-theory.BetaMixture(2, 4).expectation(lambda a: a)
-theory.tweedie([1.0, 1.0], 1, theory.absorbing_exponential, 0.1)
 """
 
 

@@ -12,7 +12,7 @@ from tests.training.test_masking import network, tokens
 from unmask import nelbo, sample
 from unmask.checkpoints.folder import load_network as load
 from unmask.masking import Masking
-from unmask.processes import Blocks
+from unmask.processes import BlockByBlock
 from unmask.schedule import Linear
 from unmask.training import report
 from unmask.training.loop import train
@@ -20,7 +20,7 @@ from unmask.training.masking import Losses, of_step
 
 
 def step(kind: str, times: str = "stratified", batch: int = 8, number: int = 3) -> Masking:
-    return of_step(Blocks(size=4), kind, times, batch=batch, length=12, schedule=Linear(), seed=0, step=number)
+    return of_step(BlockByBlock(size=4), kind, times, batch=batch, length=12, schedule=Linear(), seed=0, step=number)
 
 
 @pytest.mark.parametrize("kind", ["time", "count"])

@@ -31,7 +31,6 @@ VERBS = {
     "inspect": "describe a checkpoint without executing its code",
     "convert": "convert a checkpoint to the format of unmask or MDLM",
     "audit": "test whether a categorical sampler has the right distribution",
-    "reproduce": "reproduce the paper's figures and tables",
 }
 
 
@@ -52,7 +51,7 @@ exit codes: 0 success, 1 negative result or machine failure, 2 bad input, 130 Ct
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code.
 
-    0: done. 1: done with a negative answer (audit: faulty; inspect: cannot be sampled; reproduce: an item failed), or a
+    0: done. 1: done with a negative answer (audit: faulty; inspect: cannot be sampled), or a
     machine failure (memory, disk). 2: bad input; one line on stderr says what to change. 130, 143: ended by Ctrl-C or
     SIGTERM. 141: the output was closed.
     """

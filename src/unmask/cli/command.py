@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
-import textwrap
 import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, make_dataclass
 from dataclasses import field as new_field
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from unmask.declared import help_texts
 
 Chosen = TypeVar("Chosen")
 
@@ -46,7 +46,7 @@ class Command(Generic[Chosen]):
         try:
             _check(chosen)
         except ValueError as error:
-            print(f"unmask {self.verb}: {error}", file=sys.stderr)
+            print(f"{program(self.verb)}: {error}", file=sys.stderr)
             raise SystemExit(2) from error
         return chosen
 
@@ -62,14 +62,14 @@ class Command(Generic[Chosen]):
         examples = "\n".join(f"  {example}" for example in self.examples)
         about = " ".join(part for part in (inspect.cleandoc(self.options.__doc__ or ""), self.note) if part)
         config = (tyro.conf.OmitArgPrefixes, *(() if self.pairs else (tyro.conf.FlagCreatePairsOff,)))
-        return {"prog": f"unmask {self.verb}", "description": f"{about}\n\nexamples:\n{examples}", "config": config}
+        return {"prog": program(self.verb), "description": f"{about}\n\nexamples:\n{examples}", "config": config}
 
     def _kind(self) -> Any:
         """The dataclass with tyro's annotations for each field."""
         return self._shown(self.options, self.positional)
 
     def _shown(self, options: Any, first: Collection[str]) -> Any:
-        hints, told = get_type_hints(options), documented(options)
+        hints, told = get_type_hints(options), help_texts(options)
         known: dict[str, Field[Any]] = {one.name: one for one in fields(options)}
         ordered = [*first, *(name for name in known if name not in first)]
         redeclared: list[Any] = []
@@ -119,13 +119,6 @@ def metavar(hint: Any) -> str:
     return "{True,False}" if hint is bool else str(getattr(hint, "__name__", hint)).upper()
 
 
-def documented(options: type) -> dict[str, str]:
-    """The string below each field of a dataclass, in one line."""
-    found: dict[str, str] = {}
-    for kind in reversed(options.__mro__[:-1]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for one, below in zip(body.body, body.body[1:], strict=False):
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(below, ast.Expr):
-                found[one.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
-    return found
+def program(verb: str) -> str:
+    """The words that call a command: ``unmask VERB``, or those of a program beside the package."""
+    return verb if verb.startswith("python") else f"unmask {verb}"

@@ -12,7 +12,7 @@ from unmask.cli.command import Command
 from unmask.cli.options import MODEL_HELP, guarded, short_warnings
 from unmask.processes import Process
 from unmask.text import particles as weighed
-from unmask.text.model import InfillOptions as Infilling
+from unmask.text.model import InfillRequest
 
 TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it from stdin'
 
@@ -66,7 +66,7 @@ def _infill(chosen: InfillOptions) -> None:
     model = texts.model_for(chosen, chosen.model)
     proposal = None if chosen.proposal is None else texts.model_for(chosen, chosen.proposal)
     how: dict[str, Any] = {"mask_character": chosen.mask_character, "proposal": proposal, **chosen.sampling()}
-    asked = Infilling(text, chosen.number, **how)
+    asked = InfillRequest(text, chosen.number, **how)
     each = weighed.particles(model, asked) if proposal is None else weighed.check_proposal(model, asked)
     number = chosen.in_all(each)
     chosen = chosen if each is None else replace(chosen, particles=each)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from unmask.cli import BAD_INPUT, CLOSED, FAILED, INTERRUPTED
+from unmask.cli.command import program
 from unmask.loading import load
 from unmask.text.model import Model
 
@@ -95,7 +96,7 @@ def guarded(verb: str, run: Callable[[], int | None], *, stopped: Callable[[], s
 def told(verb: str, error: Exception) -> int:
     """Report an error in one line, and return its exit code."""
     if int(os.environ.get("RANK", 0)) == 0:  # only one of several processes reports
-        print(f"unmask {verb}: {sentence(error)}", file=sys.stderr)
+        print(f"{program(verb)}: {sentence(error)}", file=sys.stderr)
     unforeseen = isinstance(error, OSError) and error.errno is not None and error.errno not in OF_INPUT
     return FAILED if unforeseen or isinstance(error, torch.OutOfMemoryError) else BAD_INPUT
 

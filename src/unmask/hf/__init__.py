@@ -20,7 +20,7 @@ from unmask.tokenizers import external
 
 
 @dataclass(frozen=True)
-class Generation(Watched):
+class Generating(Watched):
     """The arguments of ``generate`` besides the model."""
 
     tokenizer: Any
@@ -33,8 +33,8 @@ class Generation(Watched):
     """The number of texts."""
 
 
-@takes(Generation)
-def generate(model: Any, options: Generation) -> TextSample:
+@takes(Generating)
+def generate(model: Any, options: Generating) -> TextSample:
     """Fill every ``tokenizer.mask_token`` of a text, ``num`` times, with any masked LM of transformers.
 
         generate(model, tokenizer, "Paris is the [MASK] of France.", num=2, steps=4)
@@ -43,7 +43,7 @@ def generate(model: Any, options: Generation) -> TextSample:
 
     Args:
         model: An ``AutoModelForMaskedLM``.
-        **options: The fields of ``Generation``, and those of ``unmask.sample``. Without ``steps`` one token is drawn
+        **options: The fields of ``Generating``, and those of ``unmask.sample``. Without ``steps`` one token is drawn
             per network call, which is exact; with ``steps`` it is parallel decoding.
     """
     tokenizer, text, length = options.tokenizer, options.text, options.length

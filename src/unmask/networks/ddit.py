@@ -24,7 +24,7 @@ from unmask.networks.config import PRESETS, DDiTConfig, preset
 from unmask.networks.layers import Transformer, all_positions, by_rows
 from unmask.networks.pretrained import Pretrained
 from unmask.networks.self_conditioned import SelfConditioned
-from unmask.processes import AnyOrder, Blocks, Insertion, Masked, Process
+from unmask.processes import AnyOrder, BlockByBlock, Insertion, Masked, Process
 
 __all__ = ["PRESETS", "DDiT", "DDiTConfig", "preset"]
 
@@ -54,7 +54,7 @@ class DDiT(Transformer, Pretrained):
             return Insertion()
         if config.attention == "order":
             return AnyOrder()
-        return Blocks(size=config.block, **how) if config.block else Masked(**how)
+        return BlockByBlock(size=config.block, **how) if config.block else Masked(**how)
 
     def forward(
         self,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from unmask.errors import OptionError
 from unmask.processes.any_order import AnyOrder
-from unmask.processes.blocks import Blocks
+from unmask.processes.blocks import BlockByBlock
 from unmask.processes.insertion import Insertion
 from unmask.processes.left_to_right import LeftToRight
 from unmask.processes.masked import Masked
 from unmask.processes.process import Process
 
-__all__ = ["AnyOrder", "Blocks", "Insertion", "LeftToRight", "Masked", "Process", "process_of", "trained"]
+__all__ = ["AnyOrder", "BlockByBlock", "Insertion", "LeftToRight", "Masked", "Process", "process_of", "trained"]
 
 
 def trained(objective: str, attention: str, block: int | None) -> Process:
     """The process of a new network of this project, by the settings of its training."""
     whole: tuple[Process, ...] = (LeftToRight(), Insertion())
-    by_attention: dict[str, Process] = {"order": AnyOrder(), "block": Blocks(size=block or 1)}
+    by_attention: dict[str, Process] = {"order": AnyOrder(), "block": BlockByBlock(size=block or 1)}
     process = next((one for one in whole if objective in one.objectives), by_attention.get(attention, Masked()))
     needed = "order" if objective in AnyOrder.objectives and objective not in Masked.objectives else attention
     needed = "bidirectional" if process in whole else needed

@@ -28,7 +28,7 @@ ONE_BLOCK = "a block model computes one block at a time: it takes no"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks(Process):
+class BlockByBlock(Process):
     """A position sees its own block of ``size`` positions and the blocks before it."""
 
     name = "block"

@@ -63,7 +63,7 @@ class Insertion(Process):
         return INSERTION
 
     def sampler(self, options: Options) -> Sampler:
-        from unmask.samplers.insertion import Insertion as InsertionSampler
+        from unmask.samplers.insertion import InsertionSampler
 
         return options.sampler or InsertionSampler()
 

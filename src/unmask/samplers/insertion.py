@@ -48,7 +48,7 @@ class InsertionState(State):
 
 
 @dataclass(frozen=True)
-class Insertion:
+class InsertionSampler:
     """Sequences with at most as many tokens as the canvas has positions, followed by EMPTY, mask_id - 2.
 
     It takes one network call for each position of the canvas and one for each token.

@@ -39,7 +39,7 @@ CHARACTERS_PER_TOKEN = 4.0  # for a BPE tokenizer whose folder does not say
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(Watched):
+class TextRequest(Watched):
     """The options that ``Model.sample`` and ``Model.infill`` share: those of ``unmask.sample``, and of texts.
 
     ``stop=True`` stops at the tokenizer's end-of-text token. The schedule is the model's.
@@ -67,7 +67,7 @@ class TextOptions(Watched):
 
 
 @dataclass(frozen=True)
-class SampleOptions(TextOptions):
+class SampleRequest(TextRequest):
     """The arguments of ``Model.sample``."""
 
     num: int | None = None
@@ -83,7 +83,7 @@ class SampleOptions(TextOptions):
 
 
 @dataclass(frozen=True)
-class InfillOptions(TextOptions):
+class InfillRequest(TextRequest):
     """The arguments of ``Model.infill``."""
 
     text: str
@@ -169,14 +169,14 @@ class Model:
         """What the network is."""
         return process_of(self.denoiser)
 
-    @takes(SampleOptions)
-    def sample(self, options: SampleOptions) -> TextSample:
+    @takes(SampleRequest)
+    def sample(self, options: SampleRequest) -> TextSample:
         """Draw texts that begin with the prompt, if there is one.
 
         A left-to-right model continues the prompt, one token per call, and takes no plan, steps, predict or sampler.
 
         Args:
-            **options: The fields of ``SampleOptions``, each with its help text.
+            **options: The fields of ``SampleRequest``, each with its help text.
         """
         prompt, length, room, canvas = options.prompt, options.length, options.max_tokens, options.canvas
         given = {"prompt": prompt, "max_tokens": room is not None, "canvas": canvas is not None}
@@ -193,8 +193,8 @@ class Model:
             raise OptionError("canvas", "give a prompt or a canvas, not both")
         return self._filled(self.prompted(prompt, length), options.num, options)
 
-    @takes(InfillOptions)
-    def infill(self, options: InfillOptions) -> TextSample:
+    @takes(InfillRequest)
+    def infill(self, options: InfillRequest) -> TextSample:
         """Fill the blanks of a text, ``num`` times; visible text stays as it is. Options as in ``sample``.
 
         A network that sees only what comes before fills blanks by particles (``unmask.text.particles``), by default 32
@@ -213,7 +213,7 @@ class Model:
         ``c1ccc(____)cc1``. The visible tokens are kept, but a branch or ring drawn in a blank may include them.
 
         Args:
-            **options: The fields of ``InfillOptions``, each with its help text.
+            **options: The fields of ``InfillRequest``, each with its help text.
         """
         self.process.require("fill_blanks")
         from unmask.text import particles as weighed
@@ -414,11 +414,11 @@ class Model:
         body = length - frame
         return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
 
-    def _filled(self, blanks: Blanks, num: int | None, options: TextOptions) -> TextSample:
+    def _filled(self, blanks: Blanks, num: int | None, options: TextRequest) -> TextSample:
         rows = torch.tensor(blanks.ids).expand(1 if num is None else num, -1)
         return self._sampled(blanks, options, canvas=rows.clone())
 
-    def _sampled(self, blanks: Blanks | None, options: TextOptions, **changes: Any) -> TextSample:
+    def _sampled(self, blanks: Blanks | None, options: TextRequest, **changes: Any) -> TextSample:
         """Sample with these options and changes. A guide among the changes says which ids may fill a position."""
         given = {one.name: getattr(options, one.name) for one in fields(Watched)} | changes
         canvas = None if given.get("canvas") is None else ids(given["canvas"], "canvas")

@@ -26,14 +26,14 @@ from unmask.sampling import chosen_particles
 
 if TYPE_CHECKING:
     from unmask.text.blanks import Blanks
-    from unmask.text.model import InfillOptions, Model, TextOptions, TextSample
+    from unmask.text.model import InfillRequest, Model, TextRequest, TextSample
 
 PARTICLES = 32  # for each text, unless a number is given
 PROPOSED = 16  # by a second model
 FOR_PROPOSALS = ("text", "num", "mask_character", "proposal", "seed", "batch", "particles", "callback")  # options
 
 
-def particles(model: Model, options: TextOptions) -> int | None:
+def particles(model: Model, options: TextRequest) -> int | None:
     """How many particles fill the blanks of each text, or None if they are filled without.
 
     A network that sees only what comes before has no other way. One that takes any order, and left to right by default,
@@ -68,7 +68,7 @@ def canvas(model: Model, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
     return made, model.allowed(blanks.ids, blanks) | given
 
 
-def check_proposal(model: Model, options: InfillOptions) -> int:
+def check_proposal(model: Model, options: InfillRequest) -> int:
     """How many particles of each text the proposal draws. What cannot be combined with it is refused."""
     proposal = options.proposal
     if not (hasattr(proposal, "tokenizer") and hasattr(proposal, "denoiser")):
