@@ -8,7 +8,7 @@ into a Step. ``Planned`` is the sampler of every plan; ``unmask.samplers`` has t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -69,6 +69,12 @@ class State(Batched):
     x: Tensor  # int64 [B, L]: the canvas; the loop writes each Step into it
     calls: Tensor  # int64 [B]: the network calls that each sequence takes, or a bound on them
 
+    def snapshot(self) -> Self:
+        """The same state with tensors and lists of its own: to go back to if a later fill fails."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        tensors = {name: value.clone() for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **tensors, **{name: [*value] for name, value in values.items() if isinstance(value, list)})
+
 
 @dataclass(frozen=True)
 class Ask(Batched):
@@ -95,7 +101,10 @@ class Sampler(Protocol):
         ...
 
     def fill(self, state: Any, ask: Any, log_mu: Tensor) -> Step:
-        """Take log mu [M, V] of the requested rows, without padding, row by row. The loop applies the Step."""
+        """Take log mu [M, V] of the requested rows, without padding, row by row. The loop applies the Step.
+
+        The state is changed in place; ``State.snapshot`` keeps one that is not.
+        """
         ...
 
 

@@ -19,6 +19,7 @@ from unmask.draw import Pick, inverse_cdf
 from unmask.networks.cache.seats import Seated
 from unmask.noise import Streams
 from unmask.plan import Plan, first_hitting
+from unmask.serve.engine import shared_state
 from unmask.serve.engine.batch import Batch
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.forecast import begins
@@ -435,6 +436,29 @@ class TestFailing:
                 else:
                     truth = loud.model.sample(canvas=ids, draw=deafened, seed=i, **how)
                     assert event.tokens == truth.tokens[0].tolist()
+
+    @pytest.mark.parametrize("predictor", ["first-order", "extrapolate", "correct"])
+    def test_a_step_that_fails_after_its_fill_is_undone(self, predictor, monkeypatch):
+        """What the fill has changed in place, and the tokens already written, are taken back before it is repeated."""
+        served = {"a": Served(Model(Gated(lively(network(TOKENIZERS["bpe"]))), TOKENIZERS["bpe"], name="a"))}
+        failures, usual = [], shared_state.apply
+
+        def failing(step, tokens, mask_id):
+            usual(step, tokens, mask_id)
+            if len(tokens) > 1:
+                failures.append(len(tokens))
+                raise RuntimeError("after the fill")
+
+        body = {"steps": 5, "predictor": predictor}
+        truth = [served["a"].model.sample(seed=seed, **UnmaskRequest(**body).named.arguments()) for seed in (0, 1)]
+        with running() as engine:
+            served["a"].model.denoiser.hold()
+            asked = [Asked(engine, served, {"seed": seed, **body}) for seed in (5, 0, 1)]
+            until(lambda: len(served["a"].model.denoiser.calls) == 1)  # the others join after the first one's pass
+            monkeypatch.setattr(shared_state, "apply", failing)
+            served["a"].model.denoiser.gate.set()
+            _, *others = [one.answer()[0].tokens for one in asked]
+        assert len(failures) > 2 and others == [one.tokens[0].tolist() for one in truth]
 
     def test_with_a_cache_the_others_go_on_as_if_nothing_had_been(self):
         """A pass of the any-order network that fails half way has written into its caches: they are read again."""

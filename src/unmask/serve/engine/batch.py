@@ -8,7 +8,6 @@ the length; and a network that takes no lengths is called for equal ones.
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -243,11 +242,11 @@ class Batch:
 
     def _filled(self, shared: SharedState, answers: Sequence[Answer]) -> list[Outcome]:
         """Draw the tokens. If that fails, each plan is tried separately; a request with one state fails as a whole."""
-        members, before, ask = shared.members, copy.copy(shared.state), shared.ask
+        members, before, ask = shared.members, shared.state.snapshot(), shared.ask
         try:
             step = shared.fill([log_mu for _, log_mu in answers])
         except Exception as error:
-            shared.state = before  # fill may raise after changing part of it
+            shared.state, shared.ask, shared.filling = before, ask, None  # what raises may have changed part of it
             if not shared.joins or len(members) == 1:
                 return [Outcome(one, call, error=error) for one, (call, _) in zip(members, answers, strict=True)]
             alone = [shared.part([i]) for i in range(len(members))]
