@@ -181,34 +181,32 @@ def answer(
 
 
 def _chained(network: Denoiser, tokens: Tensor, ask: Ask, lengths: Tensor | None) -> Tensor:
-    """Logits [M, V] of a chain's rows from any denoiser: one canvas per guess, and one for all rows after them."""
+    """Logits [M, V] of a chain's rows from any denoiser, in one call with a canvas for every guess.
+
+    Canvas k of a sequence shows the guesses before row k and gives row k; the last one gives all remaining rows.
+    """
     assert ask.known is not None
-    real = ask.rows >= 0
-    last = torch.minimum(ask.known, (real.sum(1) - 1).clamp(min=0))
-    sequence = torch.repeat_interleave(torch.arange(len(tokens)), last + 1)
-    link = torch.arange(len(sequence)) - (last.cumsum(0) - last + torch.arange(len(last)))[sequence]
-    width = ask.rows.shape[1]
-    column = torch.arange(width)
-    # Canvas k shows the guesses before row k and gives row k; the canvas after the last guess gives all remaining rows.
-    behind = real[sequence] & (column >= link.unsqueeze(1))
-    asked = behind & ((column == link.unsqueeze(1)) | (link == last[sequence]).unsqueeze(1))
-    rows = ask.rows[sequence]
-    canvas = tokens[sequence.to(tokens.device)]
-    row, at = behind.nonzero(as_tuple=True)
-    canvas[row, rows[row, at]] = network.mask_id
-    first, most = link.unsqueeze(1), int(asked.sum(1).max())
-    index = (first + torch.arange(most)).clamp(max=width - 1)
-    wanted = (first + torch.arange(most) < width) & asked.gather(1, index)
-    time = ask.time[sequence].gather(1, first).squeeze(1)
-    at_rows = rows.gather(1, index).clamp(min=0)
+    links = []  # (sequence, k, the positions that canvas k hides, those whose logits it gives)
+    for i, (row, known) in enumerate(zip(ask.rows.tolist(), ask.known.tolist(), strict=True)):
+        order = [position for position in row if position >= 0]
+        last = min(known, max(len(order) - 1, 0))
+        links += [(i, k, order[k:], order[k : k + 1] if k < last else order[k:]) for k in range(last + 1)]
+    sequence, link = torch.tensor([part[:2] for part in links]).T
+    hidden = torch.zeros(len(links), tokens.shape[1], dtype=torch.bool)
+    rows = torch.full((len(links), max(len(part[3]) for part in links)), -1)
+    for canvas, (_, _, later, wanted) in enumerate(links):
+        hidden[canvas, later] = True
+        rows[canvas, : len(wanted)] = torch.tensor(wanted, dtype=torch.int64)
+    device, time = tokens.device, ask.time[sequence, link]
+    canvases = torch.where(hidden.to(device), network.mask_id, tokens[sequence.to(device)])
     lengths = None if lengths is None else lengths[sequence.to(lengths.device)]
     if isinstance(network, Caches):  # its seats are those of the sequences, and these are other canvases
         network = for_sampling(network)
         assert isinstance(network, Caches)
-        for length in [canvas.shape[1]] * len(canvas) if lengths is None else lengths.tolist():
+        for length in [tokens.shape[1]] * len(links) if lengths is None else lengths.tolist():
             network.add(1, length)
         lengths = None
-    return logits_of(network, canvas, time.to(canvas.device), at_rows.to(canvas.device), wanted, lengths=lengths)
+    return logits_of(network, canvases, time.to(device), rows.clamp(min=0).to(device), rows >= 0, lengths=lengths)
 
 
 def waits(device: torch.device) -> bool:

@@ -72,8 +72,9 @@ class State(Batched):
     def snapshot(self) -> Self:
         """The same state with tensors and lists of its own: to go back to if a later fill fails."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        tensors = {name: value.clone() for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **tensors, **{name: [*value] for name, value in values.items() if isinstance(value, list)})
+        copies: dict[str, Any] = {name: value.clone() for name, value in values.items() if isinstance(value, Tensor)}
+        copies |= {name: [*value] for name, value in values.items() if isinstance(value, list)}
+        return replace(self, **copies)
 
 
 @dataclass(frozen=True)
