@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.checkpoints import checkpoints
 from tests.checkpoints.test_found import lightning
-from unmask.checkpoints import look
+from unmask.checkpoints.contents import look
 from unmask.training import optimizer
 from unmask.training.optimizer import Muon
 

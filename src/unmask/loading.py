@@ -54,10 +54,10 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = No
 
 
 def _load_theirs(path: Path, *, name: str, **override: Any) -> Model:
-    from unmask import checkpoints as adapters
+    from unmask.checkpoints import contents, formats
 
-    found = adapters.look(path)
-    loaded = adapters.recognise(found).load(found, **override)
+    found = contents.look(path)
+    loaded = formats.recognise(found).load(found, **override)
     if loaded.tokenizer is None:
         raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")
     return Model(loaded.denoiser, loaded.tokenizer, loaded.schedule, name=name, layout=loaded.layout)
@@ -165,10 +165,10 @@ def describe(found: Known) -> dict[str, Any]:
 
 
 def _describe_theirs(folder: Path) -> dict[str, Any]:
-    from unmask import checkpoints as adapters
+    from unmask.checkpoints import contents, formats
 
-    there = adapters.look(folder)
-    said = adapters.recognise(there).about(there)
+    there = contents.look(folder)
+    said = formats.recognise(there).about(there)
     return {
         "architecture": said["format"],
         "megabytes": sum(t.bytes for t in there.tensors.values()) / 1e6,

@@ -17,8 +17,10 @@ from safetensors.torch import save_file
 
 import unmask
 from tests.checkpoints import checkpoints as made
-from unmask.checkpoints import look, mdlm, recognise, sedd, unpickle
+from unmask.checkpoints import mdlm, sedd, unpickle
+from unmask.checkpoints.contents import look
 from unmask.checkpoints.convert import to_own
+from unmask.checkpoints.formats import recognise
 from unmask.checkpoints.report import inspect
 from unmask.cli import inspect as command
 

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 import unmask
 from tests.checkpoints import checkpoints as made
 from tests.small_models import folder as own_folder
-from unmask.checkpoints import look, mdlm
+from unmask.checkpoints import mdlm
+from unmask.checkpoints.contents import look
 from unmask.checkpoints.convert import to_mdlm, to_own
 from unmask.cli import main
 from unmask.tokenizers.vocabularies import bytes_of_utf8

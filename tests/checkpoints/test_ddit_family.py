@@ -10,7 +10,9 @@ import torch
 
 import unmask
 from tests.checkpoints import checkpoints as made
-from unmask.checkpoints import Found, Tensorlike, ddit_family, look, mdlm, radd, recognise, sedd
+from unmask.checkpoints import ddit_family, mdlm, radd, sedd
+from unmask.checkpoints.contents import Found, Tensorlike, look
+from unmask.checkpoints.formats import recognise
 from unmask.network import logits_at
 from unmask.networks.ddit import DDiT, preset
 from unmask.tokenizers.vocabularies import bytes_of_utf8
@@ -314,7 +316,7 @@ def test_bd3lm_sees_its_block_and_the_blocks_before(tmp_path, adaln):
     for number, config in enumerate((of_hub, {"config": run | {"algo": section}})):
         found = look(made.hub_folder(tmp_path / str(number), weights, config))
         loaded = mdlm.load(found)
-        assert loaded.about["variant"] == "BD3-LM, blocks of 4" and loaded.denoiser.block == block
+        assert loaded.about["variant"] == "BD3-LM, blocks of 4" and loaded.denoiser.config.block == block
         for first in range(0, 12, block):
             tokens = torch.full_like(x0, VOCAB - 1)
             tokens[:, :first], tokens[:, first : first + block] = x0[:, :first], noised[:, first : first + block]

@@ -10,7 +10,8 @@ from tests.checkpoints import llama_checkpoints as small
 from tests.helpers import FALSE_ALARM, chi_square, frequencies
 from unmask import sample
 from unmask.checkpoints import dream as adapter
-from unmask.checkpoints import look, recognise
+from unmask.checkpoints.contents import look
+from unmask.checkpoints.formats import recognise
 from unmask.samplers import decoding
 
 VOCAB, MASK = 13, 11

@@ -11,7 +11,8 @@ from tests.checkpoints import llama_checkpoints as small
 from tests.helpers import FALSE_ALARM, chi_square, frequencies
 from unmask import plan, sample
 from unmask.checkpoints import llada as adapter
-from unmask.checkpoints import look, recognise
+from unmask.checkpoints.contents import look
+from unmask.checkpoints.formats import recognise
 from unmask.checkpoints.report import inspect
 from unmask.cli import main
 from unmask.network import logits_at

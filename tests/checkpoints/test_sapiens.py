@@ -9,8 +9,10 @@ from torch.nn import functional as F
 import unmask
 from tests.data.test_corpora import index_needed
 from tests.helpers import generator
-from unmask.checkpoints import look, recognise, sapiens
 from unmask.checkpoints import packages as weights
+from unmask.checkpoints import sapiens
+from unmask.checkpoints.contents import look
+from unmask.checkpoints.formats import recognise
 
 ALPHABET = "ACDEFGHIKLMNPQRSTVWY"
 TRASTUZUMAB = (

@@ -9,7 +9,9 @@ from torch.nn import functional as F
 import tokenizers
 import unmask
 from tests.helpers import generator
-from unmask.checkpoints import look, recognise, transformers_mlm
+from unmask.checkpoints import transformers_mlm
+from unmask.checkpoints.contents import look
+from unmask.checkpoints.formats import recognise
 from unmask.protocol import takes_lengths
 
 transformers = pytest.importorskip("transformers")

@@ -16,8 +16,8 @@ import unmask
 from tests.small_models import folder
 from tests.training.families import FAMILIES, OTHERS, made, texts
 from tests.training.runs import metrics, run
-from unmask import checkpoints as adapters
 from unmask import objective
+from unmask.checkpoints import contents, formats
 from unmask.checkpoints.contents import Loaded
 from unmask.checkpoints.steps import listed
 from unmask.cli import main
@@ -56,8 +56,8 @@ def settings(data: Path, out: Path, init: Path, **changes: Any) -> TrainConfig:
 
 
 def loaded(path: Path) -> Loaded:
-    found = adapters.look(path)
-    made: Loaded = adapters.recognise(found).load(found)
+    found = contents.look(path)
+    made: Loaded = formats.recognise(found).load(found)
     return made
 
 
@@ -225,7 +225,7 @@ def test_what_does_not_go_is_refused_by_a_sentence(tmp_path: Path) -> None:
     for changes, says in (
         ({"layers": 3}, "layers: the network and the tokenizer are those of init="),
         ({"tokenizer": "bytes"}, "tokenizer: the network and the tokenizer are those of init="),
-        ({"objective": "left-to-right"}, "needs a network with causal=True"),
+        ({"objective": "left-to-right"}, "a masked model is trained with objective"),
         ({"init": str(tmp_path / "nowhere")}, "there is no model"),
         ({"data": str(tmp_path / "long.txt")}, "has sequences of 30 tokens, and init=.* takes 12 at most"),
     ):
@@ -298,7 +298,7 @@ def test_a_checkpoint_on_the_way_is_the_model_that_a_run_ended_there_makes(
     assert "a checkpoint of a fine-tuning run" in told.out and "EMA weights are inside, used" in told.out
 
     base = base if base.is_dir() else base.parent
-    (weights,) = (base / name for name in adapters.look(base).weights)
+    (weights,) = (base / name for name in contents.look(base).weights)
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="whose weights have changed since"):
         unmask.load(out)

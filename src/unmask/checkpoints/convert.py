@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.checkpoints import recognise
 from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.formats import recognise
 from unmask.files import new_folder
 from unmask.networks import pretrained
 from unmask.networks.ddit import DDiT, DDiTConfig

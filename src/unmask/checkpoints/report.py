@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from unmask.checkpoints import Found, look, recognise
+from unmask.checkpoints.contents import Found, look
+from unmask.checkpoints.formats import recognise
 
 TOKENIZERS = (
     "tokenizer.json",

@@ -84,6 +84,6 @@ def _base(found: Found) -> Found:
 
 
 def _adapter(base: Found) -> Any:
-    from unmask import checkpoints as adapters
+    from unmask.checkpoints import formats
 
-    return adapters.recognise(base)
+    return formats.recognise(base)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unmask.checkpoints import look
+from unmask.checkpoints.contents import look
 from unmask.checkpoints.convert import to_mdlm, to_own
 from unmask.cli.command import Command
 from unmask.cli.options import CHECKPOINT_HELP, guarded

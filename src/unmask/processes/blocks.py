@@ -24,8 +24,6 @@ from unmask.protocol import Denoiser
 from unmask.sampler import InBlocks, Sampler
 from unmask.schedule import Schedule
 
-ONE_BLOCK = "a block model computes one block at a time: it takes no"
-
 
 @dataclass(frozen=True, kw_only=True)
 class BlockByBlock(Process):
@@ -35,7 +33,7 @@ class BlockByBlock(Process):
     phrase = "a block model"
     continues = True
     refused: ClassVar[Mapping[str, str]] = {
-        **{name: f"{ONE_BLOCK} {name}" for name in ("ahead", "predict")},
+        **dict.fromkeys(("ahead", "predict"), "a block model computes one block at a time: it takes no {it}"),
         "adaptive": "times='adaptive' has a count for each sequence, and attention='block' for each block",
         "n": "a block model has a count for each block: see unmask.nelbo, or nelbo_by_time",
         "profile": "a block model has an order within each block only, and no profile",

@@ -32,19 +32,18 @@ class Insertion(Process):
     extra_ids = 1
     objectives = (INSERTION,)
     refused: ClassVar[Mapping[str, str]] = {
-        **{
-            name: f"an insertion model inserts masks and unmasks them, one per call: it takes no {name}"
-            for name in ("plan", "steps", "predict", "predictor", "decoding", "ahead", "guide")
-        },
-        **{name: f"{WHOLE}: it takes no {name}" for name in ("prompt", "canvas", "max_tokens", "stop", "text")},
-        **{
-            name: f"{WHOLE}: it cannot {name.replace('_', ' ')}"
-            for name in ("fill_blanks", "score_continuations", "be_served", "be_measured_by_steps")
-        },
-        **{
-            f"by={by}": f"an insertion model has no order of positions: its bound takes no by={by!r}"
-            for by in ("order", "mixture", "left-to-right")
-        },
+        **dict.fromkeys(
+            ("plan", "steps", "predict", "predictor", "decoding", "ahead", "guide"),
+            "an insertion model inserts masks and unmasks them, one per call: it takes no {it}",
+        ),
+        **dict.fromkeys(("prompt", "canvas", "max_tokens", "stop", "text"), WHOLE + ": it takes no {it}"),
+        **dict.fromkeys(
+            ("fill_blanks", "score_continuations", "be_served", "be_measured_by_steps"), WHOLE + ": it cannot {it}"
+        ),
+        **dict.fromkeys(
+            ("by=order", "by=mixture", "by=left-to-right"),
+            "an insertion model has no order of positions: its bound takes no {it}",
+        ),
         "where": f"{WHOLE}: its bound takes no where",
         "orders": "an insertion model has no order of positions: unmask.nelbo bounds its likelihood",
         "profile": "an insertion model makes one decision per call: it has no profile",

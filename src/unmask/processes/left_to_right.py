@@ -21,7 +21,7 @@ from unmask.options import Options
 from unmask.processes.process import LEFT_TO_RIGHT, Process, token_nats
 from unmask.protocol import Denoiser
 
-ONE_PER_CALL = "a left-to-right model draws one token per call from the beginning: it takes no"
+ONE_PER_CALL = "a left-to-right model draws one token per call from the beginning: it takes no {it}"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LeftToRight(Process):
     exact = True
     objectives = (LEFT_TO_RIGHT,)
     refused: ClassVar[Mapping[str, str]] = {
-        **{name: f"{ONE_PER_CALL} {name}" for name in ("sampler", "steps", "predict", "predictor", "decoding")},
+        **dict.fromkeys(("sampler", "steps", "predict", "predictor", "decoding"), ONE_PER_CALL),
         "profile": "a left-to-right model has one order and no profile",
     }
     from_left: bool = True
@@ -43,7 +43,7 @@ class LeftToRight(Process):
     def check(self, model: Denoiser, canvas: Tensor, options: Options) -> None:
         super().check(model, canvas, options)
         if options.plan not in (None, plans.left_to_right):
-            raise OptionError("plan", f"{ONE_PER_CALL} plan")
+            raise OptionError("plan", ONE_PER_CALL.format(it="plan"))
         masked = canvas == model.mask_id
         if bool((masked[:, :-1] & ~masked[:, 1:]).any()):
             raise OptionError(

@@ -48,7 +48,7 @@ class Process:
     reads_order: ClassVar[bool] = False  # whether the output depends on the order in which tokens became visible
     extra_ids: ClassVar[int] = 0  # ids of the network that are no tokens, besides the mask
     objectives: ClassVar[tuple[str, ...]] = MASKED_OBJECTIVES  # of training; the first is the default
-    refused: ClassVar[Mapping[str, str]] = {}  # what it cannot do: an option or a use, and a sentence
+    refused: ClassVar[Mapping[str, str]] = {}  # what it cannot do: an option or a use, and a sentence about {it}
 
     from_left: bool = False  # whether left to right is the default order although it can take any
     first_token: int | None = None  # the id that begins every sequence, if there is one
@@ -59,7 +59,7 @@ class Process:
         """Refuse options and uses that this kind of network does not support."""
         for use in uses:
             if use in self.refused:
-                raise OptionError(use, self.refused[use])
+                raise OptionError(use, self.refused[use].format(it=use.replace("_", " ")))
 
     def check(self, model: Denoiser, canvas: Tensor, options: Options) -> None:
         """Refuse a canvas int64 [B, L] or options of sampling that this kind of network does not support."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from unmask import checkpoints as adapters
+from unmask.checkpoints import contents, formats
 from unmask.checkpoints import write_back as again
 from unmask.checkpoints.contents import Found, Loaded
 from unmask.checkpoints.convert import origin_of
@@ -92,7 +92,7 @@ class Base:
 
         def build() -> nn.Module:
             # For billions of parameters there is no memory for a spare copy: it is read again.
-            module: Any = ready.pop() if ready else adapters.recognise(self.found).load(self.found).denoiser
+            module: Any = ready.pop() if ready else formats.recognise(self.found).load(self.found).denoiser
             if config.lora is None and isinstance(module, DDiT) and module.config.adapters:
                 return train_alone(module.float())
             if config.lora is None:
@@ -137,8 +137,8 @@ def opened(config: TrainConfig, *, resumed: bool) -> Base | None:
 
 
 def _read(called: str, path: Path) -> Base:
-    found = adapters.look(path)
-    adapter = adapters.recognise(found)
+    found = contents.look(path)
+    adapter = formats.recognise(found)
     loaded: Loaded = adapter.load(found)
     if loaded.tokenizer is None:
         raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")

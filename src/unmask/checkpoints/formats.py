@@ -1,0 +1,43 @@
+"""The formats of checkpoints, recognised by their config and tensor names alone.
+
+Each format has a small file with ``NAME``, ``NEEDS`` (what its files contain, for messages), ``recognises(found)``,
+``load(found, **override) -> Loaded``, and ``about(found, **override)``, which gives ``Loaded.about`` without reading
+the weights.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from unmask.checkpoints import dream, llada, mdlm, project, radd, sapiens, sedd, transformers_mlm, tuned
+from unmask.checkpoints.contents import Found
+
+# Tried in this order: the most general one comes last.
+FORMATS: tuple[ModuleType, ...] = (project, tuned, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)
+
+
+# Known networks that are not supported, by a characteristic tensor.
+NOT_READ = {"transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported"}
+
+
+def recognise(found: Found) -> ModuleType:
+    """The format of a checkpoint; if there is none, a ValueError with what was found and what would be needed."""
+    for one in FORMATS:
+        if one.recognises(found):
+            return one
+    for name, what in NOT_READ.items():
+        if name in found.tensors:
+            raise ValueError(f"{found.path} is {what}")
+    if "auto_map" in found.config:
+        named = ", ".join(sorted(map(str, dict(found.config["auto_map"]).values())))
+        raise ValueError(
+            f"{found.path} has an unknown format: it contains code (auto_map names {named}), which is never executed"
+        )
+    needed = "; ".join(f"{one.NAME} has {one.NEEDS}" for one in FORMATS)
+    kinds = {key: found.config[key] for key in ("model_type", "architectures", "architecture") if key in found.config}
+    names = list(found.tensors)
+    shown = ", ".join(f"{name} {list(found.tensors[name].shape)}" for name in names[:6])
+    raise ValueError(
+        f"{found.path} has an unknown format. Found: {', '.join(found.weights)} with {len(names)} tensors ({shown}"
+        f"{', ...' if len(names) > 6 else ''}), config {kinds or 'without a model_type'}. Known: {needed}"
+    )
