@@ -11,7 +11,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import Tensor, nn
 
 from tests.checkpoints import checkpoints
-from tests.checkpoints.test_found import lightning
+from tests.checkpoints.test_contents import lightning
 from unmask.checkpoints.contents import look
 from unmask.training import optimizer
 from unmask.training.optimizer import Muon

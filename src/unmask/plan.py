@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.errors import OptionError
 from unmask.noise import Streams
 from unmask.protocol import Batched
 from unmask.schedule import Linear, Schedule
@@ -322,9 +323,9 @@ def _even_steps(holes: Tensor, steps: int, length: int) -> Tensor:
 
 def _check_steps(name: str, steps: int | None) -> int:
     if steps is None:
-        raise ValueError(f"plan.{name} needs steps, the number of steps N (plan.first_hitting needs none)")
+        raise OptionError("steps", f"plan.{name} needs steps, the number of steps N (plan.first_hitting needs none)")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
+        raise OptionError("steps", f"steps must be a whole number of at least 1, got {steps!r}")
     return steps
 
 

@@ -399,7 +399,7 @@ def test_a_text_model_takes_an_order_as_its_sampler():
         (lambda: run(remasking.remdm_cap(), oracle(), num=1), "remasking needs steps"),
         (lambda: run(decoding.entropy_bounded(), oracle(), steps=3), "steps=3: this order takes none"),
         (lambda: run(decoding.margin(), oracle(), steps=0), "steps must be a whole number of at least 1, got 0"),
-        (lambda: run(decoding.margin(), oracle(), batch=0), "batch must be at least 1"),
+        (lambda: run(decoding.margin(), oracle(), batch=0), "batch must be a whole number of at least 1"),
         (lambda: run(decoding.margin(), oracle(), temperature=-1.0), "temperature must be"),
         (lambda: run(decoding.margin(), oracle(), seed=-1), "seed must be"),
     ],

@@ -386,7 +386,7 @@ def test_a_name_that_is_not_this_machines_is_not_answered():
         ({"decoding": "margin", "block": 2, "steps": 3, "length": 20}, "blocks"),
         ({"model": "twin", "steps": 3}, "takes no"),
         ({"model": "twin", "text": "a____"}, "cannot fill blanks"),
-        ({"model": "twin", "canvas": [None, 1]}, "holes of its canvas must come last"),
+        ({"model": "twin", "canvas": [None, 1]}, "the masked positions must come last"),
     ],
     ids=str,
 )

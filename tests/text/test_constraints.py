@@ -59,5 +59,5 @@ def test_a_network_that_answers_for_the_next_positions_looks_ahead_by_frequencie
 def test_what_is_no_word_is_refused(model):
     with pytest.raises(ValueError, match="a list of words"):
         model.sample(1, contains="God")
-    with pytest.raises(ValueError, match="which are one"):
+    with pytest.raises(ValueError, match="give either guide"):
         model.sample(1, contains=["God"], guide=unmask.guides.only({}))

@@ -244,9 +244,9 @@ class TestLeftToRight:
         for options in ({"steps": 4}, {"plan": unmask.plan.parallel}, {"predict": unmask.predict.correct}):
             with pytest.raises(ValueError, match=f"it takes no {next(iter(options))}"):
                 CAUSAL.sample(**options)
-        with pytest.raises(ValueError, match="continues a text: the holes of its canvas must come last"):
+        with pytest.raises(ValueError, match="continues a text: the masked positions must come last"):
             CAUSAL.sample(canvas=torch.tensor([[CAUSAL.denoiser.mask_id, 1]]))
-        with pytest.raises(ValueError, match="batch must be at least 1"):
+        with pytest.raises(ValueError, match="batch must be a whole number of at least 1"):
             CAUSAL.sample(batch=0)
         assert CAUSAL.sample(0).text == []
 

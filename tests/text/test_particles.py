@@ -84,7 +84,7 @@ NOT_PROPOSED = {
     "no likelihood from left to right": (PROPOSAL, PROPOSAL, {}),
     "sees what comes before": (MODELS["blocks"], MODELS["left to right"], {}),
     "must have the tokenizer": (MODELS["blocks"], OTHER_LETTERS, {}),
-    "leave out temperature, contains": (MODELS["blocks"], PROPOSAL, {"temperature": 0.5, "contains": ["a"]}),
+    "leave out temperature": (MODELS["blocks"], PROPOSAL, {"temperature": 0.5, "contains": ["a"]}),
     "the seed is one whole number": (MODELS["blocks"], PROPOSAL, {"seed": [1, 2]}),
     "particles must be a whole number": (MODELS["blocks"], PROPOSAL, {"particles": 0}),
 }
@@ -132,7 +132,7 @@ def test_padding_costs_no_call() -> None:
 
 REFUSED = {
     "temperature": (0.5, "particles sample the model itself: leave out temperature"),
-    "stop": (True, "they take no stop"),
+    "stop": (True, "stop cannot be combined with particles"),
     "contains": (["a"], "which the text itself weighs: leave out contains"),
     "particles": (0, "particles must be a whole number of at least 1"),
 }

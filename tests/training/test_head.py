@@ -5,6 +5,7 @@ from unmask import objective
 from unmask.masking import Masking, all_tokens
 from unmask.networks.causal import Causal, twin
 from unmask.networks.ddit import DDiT, preset
+from unmask.processes import process_of
 from unmask.training import head
 from unmask.training.head import cross_entropy
 
@@ -36,11 +37,12 @@ def test_loss_and_gradients_are_those_of_the_plain_way(which: int, piece: int, m
     x = torch.randint(7, (5, 12), generator=generator)
     x0 = torch.where(x == network.mask_id, 0, x)
     where = torch.rand(5, 12, generator=generator) < 0.5
-    x, time = torch.where(where, network.mask_id, x0), torch.rand(5, generator=generator)
+    time = torch.rand(5, generator=generator)
     weight = torch.rand(5, generator=generator)
     masking = Masking(where, time, weight)
 
-    total, losses = cross_entropy(network, network.states(x, time, where.nonzero(as_tuple=True)), x0, masking)
+    states = process_of(network).states(network, x0, masking, "time")
+    total, losses = cross_entropy(network, states, x0, masking)
     (3 * total).backward()
     found = {name: parameter.grad for name, parameter in network.named_parameters()}
     network.zero_grad()

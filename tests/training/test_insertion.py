@@ -46,10 +46,10 @@ def test_a_folder_of_it_is_loaded_again(run, tmp_path):
         (lambda model: model.sample(1, steps=3), "takes no steps"),
         (lambda model: model.sample(1, contains=["b"]), "takes no guide"),
         (lambda model: model.infill("a__"), "cannot fill blanks"),
-        (lambda model: Served(model), "is not served"),
+        (lambda model: Served(model), "it cannot be served"),
         (lambda model: unmask.nelbo(model.denoiser, torch.tensor([[0, 3, 3, 3, 3]]), by="order"), "takes no by"),
         (lambda model: entropy_by_count(model.denoiser, torch.tensor([[0, 3, 3, 3, 3]])), "no profile"),
-        (lambda model: settings(SampledModel("m", model), ["ancestral"], [4]), "no frontier"),
+        (lambda model: settings(SampledModel("m", model), ["ancestral"], [4]), "cannot be measured by steps"),
     ],
 )
 def test_what_it_does_not_do_is_refused_in_a_sentence(run, call, says):
@@ -63,7 +63,7 @@ def test_what_it_does_not_do_is_refused_in_a_sentence(run, call, says):
         ({"layout": "wrapped", "length": 8}, "learns where texts end"),
         ({"attention": "order"}, "needs attention='bidirectional'"),
         ({"conditioning": "time"}, "needs conditioning='none'"),
-        ({"init": "kjv", "tokenizer": None, "preset": None}, "needs a network that was made for it"),
+        ({"init": "kjv", "tokenizer": None, "preset": None}, "a masked model is trained with objective"),
     ],
 )
 def test_what_it_cannot_be_trained_with_is_refused(tmp_path, changes, says):

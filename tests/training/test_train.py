@@ -118,7 +118,7 @@ def test_the_validation_is_the_public_bound_of_the_averaged_network(letters: Pat
 
     stored = read(listed(tmp_path / "run" / "checkpoints")[-1]).tensors
     exported = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
-    how: dict[str, Any] = {"kind": "time", "sequences": 512, "micro_batch": 2, "schedule": unmask.Linear()}
+    how: dict[str, Any] = {"objective": "time", "sequences": 512, "micro_batch": 2, "schedule": unmask.Linear()}
     for weights, averaged in ((stored["ema"], True), (stored["model"], False)):
         assert all(torch.equal(exported[name], weights[name]) for name in stored["ema"]) == averaged
         network = Net(valid.vocab_size, LENGTH)
@@ -207,7 +207,7 @@ class Masked(Net):
         ({"width": 3, "dropout": 0.5}, "width, dropout: only for the networks"),
         ({"stpes": 3}, "did you mean 'steps'"),
         ({"steps": "3"}, "is not of type int"),
-        ({"objective": "left-to-right"}, "causal=True"),
+        ({"objective": "left-to-right"}, "a masked model is trained with objective"),
         ({"objective": "two-stream", "attention": "order"}, "attention: only for the networks of this project"),
         ({"optimizer": "muon"}, "muon"),
         ({"loss": lambda network, x0, masking: x0}, "each sequence's loss, a float tensor"),
