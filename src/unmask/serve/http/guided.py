@@ -51,7 +51,7 @@ def guide_of(model: Model, ids: Sequence[int], pattern: str | None, contains: Se
 
 @lru_cache(maxsize=64)
 def _check_size(pattern: str, seconds: float) -> None:
-    """Refuse a pattern whose automaton is too large: counted in a process that can be ended, as it may be exponential."""
+    """Refuse a pattern whose automaton is too large, which is counted in a process that can be ended."""
     try:
         counted = subprocess.run(
             [sys.executable, "-c", COUNT, pattern], capture_output=True, text=True, timeout=seconds
