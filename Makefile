@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 demo: $(DEMO)
 	@echo "The demo takes about a minute"
-	@$(BIN)/python -m unmask.cli.demo
+	@$(BIN)/python -m examples.demo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
