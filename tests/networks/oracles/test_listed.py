@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from recipes.corpora import sudoku
 
 import unmask
-from unmask.data import sudoku
 from unmask.networks.oracles.listed import ListedOracle
 from unmask.samplers import decoding
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from recipes.corpora.nae_sat import NaeSat
 from scipy import stats
 
-from unmask.data.nae_sat import NaeSat
 from unmask.networks.oracles.listed import ListedOracle
 
 
