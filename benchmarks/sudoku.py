@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from recipes.corpora import sudoku
+from recipes.corpora.listed import ListedOracle
 from torch import Tensor
 
-from unmask.networks.oracles.listed import ListedOracle
 from unmask.samplers.decoding import Look, Score, gap, negative_entropy, within
 
 FOUR = sudoku.Shape(2, 2)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from recipes.corpora import sudoku
+from recipes.corpora.listed import ListedOracle
 
 import unmask
-from unmask.networks.oracles.listed import ListedOracle
 from unmask.samplers import decoding
 
 FOUR = sudoku.Shape(2, 2)
