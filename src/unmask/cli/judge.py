@@ -21,6 +21,7 @@ from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
 from unmask.evaluate.judge.judge import Judge, Judgement, Samples, judge, load_judge
+from unmask.extras import needed
 from unmask.files import write_whole
 from unmask.tokenizers.tokenizer import Tokenizer
 
@@ -101,6 +102,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _judged(chosen: JudgeOptions) -> Judgement:
+    if chosen.mauve is not None:
+        needed("mauve", "MAUVE needs mauve-text", "mauve")
     samples = _samples(chosen)
     counts = None if chosen.data is None else _counts(chosen.data, samples)
     references = None if chosen.mauve is None else Samples.read(chosen.mauve, separation=chosen.separation)
