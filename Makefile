@@ -32,7 +32,7 @@ $(BIN)/python:
 # A file that is older than its prerequisites is installed again; the venv itself is made once.
 $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what the demo needs"
-	@$(PIP) -e '.[plot]'
+	@$(PIP) -e '.[plot,serve]'
 	@touch $@
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 demo: $(DEMO)
 	@echo "The demo takes about a minute"
-	@$(BIN)/python -m unmask.cli.demo
+	@$(BIN)/python -m examples.demo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

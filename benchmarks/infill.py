@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from recipes.corpora import stories
 from torch import Tensor
 
 import unmask
-from unmask.data import stories
 from unmask.guides import only
 from unmask.text import particles as weighed
 from unmask.text.model import Model, TextSample

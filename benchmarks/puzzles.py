@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from recipes.corpora import sudoku
+from recipes.corpora.listed import ListedOracle
+from recipes.corpora.nae_sat import NaeSat
 from scipy import stats
 from torch import Tensor
 
 import unmask
-from unmask.data import sudoku
-from unmask.data.nae_sat import NaeSat
 from unmask.loading import load
 from unmask.names import decoding
-from unmask.networks.oracles.listed import ListedOracle
 
 CLUES = {"sudoku6": (10, 14, 18), "sudoku9": (26, 32, 40)}
 BATCH = 64

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from recipes.corpora import sudoku
+from recipes.corpora.listed import ListedOracle
 from torch import Tensor
 
-from unmask.data import sudoku
-from unmask.networks.oracles.listed import ListedOracle
 from unmask.samplers.decoding import Look, Score, gap, negative_entropy, within
 
 FOUR = sudoku.Shape(2, 2)

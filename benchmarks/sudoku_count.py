@@ -2,10 +2,10 @@
 
     python -m benchmarks.sudoku_count        a minute and a half
 
-``unmask.data.sudoku.crosses`` accepts a cross c with probability N(c) / max N. Here N is computed for every cross. It
-depends on four partitions of the nine values into triples: the columns P, P' of the band's later boxes, and the lines
-Q, Q' of the stack's. Renaming the values turns P into the first of the 280 partitions and P' into one of five, and
-those renamings that change neither connect many of the pairs (Q, Q').
+``recipes.corpora.sudoku.crosses`` accepts a cross c with probability N(c) / max N. Here N is computed for every cross.
+It depends on four partitions of the nine values into triples: the columns P, P' of the band's later boxes, and the
+lines Q, Q' of the stack's. Renaming the values turns P into the first of the 280 partitions and P' into one of five,
+and those renamings that change neither connect many of the pairs (Q, Q').
 
 The number of grids is the sum of N over all crosses. A first box has lines R and columns C, where each line has one
 value of each column; there are 3! 3! boxes for such a pair. W(R, P, P') is the number of ways to fill the rest of a
@@ -21,9 +21,8 @@ from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
-
-from unmask.data import sudoku
-from unmask.data.sudoku import crosses
+from recipes.corpora import sudoku
+from recipes.corpora.sudoku import crosses
 
 NINE = sudoku.SHAPES["sudoku9"]
 Partition = frozenset[frozenset[int]]

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 import unmask
+from recipes.corpora import synthetic
 from unmask.bound import Bound
 from unmask.data import corpora
 from unmask.data.tokens import TokenFile
@@ -46,7 +47,12 @@ BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs
 ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
 OTHERS = {"molecules": (7,), "stories": (3,), "stories-masked": (3,)}  # orders beside ORDER
 SLICE, SLICE_PASSES, STRETCH, BATCH = 24, 8, 16, 32
-FOLDERS = {"stories-masked": "data/stories9"}  # by `unmask prepare`, where a model saw more than its corpus has
+SYNTHETIC = {  # a folder of drawn data: what python -m recipes.prepare is given
+    "data/stories": "stories data/stories",
+    "data/stories9": "stories data/stories9 --tokens 8878080 --held-out-tokens 1044480",
+    "data/sudoku6": "sudoku6 data/sudoku6",
+    "data/sudoku9": "sudoku9 data/sudoku9",
+}
 COMMANDS = {
     "molecules": "unmask train --config recipes/molecules.toml --init runs/molecules-start --out runs/molecules",
     "sudoku9": "unmask train --config recipes/sudoku9.toml --init runs/sudoku9-start --decay cosine --warmup 0 "
@@ -101,13 +107,20 @@ def store(name: str, run: Path, notes: str | None = None, seen: int = 0) -> None
     trained.tokenizer.save(BOX / name / "tokenizer.json")
 
 
-def corpus_of(name: str) -> corpora.Corpus:
-    return corpora.load(read_toml(ROOT / f"recipes/{name}.toml")["data"])
-
-
 def data_of(name: str) -> str:
-    """The data of a model as a command names them: its corpus, or a folder with a larger draw of it."""
-    return FOLDERS.get(name) or corpus_of(name).name
+    """The data of a model as a command names them: a corpus, or a folder of drawn data."""
+    data: str = read_toml(ROOT / f"recipes/{name}.toml")["data"]
+    return data
+
+
+def described(data: str) -> tuple[str, str]:
+    """What the data are, and their licence."""
+    if (arguments := SYNTHETIC.get(data)) is None:
+        corpus = corpora.load(data)
+        return f"{corpus.name}: {corpus.note}", corpus.licence
+    corpus_name = arguments.split()[0]
+    licence, note = synthetic.ABOUT[corpus_name]
+    return f"{corpus_name}: {note}; made by `python -m recipes.prepare {arguments}`", licence
 
 
 def measure(name: str, most: int = MOST, passes: int = PASSES) -> None:
@@ -163,7 +176,7 @@ def stem_of(order: int, data: str) -> str:
 
 def token_files(data: str) -> tuple[TokenFile, TokenFile]:
     """The training part and the held-out one."""
-    folder = Path(data) if data in FOLDERS.values() else corpora.prepared(data)
+    folder = Path(data) if data in SYNTHETIC else corpora.prepared(data)
     return TokenFile.open(folder / "train.tokens"), TokenFile.open(folder / "valid.tokens")
 
 
@@ -230,7 +243,7 @@ def margin(name: str, order: int) -> tuple[float, float]:
 
 def describe(name: str) -> pretrained.Card:
     """Write the card from the stored numbers, with the samples that the seed gives; the weights stay as they are."""
-    folder, corpus = BOX / name, corpus_of(name)
+    folder, (data, licence) = BOX / name, described(data_of(name))
     stored, before = unmask.load(folder), sha256_of(folder / pretrained.WEIGHTS)
     _, header = pretrained.read_config(folder)
     found = measured(name)
@@ -239,8 +252,8 @@ def describe(name: str) -> pretrained.Card:
     held_out = f"{of} {found['sequences']:,} held-out sequences of {found['length']} tokens"
     card = replace(
         stored.denoiser.card,
-        data=f"{corpus.name}: {corpus.note}",
-        license=corpus.licence,
+        data=data,
+        license=licence,
         bound=bits["value"],
         bound_error=bits["error_over_sequences"],
         estimate_error=None if exact else bits["error_of_estimate"],

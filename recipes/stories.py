@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import unmask
-from unmask.data import stories
+from recipes.corpora import stories
 from unmask.masking import Masking
 from unmask.networks.llama import Llama
 from unmask.processes import BlockByBlock, process_of
@@ -82,7 +82,9 @@ def main() -> None:
     parser.add_argument("--decay", choices=("constant", "cosine"))
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--data", help="prepared token files in the place of the corpus")
+    parser.add_argument(
+        "--data", help="prepared token files, by default data/stories (python -m recipes.prepare stories data/stories)"
+    )
     parser.add_argument("--resume", action="store_true")
     chosen = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     settings = read_toml(RECIPE) | chosen

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recipes.corpora.stories import LENGTH, kept_ids
 from unmask.checkpoints import llama2c
 from unmask.checkpoints.folder import TOKENIZER
-from unmask.data.stories import LENGTH, kept_ids
 from unmask.networks import pretrained
 from unmask.networks.config import DDiTConfig, preset
 from unmask.networks.ddit import DDiT

@@ -4,7 +4,7 @@
 
 Lets the whole teacher write 256 rows and adds up the probability that it gives to each id; keeps the 4,096 ids with the
 most. Prints the probability of the others per token, with its error over the rows; --write stores the ids as
-src/unmask/data/stories.ids, sorted, the one that begins and ends a story last.
+recipes/corpora/stories.ids, sorted, the one that begins and ends a story last.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from recipes.corpora.stories import LENGTH, Teacher
 from unmask.checkpoints import llama2c
-from unmask.data.stories import LENGTH, Teacher
 
 SIZE, ROWS = 4096, 256
-PATH = Path(__file__).parents[1] / "src/unmask/data/stories.ids"
+PATH = Path(__file__).parent / "corpora/stories.ids"
 
 
 def main() -> None:

@@ -57,7 +57,8 @@ def test_there_are_commands_to_run():
 
 
 def test_the_demo_shows_text_a_verse_a_digit_molecules_the_float32_error_and_next_commands(tmp_path):
-    done = run("-m", "unmask.cli.demo", cwd=tmp_path, HOME=str(tmp_path), COLUMNS="80")
+    path = os.pathsep.join((str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])))
+    done = run("-m", "examples.demo", cwd=tmp_path, HOME=str(tmp_path), COLUMNS="80", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     verses = re.findall(r"^  In the beginning God .+ the heaven and the .+\.$", done.stdout, re.MULTILINE)
     assert len(verses) == 3

@@ -54,24 +54,51 @@ codes = [
     main(["models"]),
     main(["inspect", "kjv"]),
 ]
-from unmask.cli.serve import served
-from unmask.serve.engine.limits import Limits
-from unmask.serve.http.app import create_app
-import uvicorn
-create_app([served("kjv", "cpu")], Limits())
-print([*codes, main(["train", "kjv"]), main(["judge", sys.argv[2]])])
+print(codes)
+for command in sys.argv[2:]:
+    print(main(command.split()))
 """
 
 
-def test_the_base_samples_infills_and_serves_the_bundled_models_and_a_missing_extra_is_named(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("a text\n")
-    command = [sys.executable, "-c", USES_THE_BOX, ",".join(BASE), str(text)]
+# Each needs an extra, and says so before it computes anything.
+NEEDS = {
+    "serve kjv": "serve",
+    "train text.txt --out run": "train",
+    "prepare table.parquet out": "tables",
+    "prepare text.txt.zst out": "tables",
+    "prepare datasets:some out": "datasets",
+    "judge text.txt": "judge",
+    "judge text.txt --judge kjv-ar --mauve text.txt": "mauve",
+    "judge text.txt --judge kjv-ar --picture picture.png": "plot",
+    "judge text.txt --judge kjv-ar --molecules text.txt": "molecules",
+    "evaluate kjv-ar text.txt --picture picture.png": "plot",
+    "sample kjv --pattern a.*b": "regex",
+    "sample kjv --ray": "ray",
+}
+
+
+def test_the_base_uses_the_bundled_models_and_names_the_extra_that_a_command_lacks(tmp_path):
+    (tmp_path / "text.txt").write_text("a text\n")
+    for name in ("table.parquet", "text.txt.zst"):
+        (tmp_path / name).write_text("unread")
+    command = [sys.executable, "-c", USES_THE_BOX, ",".join(BASE), *NEEDS]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == str([0] * 6 + [2, 2]), done.stderr
-    train, judge = done.stderr.strip().splitlines()[-2:]
-    assert "pip install 'unmask[train]'" in train and "pip install 'unmask[judge]'" in judge
+    assert done.stdout.splitlines()[-len(NEEDS) - 1 :] == [str([0] * 6), *["2"] * len(NEEDS)], done.stderr
+    lines = done.stderr.strip().splitlines()[-len(NEEDS) :]
+    for (command, extra), line in zip(NEEDS.items(), lines, strict=True):
+        assert line.startswith(f"unmask {command.split()[0]}: ") and line.endswith(f"pip install 'unmask[{extra}]'")
+
+
+def test_help_needs_no_extra(tmp_path):
+    """Of the commands whose work needs one."""
+    helped = "print([run(verb) for verb in ('serve', 'train', 'judge')])"
+    lines = "def run(verb):", "    try:", "        main([verb, '--help'])", "    except SystemExit as end:"
+    tries = "\n".join([*lines, "        return end.code", ""])
+    code = USES_THE_BOX.partition("codes = [")[0] + tries + helped
+    command = [sys.executable, "-c", code, ",".join(BASE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0]", done.stderr
 
 
 def test_every_extra_that_is_named_is_there():
@@ -110,7 +137,7 @@ def test_it_works_in_a_clean_venv(kind, tmp_path):
         with tarfile.open(made) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
         assert {"pyproject.toml", "README.md", "Makefile", "constraints.txt", "tests/helpers.py"} <= names
-        assert "benchmarks/models/kjv-anyorder/model.safetensors" in names
+        assert {"benchmarks/models/kjv-anyorder/model.safetensors", "examples/demo/__main__.py"} <= names
     python = tmp_path / "venv/bin/python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", made], check=True)

@@ -5,11 +5,11 @@ import pytest
 import torch
 from benchmarks import puzzles
 from benchmarks import sudoku as exact
+from recipes.corpora import sudoku
+from recipes.corpora.nae_sat import NaeSat
 from scipy import stats
 
 import unmask
-from unmask.data import sudoku
-from unmask.data.nae_sat import NaeSat
 from unmask.samplers import decoding
 
 NUM = 6_000

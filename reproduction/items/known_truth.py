@@ -40,7 +40,8 @@ def run(settings: Settings) -> ItemResult:
 
 def stories() -> Subject:
     """The bundled model, its teacher's distribution as the judge, and itself filled from left to right."""
-    from unmask.data.stories import law
+    from recipes.corpora.stories import law
+
     from unmask.evaluate.judge.oracle import OracleJudge
     from unmask.loading import load
 

@@ -165,3 +165,27 @@ def test_two_processes_have_the_numbers_of_one(ar: str, saved: str, tmp_path: Pa
     torch.set_num_threads(1)
     assert main(["judge", saved, "--judge", ar, "--output", str(tmp_path / "one.json")]) == 0
     assert json.loads((tmp_path / "two.json").read_text()) == json.loads((tmp_path / "one.json").read_text())
+
+
+def test_a_judge_of_your_own_by_the_name_of_its_function(
+    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It knows the distribution of the data, so the samples' nats are compared with the data's own."""
+    (tmp_path / "known_law.py").write_text(
+        "import torch, unmask\n"
+        "from unmask.evaluate.judge.oracle import OracleJudge\n"
+        "class Uniform:\n"
+        "    vocab_size = 300\n"
+        "    def judged_nats(self, tokens):\n"
+        "        return torch.full(tokens.shape, 2.0, dtype=torch.float64)\n"
+        "def judge():\n"
+        "    return OracleJudge(Uniform(), 'the law', 'every token')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["judge", saved, "--judge", "known_law:judge", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["judge"] == "the law" and made["perplexity"]["value"] == pytest.approx(math.exp(2))
+    assert main(["judge", saved, "--judge", "known_law:other"]) == 2
+    assert "there is no 'other' in 'known_law:other'" in capsys.readouterr().err
+    assert main(["judge", saved, "--judge", "known_law:judge", "--window", "3"]) == 2
+    assert "takes no options: leave window and first out" in capsys.readouterr().err

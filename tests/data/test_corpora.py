@@ -31,7 +31,7 @@ def opened(folder: Path) -> tuple[TokenFile, TokenFile]:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="kjv, enwik8, text8, moses, moses-selfies, sotu, digits, stories, sudoku4"):
+    with pytest.raises(ValueError, match=r"kjv, enwik8, text8, moses, moses-selfies, sotu, digits$"):
         corpora.load("openwebtext")
 
 

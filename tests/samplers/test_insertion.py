@@ -8,8 +8,8 @@ from scipy import stats
 
 import unmask
 from tests.helpers import FALSE_ALARM, Counting, generator
+from tests.samplers.strings import StringsOracle
 from unmask import insertion
-from unmask.networks.oracles.strings import StringsOracle
 from unmask.samplers.insertion import InsertionSampler
 
 V, N = 2, 4

@@ -58,8 +58,8 @@ class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
 
     For a masked model the result is an upper bound on -log p, with its errors; for a left-to-right model it is exact.
     The model ngram:5 is a Kneser-Ney 5-gram model fitted on the training part of the data, for comparison. The model
-    truth is the distribution of a synthetic corpus (stories, sudoku6, ...); other models are compared with it. Under
-    accelerate launch several processes share the work, with the same numbers.
+    truth is the distribution that the data were drawn from, if that is known (FOLDER/valid.nats.npy); other models are
+    compared with it. Under accelerate launch several processes share the work, with the same numbers.
     """
 
     model: str

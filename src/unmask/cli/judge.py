@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from unmask.cli.command import Command
-from unmask.cli.options import OnCluster, OnDevice, check_files, guarded
+from unmask.cli.options import OnCluster, OnDevice, check_files, guarded, imported
 from unmask.data.tokens import TokenFile
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
-from unmask.evaluate.judge.judge import TRUTH, Judge, Judgement, Samples, judge, load_judge
+from unmask.evaluate.judge.judge import Judge, Judgement, Samples, judge, load_judge
+from unmask.extras import needed
 from unmask.files import write_whole
 from unmask.tokenizers.tokenizer import Tokenizer
 
@@ -39,9 +40,9 @@ class JudgeOptions(OnDevice, OnCluster):
 
     samples: str
     judge: str = "smollm2"
-    """smollm2 or stories15m, downloaded once; truth, the distribution of the corpus stories, for samples with its
-    tokens; a left-to-right model of unmask by name or folder; a causal model of transformers by folder, .gguf file or
-    name on the hub (the paper uses gpt2-large); a llama2.c .bin file."""
+    """smollm2 or stories15m, downloaded once; a left-to-right model of unmask by name or folder; a causal model of
+    transformers by folder, .gguf file or name on the hub (the paper uses gpt2-large); a llama2.c .bin file; or
+    module:function, which returns a judge of your own (unmask.evaluate.judge.judge.Judge)."""
     first: Literal["given", "judged"] | None = None
     """For a model of transformers: given (the first token is not judged, as in the paper's code; the default), or
     judged (after bos). Other judges judge it after their start token."""
@@ -101,24 +102,36 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _judged(chosen: JudgeOptions) -> Judgement:
+    if chosen.mauve is not None:
+        needed("mauve", "MAUVE needs mauve-text", "mauve")
     samples = _samples(chosen)
     counts = None if chosen.data is None else _counts(chosen.data, samples)
     references = None if chosen.mauve is None else Samples.read(chosen.mauve, separation=chosen.separation)
     device = processes.device(chosen.device)
     counted = chosen.molecules is not None and processes.main()
     measured = _molecules(samples, str(chosen.molecules)) if counted else {}
-    known = load_judge(chosen.judge, device=device, batch=chosen.batch, window=chosen.window, first=chosen.first)
+    known = _judge(chosen, device)
     sent: Judge = known
     if isinstance(known, CausalJudge):
         sent = replace(known, device=processes.worker_device(chosen.device))
     made = judge(samples, sent, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
-    if chosen.judge == TRUTH and chosen.data is not None:
+    if chosen.data is not None and not isinstance(known, CausalJudge):
         measured |= _above(made, chosen.data)
     if references is not None:
         if not isinstance(known, CausalJudge):
-            raise ValueError("--mauve needs a judge with features: not --judge truth")
+            raise ValueError(f"--mauve needs a judge with features, and {known.name} has none")
         measured |= _mauve(samples, references, known, chosen)
     return replace(made, diversity=made.diversity | measured)
+
+
+def _judge(chosen: JudgeOptions, device: str) -> Judge:
+    """The judge that is named: a model, or a function of the user's that returns one."""
+    if ":" in chosen.judge and not Path(chosen.judge).exists():
+        if chosen.window is not None or chosen.first is not None:
+            raise ValueError(f"judge={chosen.judge!r} takes no options: leave window and first out")
+        judge: Judge = imported(chosen.judge, "the name of a judge")()
+        return judge
+    return load_judge(chosen.judge, device=device, batch=chosen.batch, window=chosen.window, first=chosen.first)
 
 
 def _samples(chosen: JudgeOptions) -> Samples:
@@ -154,12 +167,15 @@ def _counts(data: str, samples: Samples) -> Tensor:
 
 
 def _above(made: Judgement, data: str) -> dict[str, float]:
-    """The samples' nats under the true distribution minus those of its own rows: 0 if the samples follow it."""
+    """The samples' nats under a judge minus the data's own nats, if their distribution is known.
+
+    0 if the judge is that distribution and the samples follow it.
+    """
     file = TokenFile.open(Path(data) / "valid.tokens" if Path(data).is_dir() else data)
     truth = file.truth(torch.arange(len(file)))
     if truth is None:
-        raise ValueError(f"--data {data}: it has no true likelihood; only synthetic corpora have one")
-    own = truth / (file.length - 1)  # the first token is given
+        return {}
+    own = truth / (file.length - (file.header.layout == "wrapped"))  # the first token of wrapped text is given
     error = float(own.std()) / len(own) ** 0.5
     return {
         "nats per token above the data's own": float((made.nats / made.tokens).mean() - own.mean()),

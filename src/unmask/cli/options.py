@@ -17,6 +17,7 @@ import torch
 
 from unmask.cli import BAD_INPUT, CLOSED, FAILED, INTERRUPTED
 from unmask.cli.command import program
+from unmask.extras import needed
 from unmask.loading import load
 from unmask.text.model import Model
 
@@ -145,12 +146,14 @@ def imported(target: str, otherwise: str) -> Any:
 
 
 def check_files(chosen: Any, *names: str) -> None:
-    """Refuse a file that cannot be written before minutes of work are spent on its contents."""
+    """Refuse a file that cannot be written, before minutes of work are spent on its contents."""
     for name in names:
         value = getattr(chosen, name)
         if value is not None and (Path(value).is_dir() or not Path(value).absolute().parent.is_dir()):
             problem = "it is a folder" if Path(value).is_dir() else "its folder does not exist"
             raise ValueError(f"--{name} {value}: {problem}")
+        if value is not None and name == "picture":
+            needed("matplotlib.figure", "the picture needs matplotlib", "plot")
 
 
 def check_number(number: int | None) -> None:

@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.cli.command import Command
 from unmask.cli.options import guarded
-from unmask.data import corpora, drawn
+from unmask.data import corpora
 from unmask.data.parts import Progress
 from unmask.data.prepare import prepare
 from unmask.data.tokens import TokenFile
@@ -30,7 +30,6 @@ STAGES = {  # the names of stages for display
     "train": "writing the training part",
     "valid": "writing the held-out part",
 }
-DRAWN = {option for options in drawn.OPTIONS.values() for option in options}
 HELP = {
     "source": "Text, .csv, .tsv, .jsonl, .parquet, FASTA or .smi (each also .gz, .bz2, .xz or .zst), a folder of them, "
     "datasets:NAME[@REVISION][:CONFIG], or one of " + ", ".join(corpora.NAMES),
@@ -71,16 +70,6 @@ class PrepareOptions:
     """The split of a dataset of the datasets library."""
     streaming: bool = True
     """Whether such a dataset is streamed instead of downloaded first."""
-    tokens: int | None = None
-    """For synthetic corpora (stories, sudoku4, sudoku6, sudoku9, nae-sat): the number of training tokens."""
-    held_out_tokens: int | None = None
-    """For synthetic corpora: the number of held-out tokens."""
-    seed: int | None = None
-    """For synthetic corpora: the seed of the draw. Default: 0."""
-    latents: int | None = None
-    """For nae-sat: the number of latent bits. Default: 25."""
-    observations: int | None = None
-    """For nae-sat: the number of observations, each of three latent bits. Default: 275."""
 
 
 COMMAND = Command(
@@ -111,13 +100,10 @@ def run(chosen: PrepareOptions, progress: Progress) -> tuple[TokenFile, TokenFil
     """Prepare the data; a corpus has its own settings, which flags override."""
     given: dict[str, Any] = {name: value for name, value in asdict(chosen).items() if value is not None}
     source, out = given.pop("source"), given.pop("out")
-    if source in drawn.NAMES and not Path(source).exists():
-        usual = {field.name: field.default for field in fields(chosen)}
-        return drawn.prepare(source, out, progress=progress, **{k: v for k, v in given.items() if v != usual[k]})
-    if only := sorted(given.keys() & DRAWN):
-        raise ValueError(f"{', '.join(only)}: only for synthetic corpora, {', '.join(drawn.NAMES)}")
-    if source in corpora.NAMES and not Path(source).exists():
-        return corpora.load(source).prepare(out, **given, progress=progress)
+    if not Path(source).exists():
+        corpora.check_synthetic(source)
+        if source in corpora.NAMES:
+            return corpora.load(source).prepare(out, **given, progress=progress)
     return prepare(source, out, **given, progress=progress)
 
 

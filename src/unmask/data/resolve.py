@@ -30,6 +30,7 @@ def resolve(data: str) -> tuple[Kind, Path]:
         return "corpus", path
     if path.exists() or data.startswith("datasets:"):
         return "text", path
+    corpora.check_synthetic(data)
     raise ValueError(
         f"data={data!r}: there is no such file or folder, and no such corpus (the corpora are "
         f"{', '.join(corpora.NAMES)})"

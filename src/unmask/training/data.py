@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.data import corpora, drawn
+from unmask.data import corpora
 from unmask.data.formats import preferred
 from unmask.data.instructions import is_instructions
 from unmask.data.parts import Progress
@@ -147,7 +147,7 @@ def _opened(train: Path, valid: str | Path, config: TrainConfig) -> Data:
 
 def _corpus_length(name: str, reads: Reads | None) -> int | None:
     """The corpus's length, or the checkpoint's if that is less."""
-    if reads is None or reads.length is None or name in drawn.NAMES:
+    if reads is None or reads.length is None:
         return None
     return min(corpora.load(name).length, reads.length)
 

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.data import stories
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
@@ -33,7 +32,6 @@ from unmask.evaluate.judge.samples import Samples
 __all__ = ["CausalJudge", "Judge", "Judgement", "OracleJudge", "Samples", "judge", "load_judge"]
 
 NAMES = ("smollm2", "stories15m")
-TRUTH = "truth"
 
 CORPUS = "corpus: exp(nats of all tokens / number of all tokens)"
 MEAN = "mean of the sequences' own perplexities"
@@ -198,24 +196,19 @@ def load_judge(
     batch: int = 1,
     window: int | None = None,
     first: Literal["given", "judged"] | None = None,
-) -> CausalJudge | OracleJudge:
+) -> CausalJudge:
     """A judge by name or path.
 
-    ``truth``, the distribution of the corpus stories, for samples with its tokens; ``smollm2`` and ``stories15m``; a
-    left-to-right model of this package by its name or folder; a causal model of transformers by its folder, its .gguf
-    file or its name on the hub (gpt2-large is the paper's); a llama2.c .bin file. window: tokens read at a time. first:
-    whether a model of transformers judges a text's first token after its bos, or only conditions on it, which is the
-    default and the paper's convention; all others judge it, after their start token.
+    ``smollm2`` and ``stories15m``; a left-to-right model of this package by its name or folder; a causal model of
+    transformers by its folder, its .gguf file or its name on the hub (gpt2-large is the paper's); a llama2.c .bin file.
+    window: tokens read at a time. first: whether a model of transformers judges a text's first token after its bos, or
+    only conditions on it, which is the default and the paper's convention; all others judge it, after their start
+    token.
     """
     from unmask import loading as find
     from unmask.evaluate.judge import huggingface, llama2c, own
 
     path, text = Path(name).expanduser(), str(name)
-    if not path.exists() and text == TRUTH:
-        if device != "cpu" or window is not None or first is not None:
-            raise ValueError(f"judge={TRUTH!r} reads whole sequences on the CPU: leave device, window and first out")
-        how = "the distribution of the corpus stories judges the samples' own tokens; the first one is given"
-        return OracleJudge(stories.law(), TRUTH, how)
     if not path.exists() and text in NAMES:
         make: Callable[..., CausalJudge] = huggingface.smollm2 if text == "smollm2" else llama2c.stories15m
     elif path.is_file():

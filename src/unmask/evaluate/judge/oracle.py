@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from unmask.data.stories import Teacher
 from unmask.evaluate.judge.samples import Samples
 from unmask.networks.oracles import baum_welch
 from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
 
 
+@runtime_checkable
+class JudgesTokens(Protocol):
+    """A distribution that gives -log p token by token, without a call for each prefix."""
+
+    def judged_nats(self, tokens: Tensor) -> Tensor:
+        """-log p of each judged token of rows [B, L], given those before it: float64 [B, n]."""
+        ...
+
+
 @dataclass(frozen=True)
 class OracleJudge:
-    """An oracle's -log p of token sequences: any with ``log_likelihood``, ``vocab_size`` and ``mask_id``.
+    """An oracle's -log p of token sequences.
 
-    Also takes the distribution of the corpus stories.
+    oracle: anything with ``vocab_size``, and either ``judged_nats`` or ``log_likelihood`` and ``mask_id``.
     """
 
     oracle: Any
@@ -44,8 +52,8 @@ class OracleJudge:
             return [torch.zeros(0, dtype=torch.float64) for _ in tokens]
         if bool((tokens >= self.oracle.vocab_size).any()):
             raise ValueError(f"tokens must be below the oracle's V={self.oracle.vocab_size}, got {int(tokens.max())}")
-        if isinstance(self.oracle, Teacher):
-            return list(self.oracle.nats(tokens)[:, 1:])  # the first token of a row is fixed
+        if isinstance(self.oracle, JudgesTokens):
+            return list(self.oracle.judged_nats(tokens))
         if isinstance(self.oracle, HiddenMarkovOracle):
             return list(-_forward(self.oracle, tokens).log())
         return list(_chain_rule(self.oracle, tokens))

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.data.sudoku.grids import Grids, Shape
+from recipes.corpora.sudoku.grids import Grids, Shape
 from unmask.noise import Noise
 
 LARGEST = 6  # size of the grids that can be listed: there are 1.8e16 reduced ones of 9 x 9

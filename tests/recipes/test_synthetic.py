@@ -6,17 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recipes.corpora import sudoku, synthetic
+from recipes.corpora.nae_sat import NaeSat
 
+import unmask
+from recipes import box, prepare
 from unmask.cli import main
-from unmask.data import corpora, drawn, sudoku
-from unmask.data.nae_sat import NaeSat
+from unmask.data import corpora
 from unmask.data.tokens import TokenFile
 
 SUDOKU4 = {"tokens": 1_600, "held_out_tokens": 320}
 
 
 def test_sudoku_becomes_token_files_with_the_truth_beside_them(tmp_path: Path) -> None:
-    train, valid = drawn.prepare("sudoku4", tmp_path / "made", **SUDOKU4)
+    train, valid = synthetic.prepare("sudoku4", tmp_path / "made", **SUDOKU4)
     assert (len(train), len(valid), train.length, train.vocab_size) == (100, 20, 16, 4)
     rows = train.sequences(range(100)).numpy()
     assert sudoku.is_valid(rows, sudoku.SHAPES["sudoku4"]).all()
@@ -28,17 +31,17 @@ def test_sudoku_becomes_token_files_with_the_truth_beside_them(tmp_path: Path) -
 
 def test_nae_sat_takes_its_numbers_and_refuses_others(tmp_path: Path) -> None:
     options = {"latents": 6, "observations": 10, "tokens": 160, "held_out_tokens": 16, "seed": 3}
-    train, _ = drawn.prepare("nae-sat", tmp_path / "made", **options)
+    train, _ = synthetic.prepare("nae-sat", tmp_path / "made", **options)
     law = NaeSat(6, 10, seed=3)
     assert (len(train), train.length) == (10, 16)
     assert law.right(train.sequences(range(10)).numpy()).all()
-    with pytest.raises(ValueError, match="latents: sudoku4 is drawn, and takes tokens, held_out_tokens, seed alone"):
-        drawn.prepare("sudoku4", tmp_path / "other", latents=3)
+    with pytest.raises(ValueError, match="latents: sudoku4 takes only tokens, held_out_tokens, seed"):
+        synthetic.prepare("sudoku4", tmp_path / "other", latents=3)
 
 
 def test_evaluate_says_how_far_a_model_is_from_the_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "made")
-    assert main(["prepare", "sudoku4", folder, "--tokens", "1600", "--held-out-tokens", "320"]) == 0
+    assert prepare.main(["sudoku4", folder, "--tokens", "1600", "--held-out-tokens", "320"]) == 0
     capsys.readouterr()
     assert main(["evaluate", "truth", folder, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -54,7 +57,7 @@ def test_evaluate_says_how_far_a_model_is_from_the_truth(tmp_path: Path, capsys:
 
 
 def test_a_truth_of_other_data_and_none_at_all_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, valid = drawn.prepare("sudoku4", tmp_path / "made", **SUDOKU4)
+    _, valid = synthetic.prepare("sudoku4", tmp_path / "made", **SUDOKU4)
     beside = valid.path.with_suffix(".nats.npy")
     np.save(beside, np.zeros(3))
     with pytest.raises(ValueError, match="is of 3 sequences"):
@@ -65,17 +68,36 @@ def test_a_truth_of_other_data_and_none_at_all_are_refused(tmp_path: Path, capsy
     assert "has no true likelihood" in capsys.readouterr().err
 
 
-def test_what_is_for_texts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prepare", "sudoku4", str(tmp_path / "a"), "--vocab", "300"]) == 2
-    assert "vocab: sudoku4 is drawn" in capsys.readouterr().err
-    assert main(["prepare", "kjv", str(tmp_path / "b"), "--latents", "5"]) == 2
-    assert "only for synthetic corpora" in capsys.readouterr().err
+def test_a_wrong_name_or_option_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare.main(["sudoku5", str(tmp_path / "a")]) == 2
+    assert "the synthetic corpora are stories, sudoku4" in capsys.readouterr().err
+    assert prepare.main(["sudoku4", str(tmp_path / "a"), "--latents", "5"]) == 2
+    assert capsys.readouterr().err.startswith("python -m recipes.prepare: latents: sudoku4 takes only")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_drawn_corpus_is_found_by_its_name(tmp_path: Path) -> None:
-    folder = corpora.prepared("sudoku4", tmp_path)
-    assert len(TokenFile.open(folder / "train.tokens")) == 10_000
-    assert corpora.prepared("sudoku4", tmp_path) == folder
-    assert len(next(corpora.load("sudoku4", tmp_path).texts("valid"))) == 16
-    with pytest.raises(ValueError, match="its own tokenizer and sequences of 16 tokens"):
-        corpora.prepared("sudoku4", tmp_path, length=8)
+@pytest.mark.parametrize("name", synthetic.NAMES)
+def test_the_package_says_who_makes_a_synthetic_corpus(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command that takes data; that the package knows exactly the names which the program has."""
+    assert synthetic.NAMES == corpora.SYNTHETIC == tuple(synthetic.ABOUT)
+    commands = ["prepare", name, str(tmp_path / "a")], ["train", name], ["evaluate", "ngram:2", name]
+    for command in commands:
+        assert main(command) == 2
+        said = f"{name} is drawn by a program beside the package: python -m recipes.prepare {name} FOLDER"
+        assert said in capsys.readouterr().err
+
+
+def test_a_drawn_folder_trains(tmp_path: Path) -> None:
+    synthetic.prepare("sudoku4", tmp_path / "data", **SUDOKU4)
+    sizes = {"layers": 1, "width": 16, "heads": 1, "steps": 2, "batch": 4}
+    unmask.train(str(tmp_path / "data"), out=str(tmp_path / "run"), **sizes)
+    assert unmask.load(tmp_path / "run").sample(1).tokens.shape == (1, 16)
+
+
+def test_a_card_says_by_which_command_its_data_are_made() -> None:
+    about, _ = box.described("data/sudoku6")
+    assert about.startswith("sudoku6: 6 x 6") and "`python -m recipes.prepare sudoku6 data/sudoku6`" in about
+    for folder, arguments in box.SYNTHETIC.items():
+        assert arguments.split()[0] in synthetic.NAMES and arguments.split()[1] == folder

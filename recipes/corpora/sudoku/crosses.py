@@ -25,7 +25,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.data.sudoku.grids import EMPTY, Grids, Shape
+from recipes.corpora.sudoku.grids import EMPTY, Grids, Shape
 from unmask.noise import Noise
 
 Values = NDArray[np.int64]

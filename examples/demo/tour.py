@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import unmask
-from unmask.cli.demo import fault, picture
-from unmask.cli.demo.waiting import waiting
+from examples.demo import fault, picture
+from examples.demo.waiting import waiting
 from unmask.cli.view import picture as blocks
 from unmask.cli.view import view
 from unmask.text.model import TextSample

@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from recipes.corpora.listed import ListedOracle
+from recipes.corpora.nae_sat import NaeSat
 from scipy import stats
-
-from unmask.data.nae_sat import NaeSat
-from unmask.networks.oracles.listed import ListedOracle
 
 
 def test_an_observation_is_whether_its_three_latents_differ() -> None:

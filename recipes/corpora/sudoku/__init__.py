@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from unmask.data.sudoku import crosses, listed
-from unmask.data.sudoku.grids import EMPTY, Grids, Shape, is_valid
-from unmask.data.sudoku.listed import everything, reduced
-from unmask.data.sudoku.puzzles import puzzle, solutions
+from recipes.corpora.sudoku import crosses, listed
+from recipes.corpora.sudoku.grids import EMPTY, Grids, Shape, is_valid
+from recipes.corpora.sudoku.listed import everything, reduced
+from recipes.corpora.sudoku.puzzles import puzzle, solutions
 from unmask.noise import Streams
 
 __all__ = [

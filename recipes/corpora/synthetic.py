@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.data import stories, sudoku
-from unmask.data.nae_sat import NaeSat
+from recipes.corpora import stories, sudoku
+from recipes.corpora.nae_sat import NaeSat
 from unmask.data.parts import Progress
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
@@ -36,6 +36,16 @@ OPTIONS = {
     "nae-sat": ("tokens", "held_out_tokens", "seed", "latents", "observations"),
 }
 NAMES = tuple(OPTIONS)
+ABOUT = {  # the licence, and what it is
+    "stories": (
+        "MIT (the teacher's)",
+        "what the TinyStories model of 15 million parameters writes, with the exact -log p of every token",
+    ),
+    "sudoku4": ("none: drawn here", "4 x 4 Sudoku grids, uniform over all 288"),
+    "sudoku6": ("none: drawn here", "6 x 6 Sudoku grids, uniform over all 28,200,960"),
+    "sudoku9": ("none: drawn here", "9 x 9 Sudoku grids, uniform over all 6.67e21"),
+    "nae-sat": ("none: drawn here", "fair bits, then observations of three of them each: are they unequal?"),
+}
 TOKENS = {"stories": (2_676_480, 522_240), "sudoku4": (160_000, 16_000)}  # for training, held out
 OTHERS = (7_200_000, 360_000)
 AT_ONCE = 1_000  # sequences
@@ -54,9 +64,11 @@ def prepare(
     tokens, held_out_tokens: at least this many, in whole sequences. seed: another corpus from the same distribution.
     latents, observations: for nae-sat, where the seed also determines which latents are observed together.
     """
+    if name not in NAMES:
+        raise ValueError(f"name={name!r}: the synthetic corpora are {', '.join(NAMES)}")
     wrong = sorted(set(options) - set(OPTIONS[name]))
     if wrong:
-        raise ValueError(f"{', '.join(wrong)}: {name} is drawn, and takes {', '.join(OPTIONS[name])} alone")
+        raise ValueError(f"{', '.join(wrong)}: {name} takes only {', '.join(OPTIONS[name])}")
     usual = TOKENS.get(name, OTHERS)
     counts = {"train": options.pop("tokens", usual[0]), "valid": options.pop("held_out_tokens", usual[1])}
     if min(counts.values()) < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.data.sudoku.grids import EMPTY, Grids, Shape
+from recipes.corpora.sudoku.grids import EMPTY, Grids, Shape
 from unmask.noise import Streams
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from recipes.corpora import sudoku
+from recipes.corpora.listed import ListedOracle
 
 import unmask
-from unmask.data import sudoku
-from unmask.networks.oracles.listed import ListedOracle
 from unmask.samplers import decoding
 
 FOUR = sudoku.Shape(2, 2)

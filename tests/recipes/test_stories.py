@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from recipes.corpora.stories import Store, Teacher
 from scipy import stats
 
 from tests.small_models import small_llama
-from unmask.data.stories import Store, Teacher
 
 IDS = torch.tensor([4, 7, 1])  # of the teacher; the last begins and ends a story
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recipes.corpora import sudoku
+from recipes.corpora.sudoku import EMPTY, Shape, crosses
 from scipy import stats
 
 import unmask
-from unmask.data import sudoku
-from unmask.data.sudoku import EMPTY, Shape, crosses
 from unmask.noise import Noise, Streams
 
 FOUR, SIX, NINE = Shape(2, 2), Shape(2, 3), Shape(3, 3)

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.data.test_stories import teacher
+from tests.recipes.test_stories import teacher
 from unmask.evaluate.judge.judge import OracleJudge, Samples, judge
 
 

@@ -17,7 +17,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from torch import Tensor
 from unmask.checkpoints import llama2c
 from unmask.data.parts import Progress
 from unmask.draw import Pick
+from unmask.evaluate.judge.oracle import OracleJudge
 from unmask.fetch import cache_folder
 from unmask.files import write_whole
 from unmask.networks.cache.llama import CachedLlama
@@ -92,15 +92,25 @@ class Teacher:
             nats[:, i] = -log_p.gather(1, tokens[:, i : i + 1]).squeeze(1)
         return nats
 
+    def judged_nats(self, tokens: Tensor) -> Tensor:
+        """As ``OracleJudge`` asks for them: the first token of a row is given."""
+        return self.nats(tokens)[:, 1:]
+
 
 def law(cache: str | os.PathLike[str] | None = None) -> Teacher:
     """The distribution that the corpus is drawn from."""
     return Teacher(llama2c.stories15m(cache)[0], kept_ids())
 
 
+def judge() -> OracleJudge:
+    """The distribution as a judge: ``unmask judge SAMPLES --judge recipes.corpora.stories:judge``."""
+    how = "the distribution of the corpus stories judges the samples' own tokens; the first one is given"
+    return OracleJudge(law(), "truth", how)
+
+
 def kept_ids() -> Tensor:
     """The teacher's ids that the corpus uses; ``recipes/stories_vocabulary.py`` chose them."""
-    raw = resources.files("unmask.data").joinpath("stories.ids").read_bytes()
+    raw = Path(__file__).with_name("stories.ids").read_bytes()
     return torch.from_numpy(np.frombuffer(raw, "<u2").astype(np.int64))
 
 
