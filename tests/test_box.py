@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipes import box
 
 import unmask
+from recipes import box
 from unmask.files import sha256_of
 from unmask.loading import BOX
 from unmask.networks import pretrained

@@ -8,20 +8,23 @@ the weights.
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from unmask.checkpoints import dream, llada, mdlm, project, radd, sapiens, sedd, transformers_mlm, tuned
 from unmask.checkpoints.contents import Found
 
 # Tried in this order: the most general one comes last.
-FORMATS: tuple[ModuleType, ...] = (project, tuned, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)
+FORMATS: tuple[ModuleType, ...] = (project, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)
 
 
 # Known networks that are not supported, by a characteristic tensor.
 NOT_READ = {"transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported"}
 
 
-def recognise(found: Found) -> ModuleType:
+def recognise(found: Found) -> Any:
     """The format of a checkpoint; if there is none, a ValueError with what was found and what would be needed."""
+    if tuned.recognises(found):
+        return tuned.Tuned(recognise(tuned.base_of(found)))
     for one in FORMATS:
         if one.recognises(found):
             return one
@@ -33,7 +36,7 @@ def recognise(found: Found) -> ModuleType:
         raise ValueError(
             f"{found.path} has an unknown format: it contains code (auto_map names {named}), which is never executed"
         )
-    needed = "; ".join(f"{one.NAME} has {one.NEEDS}" for one in FORMATS)
+    needed = "; ".join(f"{one.NAME} has {one.NEEDS}" for one in (tuned, *FORMATS))
     kinds = {key: found.config[key] for key in ("model_type", "architectures", "architecture") if key in found.config}
     names = list(found.tensors)
     shown = ", ".join(f"{name} {list(found.tensors[name].shape)}" for name in names[:6])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,27 +33,31 @@ def recognises(found: Found) -> bool:
     return isinstance(found.config.get(KEY), dict)
 
 
-def load(found: Found, **override: Any) -> Loaded:
-    """The network of the base with the averaged weights of the checkpoint. override: what the base takes."""
-    base, said = _base(found), found.config[KEY]
-    if base.sha256 != said["base_sha256"]:
-        raise ValueError(f"{found.path} was fine-tuned from {base.path}, whose weights have changed since")
-    loaded: Loaded = _adapter(base).load(base, **override)
-    weights = read_weights(found.folder / WEIGHTS) | read_weights(found.folder / AVERAGE)
-    check_finite(weights, found.path)
-    assert isinstance(loaded.denoiser, nn.Module)
-    _put(loaded.denoiser.state_dict(), weights, said["scale"], found)
-    return replace(loaded, about=about(found, **override))
+@dataclass(frozen=True)
+class Tuned:
+    """The format of such a checkpoint, whose base has the format ``base``."""
 
+    base: Any
+    NAME: ClassVar[str] = NAME
 
-def about(found: Found, **override: Any) -> dict[str, Any]:
-    """What the base's files say, and what was trained."""
-    base = _base(found)
-    adapter = _adapter(base)
-    what = "adapters on it" if found.config[KEY]["scale"] is not None else "fine-tuned"
-    said: dict[str, Any] = adapter.about(base, **override)
-    known = {"tokenizer": "of its base"} if "tokenizer" not in said else {}
-    return said | known | {"format": NAME, "variant": f"{adapter.NAME}, {what}", "has_average": True, "ema": True}
+    def load(self, found: Found, **override: Any) -> Loaded:
+        """The network of the base with the averaged weights of the checkpoint. override: what the base takes."""
+        base, said = base_of(found), found.config[KEY]
+        if base.sha256 != said["base_sha256"]:
+            raise ValueError(f"{found.path} was fine-tuned from {base.path}, whose weights have changed since")
+        loaded: Loaded = self.base.load(base, **override)
+        weights = read_weights(found.folder / WEIGHTS) | read_weights(found.folder / AVERAGE)
+        check_finite(weights, found.path)
+        assert isinstance(loaded.denoiser, nn.Module)
+        _put(loaded.denoiser.state_dict(), weights, said["scale"], found)
+        return replace(loaded, about=self.about(found, **override))
+
+    def about(self, found: Found, **override: Any) -> dict[str, Any]:
+        """What the base's files say, and what was trained."""
+        what = "adapters on it" if found.config[KEY]["scale"] is not None else "fine-tuned"
+        said: dict[str, Any] = self.base.about(base_of(found), **override)
+        known = {"tokenizer": "of its base"} if "tokenizer" not in said else {}
+        return said | known | {"format": NAME, "variant": f"{self.base.NAME}, {what}", "has_average": True, "ema": True}
 
 
 def _put(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], scale: float | None, found: Found) -> None:
@@ -74,16 +78,10 @@ def _put(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], scale: floa
             state[place].copy_(value)
 
 
-def _base(found: Found) -> Found:
+def base_of(found: Found) -> Found:
     """What the run began with."""
     path = str(found.config[KEY]["base"])
     try:
         return look(path)
     except ValueError as error:
         raise ValueError(f"{found.path} was fine-tuned from {path}, which it needs: {error}") from error
-
-
-def _adapter(base: Found) -> Any:
-    from unmask.checkpoints import formats
-
-    return formats.recognise(base)
