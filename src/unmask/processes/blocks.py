@@ -34,6 +34,7 @@ class BlockByBlock(Process):
     name = "block"
     phrase = "a block model"
     continues = True
+    orders = "block by block, each in a random order"
     refused: ClassVar[Mapping[str, str]] = {
         **{name: f"{ONE_BLOCK} {name}" for name in ("ahead", "predict")},
         "adaptive": "times='adaptive' has a count for each sequence, and attention='block' for each block",
