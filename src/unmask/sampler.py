@@ -59,6 +59,7 @@ class Task:
     pick: Pick
     schedule: Schedule
     steps: int | None
+    stop: tuple[int, ...] = ()  # ids that end a run of masked positions: after one, ``skip`` may be called
 
 
 @dataclass
