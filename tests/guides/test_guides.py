@@ -1,19 +1,22 @@
 """Guides: which distributions are exact, by enumeration, and how particles correct the others."""
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
 import unmask
-from tests.helpers import FALSE_ALARM, chi_square, codes, frequencies, hidden_markov, oracle, total_variation
+from tests.helpers import FALSE_ALARM, chi_square, codes, frequencies, generator, hidden_markov, oracle, total_variation
 from tests.small_models import small
 from unmask import guides, plan
 from unmask.guides.automaton import Automaton, of_text
 from unmask.networks.ddit import DDiT
 from unmask.networks.oracles.enumerated import EnumeratedOracle
 from unmask.protocol import for_sampling
+from unmask.sampler import Particles, Step
+from unmask.samplers.guided import lineage
 
 V, L = 3, 4
 EVERY = torch.cartesian_prod(*[torch.arange(V)] * L)
@@ -169,6 +172,39 @@ def test_classifier_free_is_the_distribution_that_it_says():
     plain = unmask.sample(model, canvas=canvas[:50], seed=10).tokens
     none = guides.classifier_free(model, 0)
     assert torch.equal(unmask.sample(model, canvas=canvas[:50], guide=none, seed=10).tokens, plain)
+
+
+def test_the_lineage_of_many_sequences_is_followed_by_index():
+    """60,000 sequences of two particles: a comparison of all with all would take 7.2e9 booleans for each step."""
+    num, each = 60_000, 2
+    parents = torch.randint(each, (num, each), generator=generator(0)) + torch.arange(num).unsqueeze(1) * each
+    pairs = torch.arange(num * each).unsqueeze(1)
+    blank = torch.zeros(num * each, 1, dtype=torch.float64)
+    particles = Particles(parents.flatten(), blank[:, 0], blank[:, 0])
+    every = Step(pairs[:, 0], torch.zeros_like(pairs), pairs, blank, blank, blank > 0, pairs[:, 0])
+    few = torch.randperm(num * each, generator=generator(1))[:90_000]
+    rows = torch.arange(num) * each + 1
+    first, second, last = lineage([every, replace(every, particles=particles), every.take(few)], rows)
+    there = torch.isin(rows, few)
+    assert torch.equal(first.tokens[:, 0], parents.flatten()[rows]) and torch.equal(second.tokens[:, 0], rows)
+    assert torch.equal(first.sequences, torch.arange(num))
+    assert torch.equal(last.sequences, there.nonzero().squeeze(1)) and torch.equal(last.tokens[:, 0], rows[there])
+
+
+def test_a_lineage_is_what_a_comparison_of_all_with_all_gives():
+    made = unmask.sample(oracle(V, L), num=6, length=L, guide=guides.matching(TWICE), particles=5, seed=4, batch=2)
+    canvas, trace = torch.full((6, L), V), []
+    unmask.sample(
+        oracle(V, L), num=6, length=L, guide=guides.matching(TWICE), particles=5, seed=4, batch=2, callback=trace.append
+    )
+    rows = torch.arange(6) * 5 + made.population.chosen
+    for step, found in zip(reversed(trace), reversed(made.trace), strict=True):
+        sequence, local = (rows.unsqueeze(1) == step.sequences).nonzero(as_tuple=True)
+        assert torch.equal(found.sequences, sequence) and torch.equal(found.tokens, step.tokens[local])
+        rows[sequence] = step.sequences[step.particles.parents[local]]
+    for step in made.trace:
+        unmask.apply(step, canvas, V)
+    assert torch.equal(canvas, made.tokens)
 
 
 def test_a_batch_changes_no_token_and_the_trace_is_the_lineage():

@@ -224,7 +224,12 @@ def lineage(trace: Sequence[Step], rows: Tensor) -> tuple[Step, ...]:
     """The Steps of the particles rows [B] and of their ancestors: Steps of B sequences."""
     rows, found = rows.clone(), []
     for step in reversed(trace):
-        sequence, local = (rows.unsqueeze(1) == step.sequences).nonzero(as_tuple=True)
+        # The step's entry for each row; rows that took no part in it have none.
+        most = 1 + max(int(rows.max()), int(step.sequences.max())) if len(rows) and len(step.sequences) else 0
+        entry = torch.full((most,), -1).scatter(0, step.sequences, torch.arange(len(step.sequences)))
+        local = entry[rows] if most else rows[:0]
+        sequence = (local >= 0).nonzero().squeeze(1)
+        local = local[sequence]
         found.append(replace(step.take(local), sequences=sequence, particles=None))
         if step.particles is not None:
             rows[sequence] = step.sequences[step.particles.parents[local]]
