@@ -267,7 +267,11 @@ def _sampler_options(sampler: str | None, steps: int | None, predictor: str) -> 
     """Options of ``unmask.sample`` from the names that ``unmask sample`` uses."""
     if sampler not in (None, *PLANS):
         raise ValueError(f"sampler must be one of {', '.join(PLANS)}, got {sampler!r}")
-    return {"plan": None if sampler is None else PLANS[sampler], "steps": steps, "predict": names.predictor(predictor, steps)}
+    return {
+        "plan": None if sampler is None else PLANS[sampler],
+        "steps": steps,
+        "predict": names.predictor(predictor, steps),
+    }
 
 
 def _bar(total: int, what: str, disable: bool) -> Any:
