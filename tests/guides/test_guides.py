@@ -174,6 +174,24 @@ def test_classifier_free_is_the_distribution_that_it_says():
     assert torch.equal(unmask.sample(model, canvas=canvas[:50], guide=none, seed=10).tokens, plain)
 
 
+@pytest.mark.parametrize("steps", [None, 2, 1])
+def test_the_effective_number_counts_what_every_token_of_a_call_adds(steps):
+    """Weights change after the first token of a call, and after the last one of the run."""
+    model = oracle(V, L)
+
+    def rare(canvases):  # a guide that knows nothing before the last token
+        unknown = (canvases == model.mask_id).any(1) | (canvases == canvases[:, :1]).all(1)
+        return torch.where(unknown, 0.0, -4.0).double()
+
+    made = unmask.sample(model, num=50, length=L, steps=steps, guide=guides.classifier(rare), particles=32, seed=5)
+    population = made.population
+    weights = population.log_weights.softmax(1)
+    last = 1 / weights.square().sum(1)
+    assert bool((population.effective <= last + 1e-9).all()) and float(last.min()) < 31
+    if steps == 1:  # nothing is resampled, and the weights are equal up to the last token
+        assert torch.allclose(population.effective, last) and float(last.min()) < 16
+
+
 def test_the_lineage_of_many_sequences_is_followed_by_index():
     """60,000 sequences of two particles: a comparison of all with all would take 7.2e9 booleans for each step."""
     num, each = 60_000, 2

@@ -125,7 +125,9 @@ class Guided:
             tokens[live, column], certain[live, column] = drawn.cpu(), probabilities.cpu()
         state.step = state.step + 1
         if particles is not None:
-            particles = replace(particles, log_weights=state.log_weights.clone())
+            # Weights change with every token of the call, so the population is counted once more.
+            number = torch.minimum(particles.effective, self._effective(state))
+            particles = replace(particles, log_weights=state.log_weights.clone(), effective=number)
         group, sequences = ask.group, torch.arange(len(positions))
         return Step(
             sequences, positions, tokens, certain, group.tau, group.drawn, group.drawn.sum(1), particles=particles
@@ -135,6 +137,12 @@ class Guided:
         if not self.guide.races:
             return None
         return mu - torch.cat(list(noise.log_clocks(mu.shape[1], device=mu.device)))
+
+    def _effective(self, state: GuidedState) -> Tensor:
+        """The effective number of each particle's population, [N]; 0 where all weights are 0."""
+        members, number = state.number.argsort().view(-1, self.particles), torch.empty_like(state.log_weights)
+        number[members] = effective(state.log_weights[members]).nan_to_num(0.0).unsqueeze(1).expand(members.shape)
+        return number
 
     def _resampled(self, state: GuidedState) -> Particles:
         """The particle that each becomes a copy of; a population of nearly equal weights is not resampled."""
@@ -185,7 +193,7 @@ class Population:
     tokens: Tensor  # int64 [B, K, L]
     log_weights: Tensor  # float64 [B, K]
     chosen: Tensor  # int64 [B]
-    effective: Tensor  # float64 [B]: the smallest effective number of particles in the run, before resampling
+    effective: Tensor  # float64 [B]: the smallest effective number of particles in the run, its end included
 
     def __str__(self) -> str:
         each, least = self.log_weights.shape[1], self.effective
