@@ -109,7 +109,7 @@ class Process:
         if options.guide is not None:
             from unmask.samplers.guided import Guided
 
-            return Guided(plan, options.guide, options.each)
+            return Guided(plan, options.guide, options.each, options.own_orders)
         return Planned(plan, options.predict) if options.window is None else Ahead(plan, options.window)
 
     def plan(self, options: Options) -> Planner:
