@@ -38,7 +38,6 @@ from unmask.evaluate.likelihood.tokenfiles import evaluate, evaluate_ngram
 from unmask.files import sha256_of
 from unmask.likelihood import By
 from unmask.networks import pretrained
-from unmask.processes import process_of
 from unmask.text.model import Model
 from unmask.training.config import read_toml
 
@@ -130,14 +129,14 @@ def measure(name: str, most: int = MOST, passes: int = PASSES) -> None:
     number = None if len(held_out) <= most else most
     RESULTS.mkdir(parents=True, exist_ok=True)
     own, counted = evaluations(name, number, passes)
-    by, few = default_by(model), {} if passes == PASSES else {"passes": passes}
-    along = few if by == "count" else {"by": by}
+    several, few = model.process.from_left and not model.process.exact, {} if passes == PASSES else {"passes": passes}
+    along = {} if several else few
     write(name, name, data, own, {BELOW: margins(own, counted)}, number=number, **along)
     for order, one in counted.items():
         write(stem_of(order, data), f"ngram:{order}", data, one, number=number)
-    if by != "count":
-        made = evaluate(model, held_out, passes=passes, sequences=number, seed=SEED)
-        write(f"{name}{RANDOM}", name, data, made, number=number, **few)
+    if several:
+        made = evaluate(model, held_out, by="count", passes=passes, sequences=number, seed=SEED)
+        write(f"{name}{RANDOM}", name, data, made, number=number, by="count", **few)
 
     tokens, passes = held_out.sequences(torch.arange(SLICE) * len(held_out) // SLICE), min(passes, SLICE_PASSES)
     bits = bits_per_token(model, tokens, passes)
@@ -150,12 +149,6 @@ def measure(name: str, most: int = MOST, passes: int = PASSES) -> None:
     }
     CHECKS.mkdir(exist_ok=True)
     (CHECKS / f"{name}.json").write_text(json.dumps(check) + "\n")
-
-
-def default_by(model: Model) -> By:
-    """How a model is measured: by its bound, or exactly along the order that it takes by default."""
-    process = process_of(model.denoiser)
-    return "left-to-right" if process.from_left and not process.exact else "count"
 
 
 def write(
@@ -186,7 +179,6 @@ def evaluations(
     """Of what is stored, and of counting by its order, on the same sequences."""
     train, held_out = token_files(data_of(name))
     model = unmask.load(BOX / name)
-    by = by or default_by(model)
     own = evaluate(model, held_out, by=by, passes=passes, sequences=number, seed=SEED, batch=BATCH, partial=partial)
     return own, {n: evaluate_ngram(n, train, held_out, sequences=number) for n in orders(name)}
 
@@ -345,8 +337,7 @@ def table() -> str:
 def bits_per_token(model: Model, tokens: torch.Tensor, passes: int) -> torch.Tensor:
     """The bound of each sequence in bits per token."""
     scale = 1 / tokens.shape[1] / math.log(2)
-    by = default_by(model)
-    return unmask.nelbo(model.denoiser, tokens, by=by, passes=passes, schedule=model.schedule).nats * scale
+    return unmask.nelbo(model.denoiser, tokens, passes=passes, schedule=model.schedule).nats * scale
 
 
 if __name__ == "__main__":

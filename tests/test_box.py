@@ -96,7 +96,7 @@ class TestShipped:
         for field in ("data", "license", "command", "tokens_seen", "bound", "bound_error", "held_out"):
             assert getattr(card, field), field
         assert card.bound == box.measured(name)["bits_per_token"]["value"]
-        in_turn = box.default_by(model(name)) == "left-to-right"
+        in_turn = model(name).process.from_left and not model(name).process.exact
         assert card.measured_by and (card.estimate_error is None) == (model(name).process.exact or in_turn)
         assert (card.random_order is not None) == in_turn
         assert f"Kneser-Ney {box.ORDER}-gram" in card.ngram and f"unmask evaluate ngram:{box.ORDER} " in card.ngram

@@ -38,6 +38,22 @@ def test_the_distribution_is_that_of_the_truncated_text(how):
     assert stats.chisquare(counts[there].numpy(), expected[there].numpy()).pvalue > FALSE_ALARM
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_by_blocks_all_tokens_before_the_block_of_the_end_are_the_same(size):
+    """For any network. In the block of the end they may differ from blocks of 3 on: an end that is drawn early removes
+    positions of its block, on which earlier ones would have been conditioned."""
+    net, options = oracle(V, 6), {"num": 2_000, "length": 6, "plan": plan.Blocks(size), "seed": 3}
+    full, made = unmask.sample(net, **options).tokens, unmask.sample(net, **options, stop=END).tokens
+    first, place = (tokens.eq(END).long().cumsum(1).eq(0).sum(1) for tokens in (full, made)), torch.arange(6)
+    without, stopped = first
+    assert torch.equal(without // size, stopped // size), "the end is in the same block"
+    before = place // size < (stopped // size).unsqueeze(1)
+    assert torch.equal(full[before], made[before])
+    inside = (place // size == (stopped // size).unsqueeze(1)) & (place <= without.unsqueeze(1))
+    differ = ((full != made) & inside).any(1)
+    assert bool(differ.any()) is (size > 2)
+
+
 @pytest.mark.parametrize("how", ["left to right", "blocks"])
 def test_from_left_to_right_the_tokens_are_the_same_and_the_calls_fewer(how):
     """For any network, an inconsistent one too."""

@@ -15,26 +15,29 @@ from torch import Tensor
 class Bound:
     """An upper bound on -log p of each sequence in nats, and the standard error of its estimate.
 
-    For a left-to-right model it is -log p, and the errors are 0. All tokens that the model predicts are counted,
-    including eos and padding.
+    For a left-to-right model it is -log p, and the errors are 0. p depends on how tokens are drawn: ``law``. All tokens
+    that the model predicts are counted, including eos and padding.
     """
 
     nats: Tensor  # float64 [B]
     errors: Tensor  # float64 [B]; infinite after a single pass
     tokens: Tensor  # int64 [B]
     characters: Tensor | None = None  # float64 [B]; None where tokens are not text
+    law: str = ""  # of what p is: tokens drawn "in a random order", "from left to right", ...
 
     def __repr__(self) -> str:
-        """Three lines, with the perplexity."""
+        """Three lines with the perplexity, and one that names the law."""
         what = "-log p" if self.exact else "upper bound on -log p"
         character = self.bits_per_character
         more = "" if character is None else f", {character:.4g} per character"
         several = "sequence" if self.sequences == 1 else "sequences"
+        law = [f"  tokens drawn {self.law}"] if self.law else []
         return "\n".join(
             (
                 f"Bound({what} of {self.sequences:,} {several}, {int(self.tokens.sum()):,} tokens)",
                 f"  {self.nats_per_token:.4f} ± {self.error:.2g} nats per token, {self.bits_per_token:.4f} bits{more}",
                 f"  perplexity {self.perplexity:.5g} ± {self.perplexity_error:.2g}",
+                *law,
             )
         )
 
@@ -129,9 +132,10 @@ class Bound:
 def per_text(parts: Iterable[tuple[Tensor, Bound]], characters: Tensor) -> Bound:
     """The bounds of texts of so many characters from those of their parts: part b belongs to text owner[b]."""
     nats, variance = torch.zeros(2, len(characters), dtype=torch.float64)
-    tokens = torch.zeros(len(characters), dtype=torch.int64)
+    tokens, law = torch.zeros(len(characters), dtype=torch.int64), ""
     for owner, bound in parts:
         nats.index_add_(0, owner, bound.nats)
         variance.index_add_(0, owner, bound.errors.square())
         tokens.index_add_(0, owner, bound.tokens)
-    return Bound(nats, variance.sqrt(), tokens, characters.double())
+        law = bound.law
+    return Bound(nats, variance.sqrt(), tokens, characters.double(), law)

@@ -130,7 +130,7 @@ def nelbo(
     model: Denoiser,
     tokens: Tensor,
     *,
-    by: By = "count",
+    by: By | None = None,
     passes: int = 16,
     generator: torch.Generator | None = None,
     schedule: Schedule | None = None,
@@ -141,15 +141,16 @@ def nelbo(
 ) -> Bound:
     """The NELBO of each sequence by the number of masked tokens (Eq. 7) or by time (Eq. 6), over several passes.
 
-    For a left-to-right model the bound is exact, and its errors are 0. For an insertion model it bounds -log p(text),
-    the length included, and tokens are rows padded with eos.
+    By default it bounds -log p of the distribution that ``sample`` draws from by default; ``law`` of the result names
+    it. For a model that is sampled from left to right it is exact, and its errors are 0. For an insertion model it
+    bounds -log p(text), the length included, and tokens are rows padded with eos.
 
     Args:
         model: A Denoiser.
         tokens: Ids [B, L] without masks; a tensor, an array or lists.
         by: "count" (Eq. 7), "time" (Eq. 6), "order", the chain rule along a random order, "mixture", the mean
             probability over the passes' orders, which is a tighter bound, or "left-to-right", the chain rule along that
-            one, which is exact for it.
+            one, which is exact for it. The default is "count", and "left-to-right" for a model that is sampled so.
         passes: The number of estimates per sequence.
         schedule: alpha(t), for networks that read the time.
         seed: With ``index`` it determines the masks.
@@ -158,9 +159,10 @@ def nelbo(
         where: bool [B, L], the positions to bound given the others: False for a prompt.
         batch: Rows per network call; by default as many as fit into half a gigabyte of logits.
     """
+    process = process_of(model)
+    by = process.default_by if by is None else by
     how = Passes(by, passes, seed if generator is None else drawn_seed(checks.generator(generator)))
     tokens, where = _checked(model, tokens, batch, where)
-    process = process_of(model)
     process.check_bound(by, where)
     if process.exact or by == "left-to-right":
         return _from_left(model, tokens, batch, where)
@@ -177,7 +179,7 @@ def nelbo(
             some = None if where is None else where[i]
             values[rows], _ = how.estimates(model, tokens[i], index[i], k, schedule=schedule, where=some)
     nats, errors = how.combined(values.view(len(tokens), passes))
-    return Bound(nats, errors, _counted(tokens, where))
+    return Bound(nats, errors, _counted(tokens, where), law=process.law(by))
 
 
 def exact(model: Denoiser, tokens: Tensor, *, batch: int | None = None, where: Tensor | None = None) -> Bound:
@@ -198,7 +200,8 @@ def _from_left(model: Denoiser, tokens: Tensor, batch: int | None, where: Tensor
             index = torch.arange(len(tokens))[part]
             parts.append(per_position(model, tokens[part], index, None if where is None else where[part]).sum(1))
     nats = torch.cat(parts)
-    return Bound(nats, torch.zeros_like(nats), _counted(tokens, where))
+    law = process_of(model).law("left-to-right")
+    return Bound(nats, torch.zeros_like(nats), _counted(tokens, where), law=law)
 
 
 def per_position(model: Denoiser, x0: Tensor, index: Tensor, where: Tensor | None = None) -> Tensor:

@@ -116,6 +116,7 @@ class Streams:
     """The noise of a run's sequences: sequence i of seed s has the same noise alone or in any batch."""
 
     places: tuple[tuple[int, int], ...]  # (seed, which sequence of that seed)
+    suffix: str = ""  # of every purpose
 
     @classmethod
     def of(cls, seed: int | Sequence[int], num: int, index: Sequence[int] | None = None) -> Streams:
@@ -135,11 +136,15 @@ class Streams:
 
     def take(self, index: Sequence[int]) -> Streams:
         """The streams of some of the sequences."""
-        return Streams(tuple(self.places[i] for i in index))
+        return Streams(tuple(self.places[i] for i in index), self.suffix)
+
+    def particle(self, k: int) -> Streams:
+        """The streams of particle k of each sequence; the first has those of the sequence itself."""
+        return Streams(self.places, f" of particle {k}" if k else "")
 
     def at(self, purpose: str, length: int) -> Noise:
         """The noise of every position for one purpose: keys [B, L]."""
-        sequences = [_signed(word(seed, purpose) + i * GOLDEN) for seed, i in self.places]
+        sequences = [_signed(word(seed, purpose + self.suffix) + i * GOLDEN) for seed, i in self.places]
         keys = _mixed(torch.tensor(sequences, dtype=torch.int64)).unsqueeze(1)
         return Noise(_mixed(keys + torch.arange(length) * _signed(GOLDEN)))
 

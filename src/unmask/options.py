@@ -89,6 +89,9 @@ class Options(Numbers):
     """One of unmask.guides, for p(x) h(x) / Z instead of p(x); with a plan and predict.first_order."""
     particles: int | None = bounded(None, whole=True, ge=1)
     """The number of particles per sequence (sequential Monte Carlo), which corrects approximate guides."""
+    own_orders: bool = False
+    """Each particle draws an order of its own instead of sharing that of its sequence. As their number grows, the
+    distribution then tends to p h / Z for any network; with a shared order, if its conditionals belong to one joint."""
     stop: int | Sequence[int] | None = None
     """The id or ids that end a text. Later positions of the same run of masked positions cost no call and are filled
     with the id."""
@@ -125,6 +128,8 @@ class Options(Numbers):
                 raise OptionError(name, f"a guide works with a plan and predict.first_order: leave out {name}")
         if self.each != 1 and not self.guided:
             raise OptionError("particles", "particles are weighed by a guide: give one of unmask.guides")
+        if self.own_orders and self.each == 1:
+            raise OptionError("own_orders", "own_orders is for several particles: give particles")
         if self.stop is not None and self.each != 1:
             raise OptionError("stop", "stop cannot be combined with particles")
         for name in ("steps", "sampler", "predict", "ahead", "guide"):

@@ -28,7 +28,8 @@ class Particles(Batched):
 
     parents: Tensor  # int64 [b]: the particle of the call that each was copied from before it was filled
     log_weights: Tensor  # float64 [b]: after the call
-    effective: Tensor  # float64 [b]: the effective sample size of its population, before resampling
+    effective: Tensor  # float64 [b]: the effective size of its population, the smaller of two:
+    # before it was resampled, and after the call
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Task:
     pick: Pick
     schedule: Schedule
     steps: int | None
+    stop: tuple[int, ...] = ()  # ids that end a run of masked positions: after one, ``skip`` may be called
 
 
 @dataclass

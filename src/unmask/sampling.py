@@ -203,7 +203,8 @@ def _begun(model: Denoiser, canvas: Tensor, options: Options) -> tuple[Sampler, 
     """The sampler to use, the state of its sequences before the first call, and their batches."""
     sampler = sampler_for(model, canvas, options)
     streams = Streams.of(options.seed, len(canvas), options.index)
-    state = sampler.begin(canvas, Task(model.mask_id, streams, options.pick, options.alpha, options.steps))
+    stop = _stop_ids(model, options.stop)
+    state = sampler.begin(canvas, Task(model.mask_id, streams, options.pick, options.alpha, options.steps, stop))
     return sampler, state, _batches(state.calls, options.batch, options.each)
 
 

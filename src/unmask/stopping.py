@@ -3,8 +3,9 @@
 The tokens that count are those up to the first end of each run of masked positions. Whether another position is drawn
 depends only on known tokens. So for a model whose conditionals come from one joint distribution, the tokens that count
 have the distribution of the truncated sequence: the chain rule holds in any order that depends only on drawn tokens.
-From left to right and by blocks, where nothing after an end is drawn before the end, the tokens are the same as without
-stopping, for any network.
+From left to right, where nothing after an end is drawn before the end, they are the same tokens as without stopping,
+for any network. By blocks that holds for all blocks before that of the end. In its block an end may be drawn before
+earlier positions, which are then not conditioned on the positions that it removes.
 """
 
 from __future__ import annotations

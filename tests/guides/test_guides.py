@@ -1,19 +1,24 @@
 """Guides: which distributions are exact, by enumeration, and how particles correct the others."""
 
+import itertools
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
 import unmask
-from tests.helpers import FALSE_ALARM, chi_square, codes, frequencies, hidden_markov, oracle, total_variation
+from tests.helpers import FALSE_ALARM, chi_square, codes, frequencies, generator, hidden_markov, oracle, total_variation
 from tests.small_models import small
 from unmask import guides, plan
 from unmask.guides.automaton import Automaton, of_text
+from unmask.likelihood import along_orders
 from unmask.networks.ddit import DDiT
 from unmask.networks.oracles.enumerated import EnumeratedOracle
 from unmask.protocol import for_sampling
+from unmask.sampler import Particles, Step
+from unmask.samplers.guided import lineage
 
 V, L = 3, 4
 EVERY = torch.cartesian_prod(*[torch.arange(V)] * L)
@@ -169,6 +174,102 @@ def test_classifier_free_is_the_distribution_that_it_says():
     plain = unmask.sample(model, canvas=canvas[:50], seed=10).tokens
     none = guides.classifier_free(model, 0)
     assert torch.equal(unmask.sample(model, canvas=canvas[:50], guide=none, seed=10).tokens, plain)
+
+
+class Inconsistent:
+    """Random conditionals, one for every canvas and position: they belong to no joint."""
+
+    vocab_size, mask_id = 2, 2
+
+    def __init__(self):
+        self.table = torch.randn(27, 3, 2, dtype=torch.float64, generator=generator(16)) * 2
+
+    def __call__(self, tokens, time=None, rows=None):
+        logits = self.table[tokens @ torch.tensor([9, 3, 1])]
+        return logits.gather(1, rows.unsqueeze(2).expand(-1, -1, 2))
+
+
+def test_the_limit_of_particles_where_conditionals_belong_to_no_joint():
+    """With a shared order E_sigma[p_sigma h / Z_sigma], with orders of their own p h / Z: by enumeration.
+
+    8,000 sequences of 48 particles: each is within 0.02 of its limit in total variation, and the limits are 0.28 apart.
+    """
+    model, num = Inconsistent(), 8_000
+    every = torch.cartesian_prod(*[torch.arange(2)] * 3)
+    h = torch.rand(8, dtype=torch.float64, generator=generator(1016)) ** 2
+    along = (-along_orders(model, every, torch.tensor(list(itertools.permutations(range(3)))))).exp() * h.unsqueeze(1)
+    shared, own = (along / along.sum(0)).mean(1), along.mean(1) / along.mean(1).sum()
+    assert total_variation(shared, own) > 0.25
+
+    def late(canvases):  # it knows h when the sequence is finished
+        return torch.where((canvases == 2).any(1), 0.0, h[canvases.clamp(max=1) @ torch.tensor([4, 2, 1])].log())
+
+    for orders, limit, other in ((False, shared, own), (True, own, shared)):
+        how = {"guide": guides.classifier(late), "particles": 48, "own_orders": orders}
+        made = unmask.sample(model, num=num, length=3, seed=3, **how)
+        law = frequencies(made.tokens, 2) / num
+        assert total_variation(law, limit) < 0.02 and total_variation(law, other) > 0.25
+    few = unmask.sample(model, num=200, length=3, steps=2, seed=3, **(how | {"particles": 4}))
+    assert few.calls == 2 and bool((few.tokens < 2).all()) and int(few.nfe.max()) == 2
+
+
+def test_what_takes_no_orders_of_its_own_is_refused():
+    how = {"num": 9, "length": L, "guide": guides.matching(TWICE), "own_orders": True}
+    with pytest.raises(ValueError, match="own_orders is for several particles"):
+        unmask.sample(oracle(V, L), **how)
+    with pytest.raises(ValueError, match="as many network calls"):
+        unmask.sample(oracle(V, L), **how, particles=3, plan=plan.ancestral, steps=3)
+
+
+@pytest.mark.parametrize("steps", [None, 2, 1])
+def test_the_effective_number_counts_what_every_token_of_a_call_adds(steps):
+    """Weights change after the first token of a call, and after the last one of the run."""
+    model = oracle(V, L)
+
+    def rare(canvases):  # a guide that knows nothing before the last token
+        unknown = (canvases == model.mask_id).any(1) | (canvases == canvases[:, :1]).all(1)
+        return torch.where(unknown, 0.0, -4.0).double()
+
+    made = unmask.sample(model, num=50, length=L, steps=steps, guide=guides.classifier(rare), particles=32, seed=5)
+    population = made.population
+    weights = population.log_weights.softmax(1)
+    last = 1 / weights.square().sum(1)
+    assert bool((population.effective <= last + 1e-9).all()) and float(last.min()) < 31
+    if steps == 1:  # nothing is resampled, and the weights are equal up to the last token
+        assert torch.allclose(population.effective, last) and float(last.min()) < 16
+
+
+def test_the_lineage_of_many_sequences_is_followed_by_index():
+    """60,000 sequences of two particles: a comparison of all with all would take 7.2e9 booleans for each step."""
+    num, each = 60_000, 2
+    parents = torch.randint(each, (num, each), generator=generator(0)) + torch.arange(num).unsqueeze(1) * each
+    pairs = torch.arange(num * each).unsqueeze(1)
+    blank = torch.zeros(num * each, 1, dtype=torch.float64)
+    particles = Particles(parents.flatten(), blank[:, 0], blank[:, 0])
+    every = Step(pairs[:, 0], torch.zeros_like(pairs), pairs, blank, blank, blank > 0, pairs[:, 0])
+    few = torch.randperm(num * each, generator=generator(1))[:90_000]
+    rows = torch.arange(num) * each + 1
+    first, second, last = lineage([every, replace(every, particles=particles), every.take(few)], rows)
+    there = torch.isin(rows, few)
+    assert torch.equal(first.tokens[:, 0], parents.flatten()[rows]) and torch.equal(second.tokens[:, 0], rows)
+    assert torch.equal(first.sequences, torch.arange(num))
+    assert torch.equal(last.sequences, there.nonzero().squeeze(1)) and torch.equal(last.tokens[:, 0], rows[there])
+
+
+def test_a_lineage_is_what_a_comparison_of_all_with_all_gives():
+    made = unmask.sample(oracle(V, L), num=6, length=L, guide=guides.matching(TWICE), particles=5, seed=4, batch=2)
+    canvas, trace = torch.full((6, L), V), []
+    unmask.sample(
+        oracle(V, L), num=6, length=L, guide=guides.matching(TWICE), particles=5, seed=4, batch=2, callback=trace.append
+    )
+    rows = torch.arange(6) * 5 + made.population.chosen
+    for step, found in zip(reversed(trace), reversed(made.trace), strict=True):
+        sequence, local = (rows.unsqueeze(1) == step.sequences).nonzero(as_tuple=True)
+        assert torch.equal(found.sequences, sequence) and torch.equal(found.tokens, step.tokens[local])
+        rows[sequence] = step.sequences[step.particles.parents[local]]
+    for step in made.trace:
+        unmask.apply(step, canvas, V)
+    assert torch.equal(canvas, made.tokens)
 
 
 def test_a_batch_changes_no_token_and_the_trace_is_the_lineage():

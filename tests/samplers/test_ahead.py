@@ -1,5 +1,6 @@
 """Looking ahead gives the very tokens of one call per token, in fewer calls, whatever the window."""
 
+import itertools
 import random
 
 import pytest
@@ -9,7 +10,7 @@ from benchmarks.rejection import Rejection
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
 from unmask import draw, plan, predict, sample
-from unmask.networks.oracles.enumerated import HiddenMarkovOracle, MarkovOracle, TimeDependent
+from unmask.networks.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle, TimeDependent
 from unmask.protocol import LooksAhead
 from unmask.samplers import ahead, decoding, remasking
 from unmask.samplers.ahead import Ahead
@@ -138,6 +139,20 @@ class TestTheSameTokens:
         expected = sample(model, num=5, length=length, seed=2, **options)
         found = sample(interface(model), num=5, length=length, seed=2, ahead=window, **options)
         assert torch.equal(found.tokens, expected.tokens)
+
+    @pytest.mark.parametrize("window", WINDOWS)
+    @pytest.mark.parametrize("stop", [2, [0, 2]], ids=["one id", "two ids"])
+    def test_with_texts_that_end(self, stop, window, interface):
+        """What follows an end is not drawn, so it must not be a condition either: for guesses beyond it, too."""
+        p = torch.rand([3] * 6, dtype=torch.float64, generator=generator(0))
+        model = EnumeratedOracle(p / p.sum())
+        runs = torch.full((40, 6), 3)
+        runs[1::2, 2] = 1  # two runs of masked positions, each with an end of its own
+        for seed, plan_ in itertools.product(range(3), (plan.first_hitting, plan.left_to_right, plan.Blocks(3))):
+            how = {"canvas": runs, "seed": seed, "stop": stop, "plan": plan_}
+            expected, found = sample(model, **how), sample(interface(model), **how, ahead=window)
+            assert torch.equal(found.tokens, expected.tokens)
+            assert bool((found.nfe <= expected.nfe).all())
 
     @pytest.mark.parametrize("window", WINDOWS)
     def test_with_every_plan_of_one_token_per_step(self, window, interface):

@@ -56,7 +56,8 @@ OVER_SEQUENCES = "over the sequences, for the text they were taken from; more se
 class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
     """Estimate the likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
-    For a masked model the result is an upper bound on -log p, with its errors; for a left-to-right model it is exact.
+    For a masked model the result is an upper bound on -log p, with its errors; for a model that is sampled from left to
+    right it is exact. By default p is what sample draws from by default.
     The model ngram:5 is a Kneser-Ney 5-gram model fitted on the training part of the data, for comparison. The model
     truth is the distribution that the data were drawn from, if that is known (FOLDER/valid.nats.npy); other models are
     compared with it. Under accelerate launch several processes share the work, with the same numbers.
@@ -64,10 +65,10 @@ class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
 
     model: str
     data: str | None = None
-    by: By = "count"
-    """How the bound is estimated: Eq. 7, Eq. 6, or the chain rule along random orders, one call for each token. A
-    mixture of the passes' orders is a tighter bound. For left-to-right, the chain rule along that order alone: exact
-    for a model that is sampled so."""
+    by: By | None = None
+    """How the bound is estimated: count (Eq. 7), time (Eq. 6), or the chain rule along random orders, one call for each
+    token. A mixture of the passes' orders is a tighter bound. left-to-right is the chain rule along that order alone,
+    and exact for it. The default is count, and left-to-right for a model that is sampled so."""
     passes: int = 16
     """The number of masks for each sequence, stratified over the counts or times."""
     until: float | None = None
@@ -217,6 +218,8 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
     data = chosen.data or f"its own {chosen.split} part"
     print(f"{chosen.model} on {data}: {made.how}{passes}", file=stream)
     print(f"{bound.sequences:,}{of} sequences of {made.about['length']} tokens", file=stream)
+    if law := made.about.get("law"):
+        print(f"law: tokens drawn {law}", file=stream)
     header = ["", "value", *([] if bound.exact else ["± estimate"]), "± sequences"]
     rows = [
         [unit, f"{value:.6g}", *([] if bound.exact else [_error(estimate)]), _error(over)]

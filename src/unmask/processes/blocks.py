@@ -32,6 +32,7 @@ class BlockByBlock(Process):
     name = "block"
     phrase = "a block model"
     continues = True
+    orders = "block by block, each in a random order"
     refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("ahead", "predict"), "a block model computes one block at a time: it takes no {it}"),
         "adaptive": "times='adaptive' has a count for each sequence, and attention='block' for each block",

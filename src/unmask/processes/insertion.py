@@ -29,6 +29,7 @@ class Insertion(Process):
     phrase = "an insertion model"
     chooses = False
     draws_length = True
+    orders = "by insertions in a random order"
     extra_ids = 1
     objectives = (INSERTION,)
     refused: ClassVar[Mapping[str, str]] = {

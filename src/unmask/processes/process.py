@@ -32,7 +32,9 @@ from unmask.schedule import Schedule
 By = Literal["count", "time", "order", "mixture", "left-to-right"]
 ALONG_ORDERS = ("order", "mixture")  # the chain rule: one network call per token
 MASKED_OBJECTIVES = ("time", "count", "mask-predict", "maskgit", "score-entropy")
-FIRST_HITTING, LEFT_TO_RIGHT = "first-hitting", "left-to-right"
+FIRST_HITTING: Literal["first-hitting"] = "first-hitting"
+LEFT_TO_RIGHT: Literal["left-to-right"] = "left-to-right"
+FROM_LEFT = "from left to right"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Process:
     reads_order: ClassVar[bool] = False  # whether the output depends on the order in which tokens became visible
     extra_ids: ClassVar[int] = 0  # ids of the network that are no tokens, besides the mask
     objectives: ClassVar[tuple[str, ...]] = MASKED_OBJECTIVES  # of training; the first is the default
+    orders: ClassVar[str] = "in a random order"  # how its tokens are drawn, unless from left to right
     refused: ClassVar[Mapping[str, str]] = {}  # what it cannot do: an option or a use, and a sentence about {it}
 
     from_left: bool = False  # whether left to right is the default order although it can take any
@@ -86,6 +89,18 @@ class Process:
         """The order of the positions by default."""
         return LEFT_TO_RIGHT if self.from_left else FIRST_HITTING
 
+    @property
+    def default_by(self) -> By:
+        """How the distribution is bounded that sampling draws from by default."""
+        return LEFT_TO_RIGHT if self.from_left else "count"
+
+    def law(self, by: By) -> str:
+        """The distribution whose -log p is bounded, in words: how its tokens are drawn."""
+        law, default = (FROM_LEFT if way == LEFT_TO_RIGHT else self.orders for way in (by, self.default_by))
+        if self.exact or law == default:
+            return default
+        return f"{law} (by default, sampling draws {default})"
+
     def sampler(self, options: Options) -> Sampler:
         """The sampler that the options select."""
         if options.sampler is not None:
@@ -94,7 +109,7 @@ class Process:
         if options.guide is not None:
             from unmask.samplers.guided import Guided
 
-            return Guided(plan, options.guide, options.each)
+            return Guided(plan, options.guide, options.each, options.own_orders)
         return Planned(plan, options.predict) if options.window is None else Ahead(plan, options.window)
 
     def plan(self, options: Options) -> Planner:

@@ -100,6 +100,18 @@ class Ahead:
         state.width.most = min(shared_width(sequences), self.widest)
         return replace(ask, started=seconds_now(state.x))
 
+    def skip(self, state: AheadState, needless: Tensor) -> None:
+        """Remove positions from the order, and their guesses; the later ones move up."""
+        earlier, state.plan = state.plan.order, state.plan.without(needless, state.settled)
+        later, length = state.plan.order, earlier.shape[1]
+        if later is earlier:
+            return
+        # By position and back; padding writes to one column more.
+        guesses = torch.full((len(earlier), length + 1), -1)
+        guesses = guesses.scatter(1, torch.where(earlier >= 0, earlier, length), state.guesses)
+        state.guesses = torch.where(later >= 0, guesses.gather(1, later.clamp(min=0)), -1)
+        state.noise.forget(torch.where(needless, torch.arange(needless.shape[1]), -1))
+
     def ask(self, state: AheadState) -> AheadAsk:
         """The next W positions of the order, on a canvas that shows the guesses."""
         started, plan = seconds_now(state.x), state.plan
@@ -131,6 +143,10 @@ class Ahead:
         same = (ids == guesses) & real
         run = same.long().cumprod(1).sum(1)
         count = torch.minimum(run + 1, real.sum(1))
+        if state.task.stop:  # what follows an end may be skipped, and is then no condition of what comes later
+            ends = torch.isin(ids, torch.tensor(state.task.stop)) & real
+            before = (ends.long().cumsum(1) == 0).sum(1)
+            count = torch.minimum(count, before + 1)
         settles = torch.arange(rows.shape[1]) < count.unsqueeze(1)
         state.guesses[row, slots[row, column]] = ids[row, column]
         state.noise.forget(torch.where(settles, rows, -1))

@@ -10,6 +10,11 @@ the token before. Its mean is Z = E_p[h(x)]. With ``particles`` each sequence is
 resampled by these weights (sequential Monte Carlo): its distribution tends to p h / Z as the population grows, whatever
 the guide's intermediate values.
 
+The particles of a sequence share one order sigma by default, so that limit is E_sigma[p_sigma h / Z_sigma], with
+p_sigma the chain rule along sigma. It is p h / Z if the network's conditionals belong to one joint, because p_sigma is
+then the same for all orders; a trained network's are close to that. With ``own_orders`` every particle draws an order
+of its own, and the limit is p h / Z with p = E_sigma[p_sigma], the distribution without a guide, for any network.
+
 Tokens that a plan fills in one call are drawn one after the other, each with the guide's value given those before it.
 So p is the distribution of the plan, with one token per call or several.
 """
@@ -34,11 +39,12 @@ RESAMPLED_BELOW = 0.5  # as a fraction of the particles: a population is resampl
 
 @dataclass
 class GuidedState(State):
-    """The state of sequences, each a population of particles that share its plan."""
+    """The state of sequences, each a population of particles that share its plan, or have plans of their own."""
 
     plan: Plan
     step: Tensor  # int64 [N]
     noise: Noise  # [N, L]: of the tokens
+    visits: Tensor  # int64 [N, L]: how often each particle's row has drawn each position: more than once in own orders
     resampling: Noise  # [N, L]: a population's, the same in all its particles
     given: Tensor  # bool [N, L]
     number: Tensor  # int64 [N]: sequence * particles + particle
@@ -53,6 +59,7 @@ class Guided:
     plan: Planner
     guide: Guide
     particles: int = 1
+    own_orders: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.particles, bool) or not isinstance(self.particles, int) or self.particles < 1:
@@ -69,23 +76,39 @@ class Guided:
             raise ValueError("a guide cannot be combined with a presence or frequency penalty")
         if self.guide.races and pick != Pick(exponential_race):
             raise ValueError("a guide with at_once needs the exponential race and temperature 1")
-        plan = self.plan(canvas, mask_id=task.mask_id, streams=task.streams, schedule=task.schedule, steps=task.steps)
         sequence = torch.arange(len(canvas)).repeat_interleave(each)
-        noise = torch.stack([task.streams.at(_particle(k), length).keys for k in range(each)], 1)
+        plan = self._plan(canvas, task, sequence)
+        noise = torch.stack([task.streams.particle(k).at("token", length).keys for k in range(each)], 1)
         x, zeros = canvas.repeat_interleave(each, 0), torch.zeros(len(sequence), dtype=torch.float64)
         return GuidedState(
             task,
             x,
-            plan.calls[sequence],
-            plan.take(sequence),
+            plan.calls,
+            plan,
             torch.zeros_like(sequence),
             Noise(noise.flatten(0, 1)),
+            torch.zeros(x.shape, dtype=torch.int64),
             task.streams.at("resampling", length).take(sequence),
             (x != task.mask_id).cpu(),
             torch.arange(len(sequence)),
             zeros,
             zeros.clone(),
         )
+
+    def _plan(self, canvas: Tensor, task: Task, sequence: Tensor) -> Plan:
+        """The plan of every particle [N]: that of its sequence, or its own."""
+        how = {"mask_id": task.mask_id, "schedule": task.schedule, "steps": task.steps}
+        if not self.own_orders:
+            return self.plan(canvas, streams=task.streams, **how).take(sequence)
+        own = Plan.join([self.plan(canvas, streams=task.streams.particle(k), **how) for k in range(self.particles)])
+        plan = own.take(torch.arange(len(own)).view(self.particles, -1).T.flatten())
+        calls = plan.calls.view(-1, self.particles)
+        if bool((calls != calls[:, :1]).any()):
+            raise ValueError(
+                "own_orders needs a plan with as many network calls for every particle, such as plan.first_hitting or "
+                "plan.parallel"
+            )
+        return plan
 
     def ask(self, state: GuidedState) -> PlanAsk:
         """The rows of this step, followed by all masked positions if the guide needs log mu everywhere."""
@@ -99,7 +122,8 @@ class Guided:
 
     def fill(self, state: GuidedState, ask: PlanAsk, log_mu: Tensor) -> Step:
         """The tokens of the group, one after the other; before the first a population may be resampled."""
-        task, positions, device = state.task, ask.group.positions, log_mu.device
+        task, group, device = state.task, ask.group, log_mu.device
+        positions = group.positions
         weigh = self.guide(Call(state.x, ask.rows, log_mu, ask.time, state.given, task.mask_id))
         real = ask.rows >= 0
         answer = (real.flatten().cumsum(0) - 1).view_as(real)  # the row of log mu for each requested row
@@ -117,16 +141,23 @@ class Guided:
                 particles = self._resampled(state)
                 source = particles.parents
                 x, mu, weights = (tensor[source.to(device)] for tensor in (x, mu, weights))
+                if self.own_orders:  # a copy goes on along the order of the particle that it was copied from
+                    state.plan, group = state.plan.take(source), group.take(source)
+                    positions = group.positions
+                    at = positions[:, 0]
             lost = (weights == -torch.inf).all(1)  # weight 0: it is dropped when its population is resampled
             weights = torch.where(lost.unsqueeze(1), mu, weights)
-            drawn, probabilities = task.pick(weights, state.noise[live, at])
+            drawn, probabilities = task.pick(weights, state.noise[live, at].again(state.visits[live, at]))
+            state.visits[live, at] += 1
             state.log_g[live] = (weights - mu).gather(1, drawn.unsqueeze(1)).squeeze(1).cpu()
             x[live.to(device), at.to(device)] = drawn
             tokens[live, column], certain[live, column] = drawn.cpu(), probabilities.cpu()
         state.step = state.step + 1
         if particles is not None:
-            particles = replace(particles, log_weights=state.log_weights.clone())
-        group, sequences = ask.group, torch.arange(len(positions))
+            # Weights change with every token of the call, so the population is counted once more.
+            number = torch.minimum(particles.effective, self._effective(state))
+            particles = replace(particles, log_weights=state.log_weights.clone(), effective=number)
+        sequences = torch.arange(len(positions))
         return Step(
             sequences, positions, tokens, certain, group.tau, group.drawn, group.drawn.sum(1), particles=particles
         )
@@ -135,6 +166,12 @@ class Guided:
         if not self.guide.races:
             return None
         return mu - torch.cat(list(noise.log_clocks(mu.shape[1], device=mu.device)))
+
+    def _effective(self, state: GuidedState) -> Tensor:
+        """The effective number of each particle's population, [N]; 0 where all weights are 0."""
+        members, number = state.number.argsort().view(-1, self.particles), torch.empty_like(state.log_weights)
+        number[members] = effective(state.log_weights[members]).nan_to_num(0.0).unsqueeze(1).expand(members.shape)
+        return number
 
     def _resampled(self, state: GuidedState) -> Particles:
         """The particle that each becomes a copy of; a population of nearly equal weights is not resampled."""
@@ -153,11 +190,6 @@ class Guided:
         parents[members], each[members] = members.gather(1, kept), number.unsqueeze(1).expand_as(log_weights)
         state.log_weights[members] = torch.where(chosen.unsqueeze(1), mean.unsqueeze(1), log_weights)
         return Particles(parents, state.log_weights, each)
-
-
-def _particle(k: int) -> str:
-    """The purpose of a particle's noise: the first has the noise that a sequence has without particles."""
-    return "token" if k == 0 else f"token of particle {k}"
 
 
 def log_mean_exp(log_weights: Tensor) -> Tensor:
@@ -185,7 +217,7 @@ class Population:
     tokens: Tensor  # int64 [B, K, L]
     log_weights: Tensor  # float64 [B, K]
     chosen: Tensor  # int64 [B]
-    effective: Tensor  # float64 [B]: the smallest effective number of particles in the run, before resampling
+    effective: Tensor  # float64 [B]: the smallest effective number of particles in the run, its end included
 
     def __str__(self) -> str:
         each, least = self.log_weights.shape[1], self.effective
@@ -224,7 +256,12 @@ def lineage(trace: Sequence[Step], rows: Tensor) -> tuple[Step, ...]:
     """The Steps of the particles rows [B] and of their ancestors: Steps of B sequences."""
     rows, found = rows.clone(), []
     for step in reversed(trace):
-        sequence, local = (rows.unsqueeze(1) == step.sequences).nonzero(as_tuple=True)
+        # The step's entry for each row; rows that took no part in it have none.
+        most = 1 + max(int(rows.max()), int(step.sequences.max())) if len(rows) and len(step.sequences) else 0
+        entry = torch.full((most,), -1).scatter(0, step.sequences, torch.arange(len(step.sequences)))
+        local = entry[rows] if most else rows[:0]
+        sequence = (local >= 0).nonzero().squeeze(1)
+        local = local[sequence]
         found.append(replace(step.take(local), sequences=sequence, particles=None))
         if step.particles is not None:
             rows[sequence] = step.sequences[step.particles.parents[local]]

@@ -238,7 +238,7 @@ class Model:
         self,
         texts: Sequence[str],
         *,
-        by: By = "count",
+        by: By | None = None,
         passes: int = 16,
         generator: torch.Generator | None = None,
         seed: int = 0,

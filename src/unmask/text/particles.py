@@ -7,6 +7,10 @@ go on. As their number grows, the distribution tends to the network's own, given
 A second model may draw the blanks instead, with both sides in view: the proposal. Along the order that it happened to
 take, a filling has the probability q, and the weight is p(text) / q. Its mean is the probability of the given text, so
 these particles tend to p(blanks | text) as well. The better the proposal, the fewer of them are needed.
+
+p is the chain rule along an order. Particles without a proposal share the order that sampling takes; a proposal's are
+weighed from left to right. For a model that is sampled from left to right these are one distribution. A block model
+takes random orders within its blocks, so the two limits differ as far as its conditionals belong to no one joint.
 """
 
 from __future__ import annotations

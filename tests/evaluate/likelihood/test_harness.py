@@ -44,7 +44,9 @@ def request(*arguments: Any) -> Any:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("models")
-    return {"masked": str(folder(root / "masked")), "causal": str(folder(root / "causal", causal=True))}
+    kinds: dict[str, dict[str, Any]] = {"masked": {}, "causal": {"causal": True}}
+    kinds["adapters"] = {"adaln": False, "adapters": 2}
+    return {kind: str(folder(root / kind, **sizes)) for kind, sizes in kinds.items()}
 
 
 @pytest.mark.filterwarnings("ignore")  # the harness and its dependencies warn of themselves
@@ -102,9 +104,11 @@ def test_requests_do_not_depend_on_their_company(folders: dict[str, str]) -> Non
         assert texts[3] != texts[0]
 
 
-def test_a_left_to_right_model_is_exact(folders: dict[str, str]) -> None:
+@pytest.mark.parametrize("which", ["causal", "adapters"])
+def test_a_model_that_is_sampled_from_left_to_right_is_exact(which: str, folders: dict[str, str]) -> None:
     """log p(a, b) = log p(a) + log p(b | a), and the likeliest tokens are what greedy decoding gives."""
-    lm = UnmaskLM(folders["causal"])
+    lm = UnmaskLM(folders[which])
+    assert lm.get_model_info()["loglikelihood"] == "exact"
     whole, first, then = lm.loglikelihood(
         [request("", "In the beginning"), request("", "In the"), request("In the", " beginning")], disable_tqdm=True
     )
@@ -112,7 +116,8 @@ def test_a_left_to_right_model_is_exact(folders: dict[str, str]) -> None:
     assert lm.loglikelihood_rolling([request("In the beginning")], disable_tqdm=True) == pytest.approx([whole[0]])
     ids = lm.model.tokenizer.encode("In the")
     start = torch.tensor([[*lm.page.before, *ids]])
-    token = int(lm.model.denoiser(torch.cat([start, start[:, :1]], 1))[0, -1].argmax())
+    masks = torch.full((1, lm.page.length - start.shape[1]), lm.model.denoiser.mask_id)
+    token = int(lm.model.denoiser(torch.cat([start, masks], 1))[0, start.shape[1]].argmax())
     text = lm.model.tokenizer.decode([token])
     greedy = lm.generate_until([request("In the", {"until": None, "max_gen_toks": 1})], disable_tqdm=True)
     assert greedy == [text if token != lm.model.tokenizer.eos_id else ""]

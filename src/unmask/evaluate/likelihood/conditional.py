@@ -20,6 +20,7 @@ from torch.nn import functional
 from unmask import objective, timing
 from unmask.bound import Bound
 from unmask.forward import masked_by_count
+from unmask.likelihood import per_position
 from unmask.masking import Masking, joined, of_subset
 from unmask.network import device_of, inference, logits_where, takes
 from unmask.objective import per_sequence
@@ -99,6 +100,14 @@ def left_to_right_nats(model: Any, canvas: Tensor, asked: Tensor, *, batch: int 
     return torch.cat(nats), torch.cat(greedy)
 
 
+def in_turn_nats(model: Any, canvas: Tensor, asked: Tensor, *, batch: int = 64) -> Tensor:
+    """-log p(continuation | prompt) by the chain rule from left to right, a call for each position: exact for it."""
+    _check(model, canvas, asked, 1, batch)
+    every = torch.split(torch.arange(len(canvas)), batch)
+    with inference(model):
+        return torch.cat([per_position(model, canvas[some], some, asked[some]).sum(1) for some in every])
+
+
 def is_greedy(
     model: Denoiser, canvas: Tensor, asked: Tensor, *, schedule: Schedule | None = None, batch: int = 64
 ) -> Tensor:
@@ -114,7 +123,8 @@ def is_greedy(
     greedy = torch.ones(len(canvas), dtype=torch.bool, device=device)
     with inference(model):
         for i in range(int(m.max()) if len(m) else 0):
-            for part in torch.split((greedy & (m > i)).nonzero().squeeze(1), batch):
+            live = (greedy & (m > i)).nonzero().squeeze(1)
+            for part in torch.split(live, batch) if len(live) else ():
                 x = canvas[part].masked_fill(asked[part] & (place[part] >= i), model.mask_id)
                 here = asked[part] & (place[part] == i)
                 time = schedule.inverse(1 - (x == model.mask_id).double().mean(1))

@@ -37,7 +37,7 @@ class Page:
         """Wrapped sequences end with eos, too. A left-to-right model does not see it."""
         if isinstance(self.model.tokenizer, ExternalTokenizer):
             return list(self.model.tokenizer.frame[1])
-        return [] if self.model.process.exact else self.before
+        return [] if self.model.process.from_left else self.before
 
     @property
     def room(self) -> int:

@@ -3,8 +3,8 @@
     python -m unmask.evaluate.likelihood.harness --model unmask --model_args model=kjv --tasks TASK
 
 ``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``conditional.conditional_nelbo``),
-so for a masked model it is a lower bound on log p; for a left-to-right model it is exact. A result depends on the seed
-and the request's text, not on the batch, the other requests or the number of processes.
+so for a masked model it is a lower bound on log p; for a model that is sampled from left to right it is exact. A result
+depends on the seed and the request's text, not on the batch, the other requests or the number of processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unmask import names
 from unmask.evaluate import processes
-from unmask.evaluate.likelihood.conditional import conditional_nelbo, is_greedy, left_to_right_nats
+from unmask.evaluate.likelihood.conditional import conditional_nelbo, in_turn_nats, is_greedy, left_to_right_nats
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
 from unmask.extras import needed
 from unmask.loading import load
@@ -181,6 +181,10 @@ class UnmaskLM(LM):  # type: ignore[misc]
         network, schedule = for_bound(self.model.denoiser), self.model.schedule
         if self.model.process.exact:
             return left_to_right_nats(network, canvas, asked, batch=self.rows)
+        if self.model.process.from_left:  # sampled so: the same sum, with a call for each position
+            nats = in_turn_nats(network, canvas, asked, batch=self.rows)
+            likeliest = is_greedy(network, canvas, asked, schedule=schedule, batch=self.rows) if greedy else nats >= 0
+            return nats, likeliest
         bound = conditional_nelbo(
             network, canvas, asked, generators=random, passes=self.passes, schedule=schedule, batch=self.rows
         )
@@ -248,7 +252,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         """The information that the harness writes with its results."""
-        kind = "exact" if self.model.process.exact else f"minus the bound by count, at most {self.passes} passes"
+        kind = "exact" if self.model.process.from_left else f"minus the bound by count, at most {self.passes} passes"
         return {
             "model": self.model.name,
             "loglikelihood": kind,
@@ -261,10 +265,13 @@ class UnmaskLM(LM):  # type: ignore[misc]
 
 def _sampler_options(sampler: str | None, steps: int | None, predictor: str) -> dict[str, Any]:
     """Options of ``unmask.sample`` from the names that ``unmask sample`` uses."""
-    sampler = sampler or ("parallel" if steps else "first-hitting")
-    if sampler not in PLANS:
+    if sampler not in (None, *PLANS):
         raise ValueError(f"sampler must be one of {', '.join(PLANS)}, got {sampler!r}")
-    return {"plan": PLANS[sampler], "steps": steps, "predict": names.predictor(predictor, steps)}
+    return {
+        "plan": None if sampler is None else PLANS[sampler],
+        "steps": steps,
+        "predict": names.predictor(predictor, steps),
+    }
 
 
 def _bar(total: int, what: str, disable: bool) -> Any:

@@ -37,7 +37,7 @@ def evaluate(
     model: Model,
     tokens: TokenFile,
     *,
-    by: By = "count",
+    by: By | None = None,
     passes: int = 16,
     until: float | None = None,
     sequences: int | None = None,
@@ -48,11 +48,12 @@ def evaluate(
 ) -> Evaluation:
     """The bound of a masked model, or the exact likelihood of a left-to-right one, on the sequences of a token file.
 
-    by, passes: as in ``unmask.nelbo``; a left-to-right model needs none.
+    by, passes: as in ``unmask.nelbo``; a model that is sampled from left to right needs none.
     until: continue, ``passes`` more at a time, until the error of the estimate is below this value (nats per token).
     sequences: how many, evenly spaced over the file; all by default. batch: rows per network call.
     partial: a file that stores every finished batch, from which the same call resumes.
     """
+    by = process_of(model.denoiser).default_by if by is None else by
     work = _Work(model, tokens, Passes(by, passes, seed), sequences, batch)
     if until is not None and not (until > 0 and passes > 1):
         raise ValueError(f"until must be above 0, with at least 2 passes, got until={until} and passes={passes}")
@@ -213,7 +214,8 @@ class _Work:
                 "order": "bound by the chain rule along random orders",
                 "mixture": "bound by the mean probability over random orders",
             }[self.how.by]
-        about = _about(self.model.name, self.tokens) | {"seed": self.how.seed}
+        law = process_of(self.model.denoiser).law(self.how.by)
+        about = _about(self.model.name, self.tokens) | {"seed": self.how.seed, "law": law}
         profile, truth = self._profile(done, rounds, nats), self.tokens.truth(self.indices)
         return Evaluation(bound, how, nats.shape[1], self.indices, profile, about, truth)
 
