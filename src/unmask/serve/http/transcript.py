@@ -18,6 +18,7 @@ from unmask.serve.http.exchange import Exchange, error_of, sse
 from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.settled import Settled
 from unmask.serve.http.structure import structure
+from unmask.tokenizers.molecules import verdict
 
 
 async def collected(exchange: Exchange, stops: Sequence[str], trace: bool) -> list[dict[str, Any]]:
@@ -168,6 +169,7 @@ class Transcript:
             "entropy": self.entropy,
             "seconds": event.seconds,
             "calls": event.calls,
+            **(verdict(text) if self.display == "molecule" else {}),
         }
 
     def _structure(self) -> dict[str, Any]:
