@@ -122,7 +122,7 @@ class Model:
         name: What the model is called in records and messages.
         layout: How the training sequences were laid out: "wrapped" (eos, text, eos) or "rows" (a document, eos,
             padding).
-        characters_per_token: An average over the training data, used to size blanks.
+        characters_per_token: An average over the training text, without eos and padding, used to size blanks.
         extra: Other fields of the model's config, kept for ``save_pretrained``.
     """
 
