@@ -41,9 +41,12 @@ def test_molecules_are_drawn_atom_by_atom_in_the_colours_of_their_tokens(
     if unmask_problem(record["text"]):  # shown as it is, and as no molecule
         assert page.all(".atom") == [] and page.find(".smiles").text == record["text"].strip()
         assert page.find(".molecule .verdict").text.startswith("not a molecule: ")
-        page.js(f"scrub.value = {len(record['trace']) - 1}; scrub.dispatchEvent(new Event('input'))")
-        last = record["trace"][-1]["positions"]
-        record["tokens"] = [-1 if i in last else token for i, token in enumerate(record["tokens"])]
+        tokens, eos = record["tokens"], models["hostile"].tokenizer.eos_id
+        end = tokens.index(eos) if eos in tokens else len(tokens)
+        before = max(k for k, entry in enumerate(record["trace"]) if min(entry["positions"]) < end)
+        page.js(f"scrub.value = {before}; scrub.dispatchEvent(new Event('input'))")
+        there = {p for entry in record["trace"][:before] for p in entry["positions"]}
+        record["tokens"] = [token if i in there and i < end else -1 for i, token in enumerate(tokens)]
     positions = [int(p) for p in page.js("return [...document.querySelectorAll('.atom')].map(e => e.dataset.position)")]
     carbons = [i for i, token in enumerate(record["tokens"]) if token == 2]
     assert carbons and positions == carbons and page.find(".smiles").text == "C" * len(carbons)

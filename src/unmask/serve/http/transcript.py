@@ -174,7 +174,8 @@ class Transcript:
 
     def _structure(self) -> dict[str, Any]:
         """The molecule so far; a row ends at its first eos."""
-        end = self.ids.index(self.model.tokenizer.eos_id) if self.model.tokenizer.eos_id in self.ids else None
+        eos = self.model.tokenizer.eos_id  # None in ids is a masked position
+        end = self.ids.index(eos) if eos is not None and eos in self.ids else None
         return structure(self.pieces[:end], self.model.tokenizer.kind)
 
     def _known(self, position: int) -> int:

@@ -104,7 +104,7 @@ export class MoleculeView extends View {
     super.show(shown);
     const { smiles = "", atoms = [] } = this.track.molecule(shown.now);
     const complete = shown.cells.every((cell) => cell.id !== null);
-    const invalid = complete && !atoms.length;
+    const invalid = !atoms.length && (complete || smiles !== "");
     const found = (invalid ? null : layout(smiles) ?? this.last) ?? { atoms: [], bonds: [] };
     this.last = found;
     this.smiles.textContent = smiles || (complete ? "an empty text" : "no atom yet");
