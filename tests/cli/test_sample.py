@@ -49,7 +49,16 @@ class TestSample:
         assert main(["sample", str(models / "smiles"), "--number", "4", "--seed", "3", "--steps", "8"]) == 0
         said = capfd.readouterr()
         assert said.out.splitlines() == unmask.load(models / "smiles").sample(4, seed=3, steps=8).text
-        assert said.err == ""
+        rdkit = pytest.importorskip("rdkit.Chem")
+        with pytest.importorskip("rdkit.rdBase").BlockLogs():
+            valid = sum(bool(text) and rdkit.MolFromSmiles(text) is not None for text in said.out.splitlines())
+        assert said.err == f"{valid} of 4 are valid molecules\n"
+
+    def test_each_molecule_says_whether_it_is_one(self, models, capfd):
+        assert main(["sample", str(models / "smiles"), "--number", "4", "--seed", "3", "--json"]) == 0
+        for line in capfd.readouterr().out.splitlines():
+            record = json.loads(line)
+            assert record["valid"] is not record["verdict"].startswith("not a molecule: ")
 
     def test_wrapped_texts_have_an_empty_line_between_them(self, models, capfd):
         assert main(["sample", str(models / "bpe"), "--number", "3", "--length", "6", "--prompt", "In the "]) == 0
@@ -348,7 +357,7 @@ class TestPipes:
     def test_a_pipe_gets_the_text_and_nothing_else(self, models):
         process = run("sample", models / "smiles", "--number", 3, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         out, err = process.communicate()
-        assert (process.returncode, err) == (0, b"")
+        assert process.returncode == 0 and re.fullmatch(rb"\d of 3 are valid molecules\n", err)
         assert out.decode().splitlines() == unmask.load(models / "smiles").sample(3).text
 
     def test_a_reader_that_leaves_ends_it_quietly(self, models):

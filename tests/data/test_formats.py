@@ -124,7 +124,8 @@ def test_a_table_without_a_header_has_numbers(tmp_path: Path) -> None:
     path.write_text("\n".join(f"{smiles},{i}" for i, smiles in enumerate(["CCO", "c1ccccc1", "CCCl", "CN"] * 10)))
     with pytest.raises(ValueError, match="first line has 'CCO', '0'; name one with --column, or give its number"):
         prepare(str(path), tmp_path / "unnamed")
-    train, held_out = prepare(str(path), tmp_path / "out", column="1", tokenizer="smiles")
+    with pytest.warns(UserWarning, match="takes the first line as data too: 'CCO'"):
+        train, held_out = prepare(str(path), tmp_path / "out", column="1", tokenizer="smiles", layout="rows")
     assert sorted(read(train) + read(held_out)) == sorted(["CCO", "c1ccccc1", "CCCl", "CN"] * 10)
     assert read(held_out) != ["CCCl", "CN"]  # drawn at random, as molecules are
     with pytest.raises(ValueError, match=r"column='3'.*has '1', '2'"):
@@ -208,3 +209,66 @@ def test_a_few_giants_that_pad_all_rows_are_reported(
     told = [str(one.message) for one in recwarn if "padded" in str(one.message)]
     says = "rows are padded to 42 tokens, and 99% of them have 12 at most: --length 12 --long drop makes a step"
     assert [one.startswith(says) for one in told] == [True] * (giants == 1)
+
+
+NAMES = [
+    f"{first}{last}" for first in ("Ann", "Bob", "Eva", "Ida") for last in ("berg", "mann", "stein", "son", "feld")
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.csv", "name\n" + "\n".join(NAMES)),
+        ("x.jsonl", "\n".join(json.dumps({"name": name}) for name in NAMES)),
+        ("x.json", json.dumps(NAMES)),
+        ("y.json", json.dumps([{"name": name} for name in NAMES], indent=1)),
+        ("z.json", "\n".join(json.dumps({"name": name}) for name in NAMES)),
+    ],
+)
+def test_short_records_are_a_sample_each_and_few_are_enough(name: str, content: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.warns(UserWarning, match=f"{name}: each record is a sample; --layout wrapped joins them"):
+        train, valid = prepare(str(path), tmp_path / "out")
+    assert sorted(read(train) + read(valid)) == sorted(NAMES)
+    assert (train.header.layout, train.tokenizer.kind, train.length) == ("rows", "characters", 9)
+
+
+def test_long_records_are_joined_and_this_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("text\n" + "\n".join(f"{i} " + "many words " * 30 for i in range(90)))
+    with pytest.warns(UserWarning, match="joined to one text; --layout rows makes each a sample"):
+        train, _ = prepare(str(path), tmp_path / "out", vocab=300)
+    assert train.header.layout == "wrapped"
+
+
+def test_json_that_is_no_list_of_records_is_a_text(tmp_path: Path) -> None:
+    for content in ('{"a": [1, 2]}', "[1, 2]", "[" * 100_000, '["a", {"b": 1}]'):
+        (tmp_path / "x.json").write_text(content)
+        assert "".join(documents(tmp_path / "x.json")) == content
+
+
+def test_a_table_may_be_separated_by_semicolons(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id;text\n1;a, b\n2;c\n3;d, e, f\n")
+    assert documents(path) == ["a, b", "c", "d, e, f"]
+    path.write_text("text\na; b\nc; d\n")  # one column, and texts with semicolons
+    assert documents(path) == ["a; b", "c; d"]
+
+
+def test_a_header_is_no_sample_where_columns_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("name,age\nAnn,31\nBob,24\n")
+    with pytest.warns(UserWarning, match="the first line is left out, because it is a header: name, age"):
+        assert documents(path, "1") == ["Ann", "Bob"]
+    path.write_text("name,city\nAnn,Rome\n")  # it cannot be told
+    with pytest.warns(UserWarning, match="--column 1 takes the first line as data too: 'name'"):
+        assert documents(path, "1") == ["name", "Ann"]
+
+
+def test_a_column_of_a_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("a b\n" * 90)
+    with pytest.raises(ValueError, match=r"column='text': .*x.txt is no table and has no columns"):
+        prepare(str(path), tmp_path / "out", column="text")

@@ -206,7 +206,7 @@ def test_bad_files_give_one_error_and_nothing_else(tmp_path, content: bytes, say
 def test_a_lone_surrogate_is_refused(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "ok"}\n{"text": "\\ud800"}\n')
     with pytest.raises(ValueError, match=r"a.jsonl: document 1 holds '\\ud800'"):
-        prepare(tmp_path / "a.jsonl", tmp_path / "out")
+        prepare(tmp_path / "a.jsonl", tmp_path / "out", layout="wrapped")
     assert names(tmp_path) == ["a.jsonl"]
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from unmask.data import tokens
+from unmask.data.prepare import prepare
 from unmask.data.tokens import PREFIX, TokenFile
 from unmask.data.tokenwriter import TokenWriter
 from unmask.tokenizers import vocabularies as make
@@ -202,3 +204,19 @@ except OSError as error:
 def test_the_checksum_is_that_of_the_tokens(tmp_path) -> None:
     file = write(tmp_path / "x.tokens")
     assert file.header.sha256 == hashlib.sha256(BLOCK.astype("u1").tobytes()).hexdigest()
+
+
+def test_characters_of_a_text_token_count_no_padding(tmp_path: Path) -> None:
+    """A short row is mostly padding, which would make a token look shorter than a character."""
+    rows = ["San Francisco"] * 60 + ["Oslo", "San Francisco, San Jose, San Diego and Santa Cruz"] * 3
+    train, _ = prepare(rows, tmp_path / "data", tokenizer="bpe", vocab=300, layout="rows", held_out="random")
+    ids = [i for row in train.sequences(range(len(train))).tolist() for i in row]
+    text = [i for i in ids if i not in (train.tokenizer.eos_id, train.tokenizer.pad_id)]
+    assert train.characters_per_text_token == train.header.characters / len(text) > 1
+    assert train.characters_per_token < 0.5 * train.characters_per_text_token
+
+
+def test_text_tokens_are_counted_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, _ = prepare(["abc", "d", "ef"] * 9, tmp_path / "data", tokenizer="characters", layout="rows")
+    monkeypatch.setattr(tokens, "COUNTED", 5)
+    assert train.characters_per_text_token == 1.0

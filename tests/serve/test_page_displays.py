@@ -14,6 +14,7 @@ import pytest
 from tests.serve.browser import Page
 from tests.serve.pages import choose, downloaded
 from unmask.serve.http.structure import structure
+from unmask.tokenizers.molecules import problem as unmask_problem
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow to look at pictures")
 
@@ -37,6 +38,15 @@ def test_molecules_are_drawn_atom_by_atom_in_the_colours_of_their_tokens(
     page.put("#seed", max(made, key=lambda seed: made[seed].count(2)))
     page.run()
     (record,) = downloaded(page, tmp_path)
+    if unmask_problem(record["text"]):  # shown as it is, and as no molecule
+        assert page.all(".atom") == [] and page.find(".smiles").text == record["text"].strip()
+        assert page.find(".molecule .verdict").text.startswith("not a molecule: ")
+        tokens, eos = record["tokens"], models["hostile"].tokenizer.eos_id
+        end = tokens.index(eos) if eos in tokens else len(tokens)
+        before = max(k for k, entry in enumerate(record["trace"]) if min(entry["positions"]) < end)
+        page.js(f"scrub.value = {before}; scrub.dispatchEvent(new Event('input'))")
+        there = {p for entry in record["trace"][:before] for p in entry["positions"]}
+        record["tokens"] = [token if i in there and i < end else -1 for i, token in enumerate(tokens)]
     positions = [int(p) for p in page.js("return [...document.querySelectorAll('.atom')].map(e => e.dataset.position)")]
     carbons = [i for i, token in enumerate(record["tokens"]) if token == 2]
     assert carbons and positions == carbons and page.find(".smiles").text == "C" * len(carbons)
@@ -53,6 +63,7 @@ def test_an_incomplete_molecule_is_drawn_as_far_as_possible() -> None:
     assert structure(whole, "smiles") == {"smiles": "CC(=O)Nc1ccccc1", "atoms": [0, 1, 4, 6, 7, 9, 10, 11, 12, 13]}
     holes = [None if i in (1, 5, 8) else token for i, token in enumerate(whole)]
     assert structure(holes, "smiles")["smiles"] == "C=ONcccccc"
+    assert structure([*whole[:-1], "C"], "smiles") == {"smiles": "CC(=O)Nc1cccccC", "atoms": []}  # no repair at the end
     assert structure([None, "(", ")", "=", "1"], "smiles") == {"smiles": "", "atoms": []}
 
 

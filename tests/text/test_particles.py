@@ -12,6 +12,8 @@ from unmask import Model
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
 from unmask.sampler import apply
+from unmask.text.particles import MOLECULES
+from unmask.tokenizers.molecules import problem
 from unmask.tokenizers.vocabularies import characters
 
 LETTERS = characters("abc")
@@ -151,10 +153,21 @@ def test_a_left_to_right_network_takes_no_steps() -> None:
         MODELS["left to right"].infill(TEXT, steps=2)
 
 
-def test_a_network_that_takes_any_order_uses_particles_only_if_asked() -> None:
-    """Without them it sees both sides of a blank, as over HTTP; a guide weighs particles in any order."""
+def test_molecules_are_chosen_among_particles() -> None:
+    """The default; one particle sees both sides of a blank, as over HTTP."""
+    pytest.importorskip("rdkit")
+    model = unmask.load("molecules")
+    made, plain = model.infill("c1ccccc1____", 6, seed=1), model.infill("c1ccccc1____", 6, seed=1, particles=1)
+    assert made.population is not None and made.population.tokens.shape[1] == MOLECULES and plain.population is None
+    assert not any(map(problem, made.text)) and sum(not problem(text) for text in plain.text) < 3
+    assert all(text.startswith("c1ccccc1") for text in made.text)
+
+
+def test_a_network_that_takes_any_order_uses_particles_by_default() -> None:
+    """With one it sees both sides of a blank, as over HTTP; a guide weighs particles in any order."""
     model = MODELS["adapters"]
-    assert model.infill(TEXT).population is None and model.infill(TEXT, temperature=0.5, steps=2).population is None
+    assert model.infill(TEXT).population is not None and model.infill(TEXT, particles=1).population is None
+    assert model.infill(TEXT, temperature=0.5, steps=2).population is None
     made = model.infill(TEXT, particles=4)
     assert made.population is not None and made.calls == 6, "from the first blank to the end, one token per call"
     assert "b" in model.infill("a__", contains=["b"], particles=4, seed=1).text[0]

@@ -11,7 +11,8 @@ import unmask
 from tests.small_models import folder
 from unmask.cli import main
 from unmask.data.prepare import prepare
-from unmask.tokenizers.molecules import fragments, not_smiles, of_smiles, to_smiles
+from unmask.tokenizers import molecules as notation
+from unmask.tokenizers.molecules import fragments, not_smiles, of_smiles, problem, to_smiles, verdict, verdict_on
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +152,29 @@ def test_a_row_ends_only_where_its_canvas_lets_it(molecules: unmask.Model) -> No
     assert bool((made[1] != eos).all()) and bool((made[2, :2] != eos).all()) and made[2, 3] == eos
     assert made[3].tolist() == [eos] * 4
     assert eos not in model.infill("[C]__[C]", seed=1).tokens[0, :4].tolist()
+
+
+@pytest.mark.parametrize(
+    ("smiles", "says"),
+    [
+        ("c1ccccc1cc1O", "ring 1 is not closed"),
+        ("c1ccccc1ccO", "aromatic but in no ring"),
+        ("CC(C)(C)(C)C", "more bonds"),
+        ("c1cccc1", "alternating"),
+        ("C=", "order of atoms and bonds"),
+        ("", "no atom"),
+    ],
+)
+def test_what_is_wrong_with_a_text_that_is_no_molecule(smiles: str, says: str) -> None:
+    pytest.importorskip("rdkit")
+    assert says in problem(smiles)
+    assert verdict(smiles) == {"valid": False, "verdict": f"not a molecule: {problem(smiles)}"}
+
+
+def test_how_many_are_molecules_and_that_without_rdkit_less_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rdkit")
+    assert verdict("c1ccncc1") == {"valid": True, "verdict": "a valid molecule"}
+    assert verdict_on(["c1ccncc1", "cc"]) == "1 of 2 are valid molecules"
+    monkeypatch.setattr(notation, "has_rdkit", lambda: False)
+    assert verdict("cc")["verdict"] == "a well-formed SMILES, without a check by RDKit"
+    assert verdict_on(["c1ccncc1", "cc", "c1"]).startswith("2 of 3 are well-formed SMILES; pip install")

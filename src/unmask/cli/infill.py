@@ -25,8 +25,9 @@ class InfillOptions(texts.TextOptions):
     the characters per token of the training data (see unmask models; 4 if unknown), rounded, and at least one. With
     all other tokenizers each underscore is one token.
 
-    A model that sees only what comes before (stories, kjv-ar) draws 32 continuations of it at once, called particles,
-    and weighs them by how likely the text after the blank is; --particles changes their number.
+    A model that writes from left to right (stories, kjv-ar, molecules) draws 32 continuations of it at once, called
+    particles (128 for molecules), and weighs them by how likely the text after the blank is; --particles changes their
+    number.
     """
 
     model: str

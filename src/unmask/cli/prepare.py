@@ -112,7 +112,7 @@ def summary(file: TokenFile) -> str:
     tokenizer = f"{file.tokenizer.kind} of {file.vocab_size:,} ids"
     return (
         f"{file.path}: {len(file):,} sequences of {file.length} tokens, {tokenizer}, {file.header.dtype}, "
-        f"{file.characters_per_token:.3f} characters per token"
+        f"{file.characters_per_text_token:.3f} characters per token of text"
     )
 
 

@@ -18,6 +18,7 @@ from unmask.files import write_whole
 from unmask.names import SamplerOptions
 from unmask.sampler import Step
 from unmask.text.model import Model, TextSample
+from unmask.tokenizers.molecules import problem, verdict, verdict_on
 
 if TYPE_CHECKING:
     from unmask.tokenizers.external import ExternalTokenizer
@@ -110,6 +111,7 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
 def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
     """Write texts or JSON lines, to stdout or atomically to a file."""
     put(chosen, model, lines(chosen, model, made))
+    tell_validity(model, made.text)
 
 
 def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[int] | None = None) -> list[str]:
@@ -117,11 +119,26 @@ def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[i
     if chosen.json:
         how = chosen.record(model.process) | chosen.limits()
         found = records(made, model=model.name, seed=chosen.seed, index=index, **how)
-        return [json.dumps(record) for record in found]
+        notes = [verdict(text) if writes_molecules(model) else {} for text in made.text]
+        return [json.dumps(record | note) for record, note in zip(found, notes, strict=True)]
     if chosen.output is not None:
         return made.text
     rows = made.tokens.tolist()
-    return [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
+    texts = [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
+    if not (writes_molecules(model) and sys.stdout.isatty()):
+        return texts
+    return [f"{text}{f'   (not a molecule: {says})' if (says := problem(text)) else ''}" for text in made.text]
+
+
+def writes_molecules(model: Model) -> bool:
+    """Whether the texts of a model are SMILES, each of which may be a molecule or not."""
+    return model.tokenizer.kind in ("smiles", "selfies")
+
+
+def tell_validity(model: Model, smiles: Sequence[str]) -> None:
+    """How many of these texts are molecules, on stderr."""
+    if writes_molecules(model):
+        print(verdict_on(smiles), file=sys.stderr)
 
 
 def records(

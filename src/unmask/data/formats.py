@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import csv
 import gzip
 import io
 import json
 import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from unmask.data.tables import TABLES, table
 from unmask.data.text8 import OFFICIAL
 from unmask.extras import needed
 
@@ -26,6 +26,10 @@ Kind = Callable[[Path, str | None, bool, int], Iterator[Chunk]]
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 COLUMNS = ("text", "smiles", "sequence")  # names of the text column, if none was given
+RECORDS = (*TABLES, ".jsonl", ".ndjson", ".parquet")
+SHORT_ROW = 200  # characters: where 99% of the records are no longer, each is a row by default
+NAME = 40  # characters: records of this length are spelled by characters by default
+SAMPLED = 10_000  # records whose lengths are looked at
 BLOCK = 1 << 20
 
 
@@ -42,8 +46,10 @@ def suffix_of(path: Path) -> str:
     return Path(name).suffix
 
 
-def preferred(source: object, column: str | None) -> dict[str, str]:
-    """How such a file is prepared by default: FASTA records and molecules are rows."""
+def preferred(source: object, column: str | None, length: int | None = None) -> dict[str, str]:
+    """How such a file is prepared by default: FASTA records and molecules are rows, and so are short records of a table
+    if no length is given.
+    """
     if OFFICIAL.is_file(source):
         return {"tokenizer": "characters", "layout": "wrapped"}
     suffix = suffix_of(Path(source)) if isinstance(source, str | Path) else ""
@@ -53,7 +59,30 @@ def preferred(source: object, column: str | None) -> dict[str, str]:
         column = column_of(names, column, f"{source}'s first line")
     if suffix in SMILES or (column or "").lower().endswith("smiles"):
         return {"tokenizer": "smiles", "layout": "rows"}
+    if length is None and has_records(source):
+        records = documents(Path(str(source)), column, False, 1 << 62)
+        lengths = sorted(len(text) for text, _ in islice(records, SAMPLED))
+        usual = lengths[len(lengths) * 99 // 100] if lengths else SHORT_ROW + 1
+        if usual <= SHORT_ROW:
+            return {"tokenizer": "characters" if usual <= NAME else "bpe", "layout": "rows"}
     return {}
+
+
+def check_column(source: object, column: str | None) -> None:
+    """Refuse a column of a file that has none."""
+    if column is not None and isinstance(source, str | Path) and Path(source).is_file() and not has_records(source):
+        raise ValueError(f"column={column!r}: {source} is no table and has no columns; leave --column out")
+
+
+def has_records(source: object) -> bool:
+    """Whether a source is a file of records: a table, or JSON objects or texts."""
+    if not isinstance(source, str | Path) or not Path(source).is_file():
+        return False
+    path = Path(source)
+    suffix = suffix_of(path)
+    if suffix == ".json":
+        return _array(path) is not None or _begins_with_objects(path)
+    return suffix in RECORDS
 
 
 def is_text(path: Path) -> bool:
@@ -141,38 +170,14 @@ def _text(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[
         yield "", True
 
 
-def _table(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
-    with utf8(path) as file, _long_fields():
-        reader = csv.reader(file, delimiter=TABLES[suffix_of(path)])
-        try:
-            first = next(reader, [])
-            names = _header(first, column)
-            at = names.index(column_of(names, column, f"{path}'s first line")) if names else 0
-            for row in reader if names is first else chain([first], reader):
-                if row and len(row) <= at:
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}: it has {len(row)} cells, {names[at]!r} is missing"
-                    )
-                if row:
-                    yield row[at], True
-        except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
-
-
-def _header(first: list[str], column: str | None) -> list[str]:
-    """The names of a table's columns: its first line, or 1, 2, ... if the column is a number that is not a name."""
-    numbered = column is not None and column.isdecimal() and column not in first
-    return [str(number) for number in range(1, len(first) + 1)] if numbered else first
-
-
 def _names(path: Path, column: str | None) -> list[str]:
     """The column names of a table; none for other formats."""
     if suffix_of(path) == ".parquet":
         return list(_library("pyarrow.parquet").read_schema(path).names)
     if suffix_of(path) not in TABLES:
         return []
-    with utf8(path) as file, _long_fields():
-        return _header(next(csv.reader(file, delimiter=TABLES[suffix_of(path)]), []), column)
+    with utf8(path) as file:
+        return table(file, path, column)[0]
 
 
 def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -194,6 +199,50 @@ def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _json_lines(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
     for where, record in json_records(path):
         yield field(record, column, where), True
+
+
+def _json(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    """An array of texts or of objects, or JSON lines; any other JSON is a text."""
+    records = _array(path)
+    if records is None:
+        yield from (_json_lines if _begins_with_objects(path) else _text)(path, column, by_line, size)
+        return
+    for number, record in enumerate(records, 1):
+        yield (record if isinstance(record, str) else field(record, column, f"{path}, item {number}")), True
+
+
+def _array(path: Path) -> list[str] | list[dict[str, Any]] | None:
+    """The items of a file that is an array of texts, or an array of objects."""
+    with utf8(path) as file:
+        start = file.read(BLOCK // 16)
+        if not start.lstrip().startswith("["):
+            return None
+        try:
+            items = json.loads(start + file.read())
+        except (ValueError, RecursionError):
+            return None
+    alike = any(all(isinstance(item, kind) for item in items) for kind in (str, dict))
+    return items if items and alike else None
+
+
+def _begins_with_objects(path: Path) -> bool:
+    """Whether the first two lines are an object each."""
+    with utf8(path) as file:
+        lines = [line for line in islice(file, 64) if line.strip()][:2]
+    try:
+        return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _table(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
+    with utf8(path) as file:
+        names, rows = table(file, path, column)
+        at = names.index(column_of(names, column, f"{path}'s first line")) if names else 0
+        for number, row in rows:
+            if len(row) <= at:
+                raise ValueError(f"{path}, line {number}: it has {len(row)} cells, {names[at]!r} is missing")
+            yield row[at], True
 
 
 def _parquet(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
@@ -240,26 +289,16 @@ def _smiles(path: Path, column: str | None, by_line: bool, size: int) -> Iterato
                 yield line.split()[0], True
 
 
-TABLES = {".csv": ",", ".tsv": "\t"}
 FASTA = (".fasta", ".fa", ".faa", ".fna")
 SMILES = (".smi", ".smiles")
 KINDS: dict[str, Kind] = {
     **dict.fromkeys(TABLES, _table),
+    ".json": _json,
     **dict.fromkeys((".jsonl", ".ndjson"), _json_lines),
     ".parquet": _parquet,
     **dict.fromkeys(FASTA, _fasta),
     **dict.fromkeys(SMILES, _smiles),
 }
-
-
-@contextmanager
-def _long_fields() -> Iterator[None]:
-    # The csv module refuses cells of more than 128 KiB by default, and the limit is global to the process.
-    before = csv.field_size_limit((1 << 31) - 1)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
 
 
 def _library(name: str) -> Any:

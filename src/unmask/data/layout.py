@@ -60,7 +60,7 @@ def write_wrapped(writer: TokenWriter, batches: Iterable[Encoded], tokenizer: An
     if not writer.num:
         raise ValueError(
             f"{len(rest)} tokens are too few for one sequence of length={writer.length}: "
-            "give more text or a smaller length"
+            "give more text, a smaller --length, or --layout rows, if each line or record is a sample of its own"
         )
     # The last, incomplete sequence is dropped, and its text not counted.
     dropped = tokenizer.decode(rest)

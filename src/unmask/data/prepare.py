@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.checkpoints.packages import gpt2_tokenizer
-from unmask.data.formats import preferred
+from unmask.data.formats import check_column, has_records, preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.layout import AnyTokenizer, encoded, frame, write_rows, write_wrapped
 from unmask.data.parts import Part, counted, cut_at, split_at_random, split_end
@@ -102,9 +102,12 @@ def prepare(
         other = valid if valid is None or isinstance(valid, str) else str(valid)
         how: dict[str, Any] = {"template": template, "length": length, "long": long, "valid": other}
         return prepare_instructions(source, out, _ready(tokenizer), **how)
-    usual, official = preferred(source, column), valid is None and OFFICIAL.is_file(source)
+    usual, official = preferred(source, column, length), valid is None and OFFICIAL.is_file(source)
     if official:
         name, length, eos = OFFICIAL.name, length or OFFICIAL_LENGTH, False
+    check_column(source, column)
+    if layout is None and length is None and has_records(source):
+        _tell_layout(Path(str(source)).name, usual)
     tokenizer = known_tokenizer(tokenizer or usual.get("tokenizer", "bpe"))
     layout = layout or usual.get("layout")
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
@@ -140,6 +143,19 @@ def prepare(
     except FileExistsError as error:
         raise ValueError(f"out={str(out)!r}: it already exists and is not overwritten; choose a new folder") from error
     return TokenFile.open(out / "train.tokens"), TokenFile.open(out / "valid.tokens")
+
+
+def _tell_layout(name: str, usual: Mapping[str, str]) -> None:
+    """What becomes of the records of a table by default."""
+    if usual.get("tokenizer") == "smiles":
+        return
+    if usual:
+        warnings.warn(f"{name}: each record is a sample; --layout wrapped joins them to one text", stacklevel=3)
+    else:
+        warnings.warn(
+            f"{name}: the records are long, so they are joined to one text; --layout rows makes each a sample",
+            stacklevel=3,
+        )
 
 
 def _read(like: Reader, source: Source, copy: Path, *, split: str, streaming: bool, report: Progress) -> Part:

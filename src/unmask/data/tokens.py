@@ -38,6 +38,7 @@ VERSION = 1
 PREFIX = struct.Struct("<8sIIQ")
 DTYPES = {"uint8": 1 << 8, "uint16": 1 << 16, "uint32": 1 << 32}
 LARGEST_HEADER = 1 << 28
+COUNTED = 1 << 24  # tokens that are counted at a time
 GIVEN = ".given.npy"  # instead of .tokens: how many tokens at the beginning of each sequence are a prompt
 
 
@@ -227,6 +228,17 @@ class TokenFile:
         Bits per character are therefore bits per token, averaged over whole sequences, divided by this.
         """
         return self.header.characters / (len(self) * self.length)
+
+    @cached_property
+    def characters_per_text_token(self) -> float:
+        """Source characters per token of text, by which blanks are sized: eos, padding and frames are no text."""
+        tokenizer = self.tokenizer
+        special = {tokenizer.eos_id, tokenizer.pad_id} - {None}
+        if isinstance(tokenizer, ExternalTokenizer):
+            special |= {*tokenizer.frame[0], *tokenizer.frame[1], *tokenizer.special_ids}
+        rows, ids = max(1, COUNTED // self.length), np.array(sorted(special), dtype=np.int64)
+        parts = (self._array[start : start + rows] for start in range(0, len(self), rows))
+        return self.header.characters / max(1, sum(int((~np.isin(part, ids)).sum()) for part in parts))
 
     @property
     def units_note(self) -> str:

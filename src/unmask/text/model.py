@@ -122,7 +122,7 @@ class Model:
         name: What the model is called in records and messages.
         layout: How the training sequences were laid out: "wrapped" (eos, text, eos) or "rows" (a document, eos,
             padding).
-        characters_per_token: An average over the training data, used to size blanks.
+        characters_per_token: An average over the training text, without eos and padding, used to size blanks.
         extra: Other fields of the model's config, kept for ``save_pretrained``.
     """
 
@@ -198,8 +198,8 @@ class Model:
         """Fill the blanks of a text, ``num`` times; visible text stays as it is. Options as in ``sample``.
 
         A network that sees only what comes before fills blanks by particles (``unmask.text.particles``), by default 32
-        for each text. All others see the text on both sides. One whose default order is left to
-        right, such as molecules, uses particles if a number is given. With a ``proposal``, a masked model with the same
+        for each text, and so does one whose default order is left to right, such as molecules (particles=1 fills its
+        blanks with both sides in view). A SMILES that is no molecule then has almost no weight. With a ``proposal``, a masked model with the same
         tokenizer, that model draws the particles, 16 by default, and this one weighs them.
 
         A run of underscores is a blank. For a BPE, k underscores are k / characters_per_token tokens, rounded and at
@@ -228,11 +228,11 @@ class Model:
         blanks, particles = self.blanks(options.text, options.mask_character), weighed.particles(self, options)
         if particles is None:
             return self._filled(blanks, num, options)
-        from unmask.guides.classifiers import only
-
         canvas, allowed = weighed.canvas(self, blanks)
         rows = torch.tensor(canvas).expand(num, -1).clone()
-        return self._sampled(blanks, options, canvas=rows, particles=particles, guide=only(allowed), allowed=None)
+        return self._sampled(
+            blanks, options, canvas=rows, particles=particles, guide=weighed.guide(self, canvas, allowed), allowed=None
+        )
 
     def bound(
         self,

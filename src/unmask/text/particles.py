@@ -15,25 +15,30 @@ takes random orders within its blocks, so the two limits differ as far as its co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from unmask.errors import OptionError
+from unmask.guide import Call, Guide, Weigh
+from unmask.guides.classifiers import only
 from unmask.likelihood import nelbo
 from unmask.noise import Streams
 from unmask.protocol import for_bound
 from unmask.sampling import chosen_particles
+from unmask.tokenizers.molecules import problem
 
 if TYPE_CHECKING:
     from unmask.text.blanks import Blanks
     from unmask.text.model import InfillRequest, Model, TextRequest, TextSample
 
 PARTICLES = 32  # for each text, unless a number is given
+MOLECULES = 128  # for SMILES: of short ones few are molecules
 PROPOSED = 16  # by a second model
+NO_MOLECULE = -100.0  # added to the log-weight of a text that is no molecule
 FOR_PROPOSALS = ("text", "num", "mask_character", "proposal", "seed", "batch", "particles", "callback")  # options
 
 
@@ -41,7 +46,7 @@ def particles(model: Model, options: TextRequest) -> int | None:
     """How many particles fill the blanks of each text, or None if they are filled without.
 
     A network that sees only what comes before has no other way. One that takes any order, and left to right by default,
-    fills blanks so if particles are asked for without a guide.
+    fills blanks so unless there is a guide, one particle, or an option that particles do not take.
     """
     number = options.particles
     guides = [name for name in ("guide", "pattern", "contains") if getattr(options, name)]
@@ -50,7 +55,11 @@ def particles(model: Model, options: TextRequest) -> int | None:
             says = f"{model.name} fills blanks by particles, which the text itself weighs: leave out {name}"
             raise OptionError(name, says)
         return PARTICLES if number is None else number
-    return number if number != 1 and not guides and model.process.from_left else None
+    if guides or not model.process.from_left or number == 1:
+        return None
+    plain = set(options.given) <= set(FOR_PROPOSALS)
+    usual = MOLECULES if model.tokenizer.kind == "smiles" else PARTICLES
+    return usual if number is None and plain else number
 
 
 def opened(ids: Sequence[int], mask_id: int, vocab_size: int) -> tuple[list[int], dict[int, Tensor]]:
@@ -70,6 +79,42 @@ def canvas(model: Model, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
         ids.pop()
     made, given = opened(ids, model.denoiser.mask_id, model.denoiser.vocab_size)
     return made, model.allowed(blanks.ids, blanks) | given
+
+
+@dataclass(frozen=True)
+class Molecules:
+    """A guide to SMILES that are molecules: where a row ends, one that is none loses almost all of its weight.
+
+    Not all of it, so that a canvas on which no particle is a molecule still has a result.
+    """
+
+    given: Guide  # the ids that may fill each position
+    decode: Callable[[Sequence[int]], str]
+    end: int  # the position of eos
+    everywhere: bool = False
+    races: bool = False
+    tilts: bool = True
+
+    def __call__(self, call: Call) -> Weigh:
+        inner = self.given(call)
+
+        def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
+            weights = inner(i, x, at, race)
+            for row in (at == self.end).nonzero().squeeze(1).tolist():
+                if problem(self.decode(x[row, : self.end].tolist())):
+                    weights[row] += NO_MOLECULE
+            return weights
+
+        return weigh
+
+
+def guide(model: Model, ids: Sequence[int], allowed: Mapping[int, Tensor]) -> Guide:
+    """What particles must agree with: the given tokens, and, for SMILES, that the row is a molecule."""
+    given = only(allowed)
+    ends = model.layout == "rows" and len(ids) > 1 and len(ids) - 1 in allowed
+    if model.tokenizer.kind != "smiles" or not ends:
+        return given
+    return Molecules(given, model.decode, len(ids) - 1)
 
 
 def check_proposal(model: Model, options: InfillRequest) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -109,6 +110,56 @@ def to_smiles(text: str) -> str:
 
 def selfies_package() -> Any:
     return needed("selfies", "a model of SELFIES needs the package selfies", "molecules")
+
+
+def problem(smiles: str) -> str:
+    """Why a SMILES is not a molecule; "" for a molecule. Without RDKit, valences and aromatic rings are not checked."""
+    says = not_smiles(smiles)
+    if says:
+        return says
+    if not has_rdkit():
+        return ""
+    chem = importlib.import_module("rdkit.Chem")
+    with importlib.import_module("rdkit.rdBase").BlockLogs():  # RDKit prints a line for each of them
+        molecule = chem.MolFromSmiles(smiles, sanitize=False)
+        if molecule is None:
+            return "its order of atoms and bonds is not that of a molecule"
+        problems = chem.DetectChemistryProblems(molecule)
+    return _in_words(problems[0]) if problems else ""
+
+
+def verdict(smiles: str) -> dict[str, Any]:
+    """{valid, verdict}: whether a text is a molecule, and the same in words."""
+    wrong = problem(smiles)
+    if wrong:
+        return {"valid": False, "verdict": f"not a molecule: {wrong}"}
+    return {"valid": True, "verdict": VALID if has_rdkit() else f"{WELL_FORMED}, without a check by RDKit"}
+
+
+def verdict_on(smiles: Sequence[str]) -> str:
+    """How many of some texts are molecules, in a sentence."""
+    valid, all_ = sum(not problem(one) for one in smiles), len(smiles)
+    if has_rdkit():
+        return f"{valid:,} of {all_:,} {'is a valid molecule' if all_ == 1 else 'are valid molecules'}"
+    what = "is a well-formed SMILES" if all_ == 1 else "are well-formed SMILES"
+    return f"{valid:,} of {all_:,} {what}; pip install 'unmask[molecules]' checks whether they are molecules"
+
+
+def has_rdkit() -> bool:
+    return importlib.util.find_spec("rdkit") is not None
+
+
+VALID, WELL_FORMED = "a valid molecule", "a well-formed SMILES"
+WORDS = {"KekulizeException": "its aromatic rings have no alternating bonds"}
+
+
+def _in_words(problem: Any) -> str:
+    """What RDKit finds wrong with a molecule."""
+    if problem.GetType() == "AtomValenceException":
+        return f"atom {problem.GetAtomIdx() + 1} has more bonds than its element can have"
+    if problem.GetType() == "AtomKekulizeException":
+        return f"atom {problem.GetAtomIdx() + 1} is aromatic but in no ring"
+    return WORDS.get(problem.GetType(), "RDKit refuses it")
 
 
 def not_smiles(text: str) -> str:

@@ -156,9 +156,9 @@ def _prepared_text(config: TrainConfig, progress: Progress | None, reads: Reads 
     """The token files of a text, in the run's folder; those of an earlier start are used if nothing has changed."""
     out = Path(config.out)
     folder, note = out / "data", out / SOURCE
-    known = preferred(config.data, config.column)
-    usual = known.get("tokenizer", "bpe")
     instructions = config.column is None and is_instructions(Path(config.data))
+    known = {} if instructions else preferred(config.data, config.column, config.length)
+    usual = known.get("tokenizer", "bpe")
     if instructions:
         usual = "bytes"
     layout: Any = config.layout

@@ -94,7 +94,7 @@ def about(config: TrainConfig, data: Data, learner: Learner) -> tuple[Card, dict
         "schedule": config.schedule,
         "objective": config.objective,
         "layout": data.train.header.layout,
-        "characters_per_token": None if data.train.tokenizer.kind == "levels" else data.train.characters_per_token,
+        "characters_per_token": None if data.train.tokenizer.kind == "levels" else data.train.characters_per_text_token,
         "tokenizer_sha256": data.train.tokenizer.hash,
         "length": data.train.length,
     }

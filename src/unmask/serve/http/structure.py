@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from unmask.tokenizers.molecules import selfies_package
+from unmask.tokenizers.molecules import problem, selfies_package
 
 Part = tuple[int, str]  # a position of the canvas, and its token
 
@@ -15,11 +15,20 @@ BONDS = frozenset("-=#$:/\\~.")
 
 
 def structure(pieces: Sequence[str | None], kind: str) -> dict[str, Any]:
-    """{smiles, atoms}: the position of each atom's token, in the order of the atoms. None in ``pieces`` is masked."""
+    """{smiles, atoms}: the position of each atom's token, in the order of the atoms. None in ``pieces`` is masked.
+
+    An incomplete SMILES is without the tokens that have no partner yet. A complete one is unchanged, and without atoms
+    if it is not a molecule.
+    """
     parts = [(position, piece) for position, piece in enumerate(pieces) if piece]
     if kind == "selfies":
         return _of_selfies(parts)
-    parts = repaired(parts)
+    if None not in pieces:
+        smiles = "".join(token for _, token in parts)
+        if problem(smiles):
+            return {"smiles": smiles, "atoms": []}
+    else:
+        parts = repaired(parts)
     atoms = [position for position, token in parts if ATOM.fullmatch(token)]
     return {"smiles": "".join(token for _, token in parts), "atoms": atoms}
 

@@ -18,6 +18,7 @@ from unmask.serve.http.exchange import Exchange, error_of, sse
 from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.settled import Settled
 from unmask.serve.http.structure import structure
+from unmask.tokenizers.molecules import verdict
 
 
 async def collected(exchange: Exchange, stops: Sequence[str], trace: bool) -> list[dict[str, Any]]:
@@ -168,11 +169,13 @@ class Transcript:
             "entropy": self.entropy,
             "seconds": event.seconds,
             "calls": event.calls,
+            **(verdict(text) if self.display == "molecule" else {}),
         }
 
     def _structure(self) -> dict[str, Any]:
         """The molecule so far; a row ends at its first eos."""
-        end = self.ids.index(self.model.tokenizer.eos_id) if self.model.tokenizer.eos_id in self.ids else None
+        eos = self.model.tokenizer.eos_id  # None in ids is a masked position
+        end = self.ids.index(eos) if eos is not None and eos in self.ids else None
         return structure(self.pieces[:end], self.model.tokenizer.kind)
 
     def _known(self, position: int) -> int:

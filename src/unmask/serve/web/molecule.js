@@ -96,16 +96,22 @@ export class MoleculeView extends View {
     this.sets = [cellsOf(track.length, "token heat")];
     this.tokens = Object.assign(document.createElement("div"), { className: "text tokens" });
     this.tokens.append(...this.sets[0]);
-    this.root.append(this.svg, this.smiles, this.tokens);
+    this.verdict = Object.assign(document.createElement("p"), { className: "verdict hint" });
+    this.root.append(this.svg, this.smiles, this.verdict, this.tokens);
   }
 
   show(shown) {
     super.show(shown);
     const { smiles = "", atoms = [] } = this.track.molecule(shown.now);
-    const found = layout(smiles) ?? this.last ?? { atoms: [], bonds: [] };
+    const complete = shown.cells.every((cell) => cell.id !== null);
+    const invalid = !atoms.length && (complete || smiles !== "");
+    const found = (invalid ? null : layout(smiles) ?? this.last) ?? { atoms: [], bonds: [] };
     this.last = found;
-    this.smiles.textContent = smiles || "no atom yet";
-    this.svg.setAttribute("aria-label", smiles ? `Molecule ${smiles}` : "Molecule, still empty");
+    this.smiles.textContent = smiles || (complete ? "an empty text" : "no atom yet");
+    const label = invalid ? `${smiles}, not a molecule` : smiles ? `Molecule ${smiles}` : "Molecule, still empty";
+    this.svg.setAttribute("aria-label", label);
+    this.root.classList.toggle("invalid", invalid);
+    this.verdict.textContent = !complete || !this.track.done ? "" : this.track.done.verdict;
     this.#draw(found, atoms, shown);
   }
 

@@ -80,7 +80,7 @@ export class Pane {
     this.tracks.forEach((track, index) => {
       const now = Math.min(calls, track.steps.length);
       const view = this.views[index];
-      const key = `${now} ${colour} ${track.calls}`;
+      const key = `${now} ${colour} ${track.calls} ${Boolean(track.done)}`;
       if (key !== view.drawn) {
         view.drawn = key;
         view.show({ cells: track.at(now), ghosts: track.guesses(now), now, heat: this.#heat(track, colour), colour });
@@ -88,10 +88,11 @@ export class Pane {
     });
     if (this.track) {
       const now = this.shown = Math.min(calls, this.track.steps.length);
-      const key = `${this.index} ${now} ${colour} ${this.track.calls} ${this.chart.width} ${Boolean(this.track.done)}`;
+      const key = `${this.index} ${now} ${colour} ${this.track.calls} ${this.chart.width} ${Boolean(this.track.done)} ${this.done}`;
       if (key !== this.drawn) {
         this.drawn = key;
         this.#numbers(now);
+        this.#which();
         this.chart.show(now, this.#heat(this.track, colour));
       }
     }
@@ -175,10 +176,18 @@ export class Pane {
     for (const sheet of this.canvas.children) {
       sheet.classList.toggle("picked", this.number > 1 && Number(sheet.dataset.index) === index);
     }
-    this.find("[data-which]").textContent = this.number > 1 ? `sequence ${index + 1} of ${this.number}` : "";
+    this.#which();
     this.find("[data-caption]").textContent =
       this.track.plan.order ? "The plan, drawn before the first call: when each position is unmasked" : this.unplanned;
     this.chart.start(this.track);
+  }
+
+  /** Which sequence is looked at, and how many are molecules once all are done. */
+  #which() {
+    const valid = this.tracks.filter((track) => track.done?.valid).length;
+    const molecules = this.done && this.tracks.some((track) => "valid" in track.done);
+    this.find("[data-which]").textContent = this.number < 2 ? "" : `sequence ${this.index + 1} of ${this.number}`
+      + (molecules ? ` · ${valid} of ${this.number} are valid molecules` : "");
   }
 
   #numbers(now) {
