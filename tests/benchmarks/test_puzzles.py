@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks import puzzles
-from benchmarks import sudoku as exact
 from scipy import stats
 
 import unmask
+from benchmarks import puzzles
+from benchmarks import sudoku as exact
 from unmask.data import sudoku
 from unmask.data.nae_sat import NaeSat
 from unmask.samplers import decoding

@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from benchmarks import sampling, sampling_more, sampling_report
 from benchmarks.sampling import SIZES, Size
 from benchmarks.sampling_more import counts
+
+from benchmarks import sampling, sampling_more, sampling_report
 
 SIZE = SIZES["smallest"]
 L, V = SIZE.length, SIZE.vocab

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipes import box
 
 import unmask
+from recipes import box
 from unmask.files import sha256_of
 from unmask.loading import BOX
 from unmask.networks import pretrained
@@ -105,7 +105,7 @@ class TestShipped:
         text = (BOX / name / pretrained.README).read_text()
         assert card.command in text
         assert f"recipes/{name}.toml" in card.command or f"recipes.{name} " in card.command
-        assert (Path(__file__).parents[1] / f"recipes/{name}.toml").is_file()
+        assert (Path(__file__).parents[2] / f"recipes/{name}.toml").is_file()
 
     def test_bound_of_a_held_out_slice(self, name: str) -> None:
         """The very number that was measured (to rounding), and within 5 errors of the card's over all sequences."""
