@@ -5,7 +5,6 @@
     python -m recipes.box kjv --margin          how many bits counting needs more, with the error of the difference
     python -m recipes.box kjv --mixture 2       a tighter bound by the mean probability over 2 orders, with its margin
     python -m recipes.box kjv                   write the card: its samples anew, its numbers as they were measured
-    python -m recipes.box table                 the table of recipes/README.md
 
 A model has src/unmask/box/NAME. Its measured numbers are docs/results/box/NAME.json and ngram5-DATA.json, and its check
 is tests/recipes/box/NAME.json: held-out sequences and their bound, which a test computes again. Beside each bound is
@@ -75,9 +74,6 @@ def main() -> None:
     parser.add_argument("--notes", help="what else its card should say, for example measured validity")
     parser.add_argument("--seen", type=int, default=0, help="tokens that the runs before this one saw")
     chosen = parser.parse_args()
-    if chosen.name == "table":
-        print(table())
-        return
     if chosen.margin:
         print(json.dumps(measured_margins(chosen.name), indent=1))
         return
@@ -314,7 +310,7 @@ def shown(found: dict[str, Any]) -> str:
 
 
 def table() -> str:
-    """The models of the box that are measured so: their bounds beside what counting gives, and their sizes."""
+    """The table of docs/models.md: bounds beside what counting gives, and sizes."""
     lines = ["| | held-out bits per token | 5-gram model | parameters | tokens seen |", "|---|---|---|---|---|"]
     for name in sorted(path.name for path in BOX.iterdir() if (RESULTS / f"{path.name}.json").exists()):
         network, found = unmask.load(BOX / name).denoiser, measured(name)
