@@ -6,7 +6,6 @@
     python -m benchmarks.ahead --seconds batch --output docs/results/ahead-seconds.json    minutes; needs one
     python -m benchmarks.ahead --play docs/results/ahead-seconds.json               minutes; needs no quiet machine
     python -m benchmarks.ahead --quick                                              a few seconds, to see that it works
-    python -m benchmarks.ahead --show docs/results/ahead-*.json                     the tables of stored results
     python -m benchmarks.ahead --picture docs/ahead.png docs/results/ahead-*.json
 
 --counts: tokens per pass of kjv, kjv-ar and kjv-anyorder (and whether the tokens are those of one call per token), of
@@ -246,15 +245,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, help="a new file, or one whose other results are kept")
-    parser.add_argument("--show", type=Path, nargs="+", metavar="JSON")
     parser.add_argument("--picture", type=Path, nargs="+", metavar=("PNG", "JSON"))
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     keep_freed_memory()  # as every command does
-    if chosen.show or chosen.picture:
+    if chosen.picture:
         from benchmarks import ahead_report
 
-        (ahead_report.show if chosen.show else ahead_report.draw)(chosen.show or chosen.picture)
+        ahead_report.draw(chosen.picture)
         return
     result: dict[str, Any] = {}
     if chosen.counts is not None:

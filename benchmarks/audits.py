@@ -2,7 +2,6 @@
 
     pip install diffusers flow_matching xlm-core numpyro mlx mlx-cpu triton ...
     python -m benchmarks.audits [NAME ...]          audits what is installed; adds to docs/results/audits.json
-    python -m benchmarks.audits --table             the table of docs/audit.md, from there
 
 Each function calls the package's own code on logits or probabilities [rows, classes]. Triton kernels run in Triton's
 interpreter (TRITON_INTERPRET=1), with the classes in one block: the numbers are those of the kernel, only slower.
@@ -310,25 +309,7 @@ def run(name: str) -> dict[str, Any]:
     return finite({"what": what, **versions, "command": command, **found, "decisive": losses})  # type: ignore[no-any-return]
 
 
-def table() -> str:
-    """The stored verdicts as the table of docs/audit.md."""
-    lines = ["| `NAME` | package | what it is | verdict | M, 95 % | random numbers |", "|---|---|---|---|---|---|"]
-    for name, found in json.loads(RESULT.read_text()).items():
-        (low, high), m = found["interval"], f"above {found['interval'][0] or 0:.1f}"
-        verdict = "exact" if "float32" in found["precision"] else "no fault found"  # a small budget finds less
-        if found["law"] in ("grid", "truncated"):
-            verdict, m = f"**fault: {found['precision']}**", f"{found['maximum']:.2f} ({low:.2f} to {high:.2f})"
-        elif not found["exact"]:
-            verdict, m = f"**fault: {found['verdict'].rpartition('; ')[2]}**", ""
-        what = f"{found['package']} {found['version']} | {found['what']}"
-        lines.append(f"| `{name}` | {what} | {verdict} | {m} | {found['numbers']:.1e} |".replace("e+0", "e"))
-    return "\n".join(lines)
-
-
 def main(names: list[str]) -> int:
-    if names == ["--table"]:
-        print(table())
-        return 0
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     for name in names or [name for name, (package, *_) in SUBJECTS.items() if version(package)]:
         found = run(name)

@@ -1,13 +1,19 @@
-"""How far each sampler is from a joint that we know: python -m benchmarks.bias prints the tables of docs/bias.md.
+"""How far each sampler is from a joint that we know.
+
+    python -m benchmarks.bias --output docs/results/bias.json      two minutes
 
 Total variation over all outcomes of a short Markov chain, and -log p under the truth of a long hidden Markov model's
 samples, for parallel decoding and its two second-order variants. Seeds are fixed and no clock is involved, so a row is
-the same wherever it is computed (tests/test_tables.py computes some).
+the same wherever it is computed (tests/benchmarks/test_orders.py computes some).
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,29 +46,29 @@ def distance(tokens: torch.Tensor, truth: torch.Tensor) -> float:
     return float((counts / len(tokens) - truth).abs().sum() / 2)
 
 
-def variation(switch: float, steps: int) -> str:
-    """A row of the first table."""
+def variation(switch: float, steps: int) -> dict[str, Any]:
+    """The distances of one chain at one number of steps, and that of exact samples."""
     table = torch.tensor([[1 - switch, switch], [switch, 1 - switch]], dtype=torch.float64)
     model = unmask.MarkovOracle(torch.tensor([0.5, 0.5], dtype=torch.float64), table)
     truth = model.log_likelihood(torch.cartesian_prod(*[torch.arange(2)] * SHORT)).exp()
-    made = [
-        unmask.sample(model, num=OUTCOMES, length=SHORT, plan=plan.parallel, steps=steps, predict=how, seed=1)
-        for how in PREDICTORS.values()
-    ]
-    made.append(unmask.sample(model, num=OUTCOMES, length=SHORT, seed=1))
-    return f"| {switch} | {steps} | {' | '.join(f'{distance(one.tokens, truth):.3f}' for one in made)} |"
+    row: dict[str, Any] = {"switch": switch, "steps": steps}
+    for name, how in PREDICTORS.items():
+        sample = unmask.sample(model, num=OUTCOMES, length=SHORT, plan=plan.parallel, steps=steps, predict=how, seed=1)
+        row[name] = distance(sample.tokens, truth)
+    return row | {"exact": distance(unmask.sample(model, num=OUTCOMES, length=SHORT, seed=1).tokens, truth)}
 
 
 def nats(model: unmask.HiddenMarkovOracle, tokens: torch.Tensor) -> torch.Tensor:
     return -model.log_likelihood(tokens) / tokens.shape[1]
 
 
-def shown(values: torch.Tensor, form: str = ".4f", error: str = ".4f") -> str:
-    return f"{float(values.mean()):{form}} ± {float(values.std()) / math.sqrt(len(values)):{error}}"
+def mean(values: torch.Tensor) -> list[float]:
+    """The mean and its standard error."""
+    return [float(values.mean()), float(values.std()) / math.sqrt(len(values))]
 
 
-def judged(steps: int) -> str:
-    """A row of the second table. One seed is one noise: sequence i of two predictors is a pair."""
+def judged(steps: int) -> dict[str, Any]:
+    """Nats per token by first order, and what the others have more. One seed is one noise: samples are pairs."""
     model = hidden_markov()
     first, *others = (
         nats(
@@ -73,21 +79,26 @@ def judged(steps: int) -> str:
         )
         for how in PREDICTORS.values()
     )
-    return f"| {steps} | {shown(first)} | {' | '.join(shown(other - first, '+.4f') for other in others)} |"
+    name, *names = PREDICTORS
+    pairs = zip(names, others, strict=True)
+    return {"steps": steps, name: mean(first)} | {name: mean(other - first) for name, other in pairs}
 
 
 def main() -> None:
-    print(f"| switches with | N | {' | '.join(PREDICTORS)} | exact |\n|---|---|---|---|---|---|")
-    for switch in CHAIN:
-        for steps in (1, 2, 4, 6, 8):
-            print(variation(switch, steps), flush=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path)
+    output = parser.parse_args().output
     model = hidden_markov()
-    own = shown(nats(model, model.sample(4 * SEQUENCES, LONG, generator=torch.Generator().manual_seed(9))))
-    print(f"\nThe truth's own samples: {own} nats per token.\n")
-    names = list(PREDICTORS)
-    print(f"| N of {LONG} | {names[0]} | {' | '.join(f'{name}, less that' for name in names[1:])} |\n|---|---|---|---|")
-    for steps in STEPS:
-        print(judged(steps), flush=True)
+    truth = nats(model, model.sample(4 * SEQUENCES, LONG, generator=torch.Generator().manual_seed(9)))
+    result = {
+        "variation": [variation(switch, steps) for switch in CHAIN for steps in (1, 2, 4, 6, 8)],
+        "truth": mean(truth),
+        "judged": [judged(steps) for steps in STEPS],
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if output:
+        output.write_text(text + "\n")
 
 
 if __name__ == "__main__":

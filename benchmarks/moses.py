@@ -4,7 +4,6 @@
     unmask sample molecules --number 10000 --seed 0 --json --output samples.jsonl
     python -m benchmarks.moses samples.jsonl --name molecules [--output docs/results/moses.json]
     python -m benchmarks.moses train --name "training molecules" [--output docs/results/moses.json]
-    python -m benchmarks.moses --show docs/results/moses.json
 
 The package is of 2020 and needs two names that RDKit and pandas have dropped since; they are put back here, and nothing
 else is changed. ``train`` in place of the file measures molecules of MOSES's own training set. --output adds a row to
@@ -78,13 +77,9 @@ def main() -> None:
     parser.add_argument("--name", help="of the row; by default the file's")
     parser.add_argument("--number", type=int, default=10_000)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--show", type=Path, help="print the table of a stored result")
     chosen = parser.parse_args()
-    if chosen.show is not None:
-        print(table(json.loads(chosen.show.read_text())))
-        return
     if chosen.samples is None:
-        parser.error("name a file of samples, train, or --show FILE")
+        parser.error("name a file of samples, or train")
     molecules = texts(chosen.samples, chosen.number)
     stored: dict[str, Any] = {"measured": {}}
     if chosen.output is not None and chosen.output.exists():

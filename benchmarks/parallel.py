@@ -1,7 +1,6 @@
 """What decoding several tokens per call costs a model, from its entropy profile on held-out data.
 
     python -m benchmarks.parallel kjv --output docs/results/profile-kjv.json     a quarter of an hour on one core
-    python -m benchmarks.parallel --show docs/results/profile-kjv.json           the table of a stored profile
 
 Their errors are the spread of the paired losses over the sequences. "optimal" sizes are chosen for the profile that
 they are judged by, noise included, so that their loss is too small on average. "chosen on others" are the best sizes
@@ -37,9 +36,8 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, help="all held-out ones by default")
     parser.add_argument("--orders", type=int, default=1, help="for each sequence, with one pass for every count")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--show", type=Path, help="print the table of this file and measure nothing")
     chosen = parser.parse_args()
-    result = json.loads(chosen.show.read_text()) if chosen.show else measured(chosen)
+    result = measured(chosen)
     if chosen.output:
         chosen.output.write_text(json.dumps(result) + "\n")
     print(table(result["costs"]))

@@ -5,15 +5,14 @@
     python -m recipes.box kjv --margin          how many bits counting needs more, with the error of the difference
     python -m recipes.box kjv --mixture 2       a tighter bound by the mean probability over 2 orders, with its margin
     python -m recipes.box kjv                   write the card: its samples anew, its numbers as they were measured
-    python -m recipes.box table                 the table of recipes/README.md
 
-A model has src/unmask/box/NAME; its measured numbers are docs/results/box/NAME.json and ngram5-DATA.json, and its check
-is tests/box/NAME.json: held-out sequences and their bound, which a test computes again. Beside each bound stands what
-counting gives: a Kneser-Ney model fitted on the same training part. Its order is 5 for all of them, so that no held-out
-number has chosen it; molecules, whose tokens are short, have a 7-gram as well, and stories a 3-gram. A model that does
-not beat all of these by more than two errors is not bundled: tests/test_box.py holds every model to this. A model whose
-default order is left to right is measured along it, exactly, and by its bound over random orders as well
-(NAME-random.json). The bound by several orders costs a network call per token and order, so few have it
+A model has src/unmask/box/NAME. Its measured numbers are docs/results/box/NAME.json and ngram5-DATA.json, and its check
+is tests/recipes/box/NAME.json: held-out sequences and their bound, which a test computes again. Beside each bound is
+what counting gives: a Kneser-Ney model fitted on the same training part. Its order is 5 for all of them, so that no
+held-out number has chosen it; molecules, whose tokens are short, have a 7-gram as well, and stories a 3-gram. A model
+that does not beat all of these by more than two errors is not bundled: tests/recipes/test_box.py holds every model to
+this. A model whose default order is left to right is measured along it, exactly, and by its bound over random orders as
+well (NAME-random.json). The bound by several orders costs a network call per token and order, so few have it
 (NAME-mixture.json).
 """
 
@@ -42,7 +41,7 @@ from unmask.text.model import Model
 from unmask.training.config import read_toml
 
 ROOT = Path(__file__).parents[1]
-BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/box", ROOT / "docs/results/box"
+BOX, CHECKS, RESULTS = ROOT / "src/unmask/box", ROOT / "tests/recipes/box", ROOT / "docs/results/box"
 ORDER, MOST, PASSES, SEED = 5, 1024, 16, 0
 OTHERS = {"molecules": (7,), "stories": (3,), "stories-masked": (3,)}  # orders beside ORDER
 SLICE, SLICE_PASSES, STRETCH, BATCH = 24, 8, 16, 32
@@ -80,9 +79,6 @@ def main() -> None:
     parser.add_argument("--notes", help="what else its card should say, for example measured validity")
     parser.add_argument("--seen", type=int, default=0, help="tokens that the runs before this one saw")
     chosen = parser.parse_args()
-    if chosen.name == "table":
-        print(table())
-        return
     if chosen.margin:
         print(json.dumps(measured_margins(chosen.name), indent=1))
         return
@@ -319,7 +315,7 @@ def shown(found: dict[str, Any]) -> str:
 
 
 def table() -> str:
-    """The models of the box that are measured so: their bounds beside what counting gives, and their sizes."""
+    """The table of docs/models.md: bounds beside what counting gives, and sizes."""
     lines = ["| | held-out bits per token | 5-gram model | parameters | tokens seen |", "|---|---|---|---|---|"]
     for name in sorted(path.name for path in BOX.iterdir() if (RESULTS / f"{path.name}.json").exists()):
         network, found = unmask.load(BOX / name).denoiser, measured(name)

@@ -8,7 +8,7 @@ import json
 import math
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from unmask.files import write_whole
 
 DRAW = "the exponential race, each position with its own noise"  # unless a table says otherwise
 OUTCOMES = ("holds", "fails", "not decided", "no verdict")
+LONG = 30  # rows of a table; longer ones are not in NAME.md
 INK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -169,10 +170,12 @@ def markdown(about: Mapping[str, Any], claims: list[Claim]) -> str:
         "",
     ]
     lines += [text for path in about["pictures"] for text in (f"![{about['title']}]({path})", "")]
-    lines += [claims_table(claims), ""]
+    lines += [f"Claims: {outcomes(claims)} ([with their numbers](CLAIMS.md)).", ""]
     tables = tables_of(about)
     for key in about["shown"]:
-        lines += [f"## {key}", "", table_markdown(tables[key]), ""]
+        rows = len(tables[key].rows)
+        table = table_markdown(tables[key]) if rows <= LONG else f"{rows} rows, in {about['item']}.json."
+        lines += [f"## {key}", "", table, ""]
     for heading, text in about["texts"].items():
         lines += [f"## {heading}", "", "```text", text.strip().replace("```", "'''"), "```", ""]
     lines += [f"- {note}" for note in about["notes"]]
@@ -324,13 +327,18 @@ outside its range, and how many there are. The factor never changes "fails". A c
 chances to be wrong. This page is made from the stored numbers by `python -m reproduction --verdicts`."""
 
 
+def outcomes(claims: Iterable[Claim]) -> str:
+    """How many of the claims have each outcome, in words."""
+    counts = Counter(claim.outcome for claim in claims)
+    return ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name]) or "none"
+
+
 def summary(folder: Path) -> str:
     """All claims of the items whose JSON is in a folder."""
     found = {about["item"]: claims_of(about) for about in stored(folder)}
-    outcomes: Counter[str] = Counter(claim.outcome for claims in found.values() for claim in claims)
-    leaning = sum(bool(_open(one)) and bool(one.outside) for claims in found.values() for one in claims)
-    counts = ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES)
-    lines = [RULE, "", f"{counts}. Of those without a decision, {leaning} have a value against the paper.", ""]
+    every = [claim for claims in found.values() for claim in claims]
+    leaning = sum(bool(_open(one)) and bool(one.outside) for one in every)
+    lines = [RULE, "", f"{outcomes(every)}. Of those without a decision, {leaning} have a value against the paper.", ""]
     for about in stored(folder):
         how = f"size {about['settings']['size']}, {_took(about)}; draws of tokens: {about['draw']}"
         lines += [f"## [{about['title']}]({about['item']}.md)", "", f"{about['paper']}; {how}.", ""]

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from benchmarks import ANY_ORDER, sampling_report
 
 import unmask
+from benchmarks import ANY_ORDER, sampling_report
 from reproduction import files
 from unmask.loading import BOX
 

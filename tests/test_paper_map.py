@@ -1,7 +1,6 @@
-"""docs/paper_map.md is true: every function it names is called by a test it names, and by the item of its row."""
+"""docs/paper_map.md is true: every name in it exists, and every test of a row needs the functions of the row."""
 
 import ast
-import importlib
 import json
 import os
 import re
@@ -11,10 +10,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from reproduction.items import ITEMS
+
+from tests.replaced import named
 
 ROOT = Path(__file__).parents[1]
-ITEM_TESTS = "tests/reproduction/test_items.py"
 ROWS = [
     [cell.strip() for cell in line.strip("| \n").split(" | ")]
     for line in (ROOT / "docs/paper_map.md").read_text().splitlines()
@@ -22,20 +21,33 @@ ROWS = [
 ]
 
 
-def names(column):
-    return sorted({name for row in ROWS for name in re.findall(r"`([^`]+)`", row[column])})
+def names(row, column):
+    return re.findall(r"`([^`]+)`", row[column])
+
+
+def all_names(column):
+    return sorted({name for row in ROWS for name in names(row, column)})
 
 
 @cache
 def defined(path):
     """The tests of a file, as pytest would name them."""
-    found = set()
+    tests = set()
     for node in ast.parse((ROOT / path).read_text()).body:
         if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
+            tests.add(node.name)
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
-    return found
+            tests |= {f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return tests
+
+
+def failing(functions, tests):
+    """The tests that fail when these functions raise, in a process of its own, with those that raised."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "tests.replaced", *functions, "--", *tests]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_every_row_has_five_columns_a_function_and_a_test():
@@ -46,59 +58,31 @@ def test_every_row_has_five_columns_a_function_and_a_test():
         assert "`tests/" in row[3], row
 
 
-def found(name):
-    """The object that a dotted name refers to."""
-    module, attribute = name.rsplit(".", 1)
-    return getattr(importlib.import_module(module), attribute)
-
-
-def functions(thing):
-    """A function by its full name, or what it has made; a class by its methods; an object by the functions it holds."""
-    if isinstance(thing, type):
-        return [f"{base.__module__}.{base.__qualname__}." for base in thing.__mro__ if base is not object]
-    if hasattr(thing, "__qualname__"):
-        name = f"{thing.__module__}.{thing.__qualname__}"
-        return [name, f"{name}.<locals>."]
-    held = [value for value in vars(thing).values() if hasattr(value, "__qualname__")]
-    return [name for value in held or [type(thing)] for name in functions(value)]
-
-
-def wishes():
-    """Every function is called by a test of its row, and one of them by the row's item, which tests of items run."""
-    for row in ROWS:
-        mapped, tests, items = (re.findall(r"`([^`]+)`", row[column]) for column in (2, 3, 4))
-        tests = [one for name in tests for one in (items if name.startswith(ITEM_TESTS) else [name])]
-        for name in mapped:
-            label = f"{row[0]}: no test of its row calls {name}"
-            yield {"label": label, "functions": functions(found(name)), "sources": tests}
-        if items:
-            every = [one for name in mapped for one in functions(found(name))]
-            label = f"{row[0]}: {items[0]} calls none of its functions"
-            yield {"label": label, "functions": every, "sources": items}
-
-
-@pytest.mark.parametrize("name", names(2))
+@pytest.mark.parametrize("name", all_names(2))
 def test_the_function_exists(name):
-    assert found(name) is not None
+    assert named(name) is not None
 
 
-def test_every_function_is_called_by_a_test_of_its_row_and_by_its_item(tmp_path):
-    file = tmp_path / "wishes.json"
-    file.write_text(json.dumps(list(wishes())))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    ran = subprocess.run([sys.executable, "-m", "tests.called", file], cwd=ROOT, env=environment, capture_output=True)
-    assert ran.returncode == 0, ran.stderr.decode()
-    assert [wish["label"] for wish in json.loads(file.read_text())] == []
-
-
-@pytest.mark.parametrize("name", names(3))
+@pytest.mark.parametrize("name", all_names(3))
 def test_the_test_exists(name):
     path, _, test = name.partition("::")
     assert test in defined(path)
 
 
-def test_the_last_column_is_what_reproduce_takes():
-    assert set(names(4)) == set(ITEMS)
+def test_a_test_fails_without_the_function_that_it_needs_and_only_then():
+    tests = ["tests/test_timing.py::test_stratified_counts_cover_each_n_equally"]
+    assert failing(["unmask.timing.stratified"], tests) == {tests[0]: ["unmask.timing.stratified"]}
+    assert failing(["unmask.timing.vdm"], tests) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}: {row[1]}" for row in ROWS])
+def test_every_test_of_a_row_needs_its_functions_and_every_function_has_a_test(row):
+    functions, tests = names(row, 2), names(row, 3)
+    failed = failing(functions, tests)
+    assert set(failed) == set(tests)
+    for one in set(functions).difference(*failed.values()):  # another one raised before it
+        assert failing([one], ["-x", *tests]), f"no test of the row needs {one}"
 
 
 @pytest.mark.parametrize(

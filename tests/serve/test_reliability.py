@@ -17,8 +17,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from benchmarks.serving import main as serving_benchmark
-from benchmarks.traffic import main as traffic_benchmark
 
 from tests.serve.served import MODELS, SERVED, library, listening, until
 from tests.serve.test_engine import Gated
@@ -303,16 +301,3 @@ def test_unread_answers_count_as_requests(counting):
     server.open = {Exchange(server.engine, watched=False) for _ in range(2)}
     with pytest.raises(Refused, match="2 requests are in progress"):
         asyncio.run(server.begin(list, watched=False))
-
-
-def test_the_benchmark_runs(capsys):
-    """Every part of benchmarks/serving.py with tiny networks; it raises if an accepted request is lost."""
-    assert serving_benchmark(["--quick"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("| any-order, cached |") == 2 and "40 requests at once" in printed and "Soak: 90" in printed
-
-
-def test_the_benchmark_of_traffic_runs(capsys, tmp_path):
-    stored = tmp_path / "traffic.json"
-    assert traffic_benchmark(["--quick", "--models", "digits", "--only", "lengths", "--output", str(stored)]) == 0
-    assert "| digits |" in capsys.readouterr().out and json.loads(stored.read_text())["lengths"]["digits"]["kept"] > 0
