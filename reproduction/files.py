@@ -329,7 +329,7 @@ chances to be wrong. This page is made from the stored numbers by `python -m rep
 
 def outcomes(claims: Iterable[Claim]) -> str:
     """How many of the claims have each outcome, in words."""
-    counts = Counter(claim.outcome for claim in claims)
+    counts: Counter[str] = Counter(claim.outcome for claim in claims)
     return ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name]) or "none"
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks import puzzles
-from benchmarks import sudoku as exact
 from recipes.corpora import sudoku
 from recipes.corpora.nae_sat import NaeSat
 from scipy import stats
 
 import unmask
+from benchmarks import puzzles
+from benchmarks import sudoku as exact
 from unmask.samplers import decoding
 
 NUM = 6_000

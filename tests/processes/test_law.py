@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
+from unmask.networks.oracles.strings import StringsOracle
 
 import unmask
 from tests.helpers import FALSE_ALARM, generator
@@ -16,7 +17,6 @@ from tests.small_models import small
 from unmask.likelihood import along_orders
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
-from unmask.networks.oracles.strings import StringsOracle
 from unmask.processes import Insertion, process_of
 from unmask.text.model import Model
 from unmask.tokenizers.vocabularies import characters

@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 import torch
+from recipes.corpora.stories import Teacher
 from recipes.stories import Taught, sees_right
 from torch import Tensor
 
 from tests.small_models import small
 from unmask import objective
 from unmask.checkpoints import llama2c
-from recipes.corpora.stories import Teacher
 from unmask.masking import Masking
 from unmask.networks.ddit import DDiT
 from unmask.networks.llama import Llama, LlamaConfig

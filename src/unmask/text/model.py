@@ -199,8 +199,8 @@ class Model:
 
         A network that sees only what comes before fills blanks by particles (``unmask.text.particles``), by default 32
         for each text, and so does one whose default order is left to right, such as molecules (particles=1 fills its
-        blanks with both sides in view). A SMILES that is no molecule then has almost no weight. With a ``proposal``, a masked model with the same
-        tokenizer, that model draws the particles, 16 by default, and this one weighs them.
+        blanks with both sides in view). A SMILES that is no molecule then has almost no weight. With a ``proposal``, a
+        masked model with the same tokenizer, that model draws the particles, 16 by default, and this one weighs them.
 
         A run of underscores is a blank. For a BPE, k underscores are k / characters_per_token tokens, rounded and at
         least one; for every other tokenizer they are k tokens. With ``mask_character`` each such character is one
