@@ -9,6 +9,7 @@ from typing import Any
 
 from unmask.checkpoints.user_network import read as read_own
 from unmask.networks import pretrained
+from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
 from unmask.schedule import SCHEDULES
@@ -39,8 +40,15 @@ def load_network(folder: str | Path, own: Any = None) -> Any:
         return read_own(Path(folder), header, own)
     if own is not None:
         raise ValueError(f"{folder} holds a {kind!r} network of this project: it needs no network of your own")
-    network: DDiT | Causal = pretrained.read(folder, DDiT if kind == DDiT.architecture else Causal)
-    return network
+    return pretrained.read(folder, network_class(kind))
+
+
+def network_class(architecture: str) -> type[DDiT | Causal | OneStream]:
+    """The class of this project's networks that config.json calls so."""
+    kinds: dict[str, type[DDiT | Causal | OneStream]] = {one.architecture: one for one in (DDiT, Causal, OneStream)}
+    if architecture not in kinds:
+        raise ValueError(f"architecture must be one of {', '.join(kinds)}, got {architecture!r}")
+    return kinds[architecture]
 
 
 def load(folder: Path, *, name: str = "model", **override: Any) -> Model:

@@ -8,17 +8,15 @@ from unmask.checkpoints import ddit_family as family
 from unmask.checkpoints import folder
 from unmask.checkpoints.contents import Found, Loaded
 from unmask.networks import pretrained
-from unmask.networks.causal import Causal
-from unmask.networks.ddit import DDiT
 
 NAME = "unmask"
-NEEDS = "a config.json with architecture 'ddit' or 'causal', as unmask train writes it"
+NEEDS = "a config.json with an architecture of this project, as unmask train writes it"
 SETTINGS = ("time",)
 
 
 def recognises(found: Found) -> bool:
     """Recognised by the fields of this project's config.json."""
-    return found.config.get("architecture") in ("ddit", "causal") and "unmask_version" in found.config
+    return found.config.get("architecture") in pretrained.ARCHITECTURES and "unmask_version" in found.config
 
 
 def load(found: Found, **override: Any) -> Loaded:
@@ -31,7 +29,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     """What the files say, without reading the weights."""
     family.checked(override, SETTINGS, NAME)
     config, header = pretrained.read_config(found.folder)
-    cls = DDiT if header["architecture"] == "ddit" else Causal
+    cls = folder.network_class(header["architecture"])
     said = family.said(found, "", cls, config, ema=False)
     origin = ((header.get("extra") or {}).get("origin") or {}).get("format")
     average = (found.folder / pretrained.AVERAGE).is_file()  # of a checkpoint of a run

@@ -56,7 +56,7 @@ def _line(model: Known) -> str:
     if "error" in about:
         return f"{model.name}: cannot be used: {about['error']}"
     parts = [
-        "left-to-right" if about["architecture"] == "causal" else "masked",
+        {"causal": "left-to-right", "any-order": "any order"}.get(about["architecture"], "masked"),
         f"{about['megabytes']:.1f} MB",
         f"{about['length']} tokens, {about['tokenizer']} of {about['vocab_size']:,}",
     ]

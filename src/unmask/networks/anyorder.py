@@ -96,7 +96,7 @@ def everywhere(
         visible = visible & real
     if rule == "block":
         return _entries(tokens, every, visible, every // block, torch.where(visible, every, -1), taps)
-    level = torch.where(visible, _ranks(tokens, when, lengths) if rule == "order" else 0, tokens.shape[1])
+    level = torch.where(visible, ranks(tokens, when, lengths) if rule == "order" else 0, tokens.shape[1])
     return _entries(tokens, every, visible, level, torch.where(visible, every, -1), taps)
 
 
@@ -106,7 +106,7 @@ def two_streams(tokens: Tensor, mask_id: int, taps: int, when: Tensor | None, ro
     One pass of length L + R: with all rows, the L conditionals of the chain rule along one order.
     """
     (batch, length), more = tokens.shape, (0, rows.shape[1])
-    every, rank = torch.arange(length, device=tokens.device).expand_as(tokens), _ranks(tokens, when)
+    every, rank = torch.arange(length, device=tokens.device).expand_as(tokens), ranks(tokens, when)
     entries = _entries(
         functional.pad(tokens, more, value=mask_id),
         torch.cat((every, rows), 1),
@@ -220,7 +220,7 @@ def _entries(
     return Entries(tokens, positions, mask, near)
 
 
-def _ranks(tokens: Tensor, when: Tensor | None, lengths: Tensor | None = None) -> Tensor:
+def ranks(tokens: Tensor, when: Tensor | None, lengths: Tensor | None = None) -> Tensor:
     """0, 1, ... for the positions in the order of ``when``: int64 [B, L]."""
     if lengths is None:
         usual = usual_order(tokens.shape[1]).to(tokens.device).expand_as(tokens)

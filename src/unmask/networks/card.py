@@ -28,7 +28,7 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
         bound += f", on {card.held_out}" if card.held_out else ""
         bound += f"; `{card.measured_by}`" if card.measured_by else ""
     process = process_of(model)
-    kind = "Masked diffusion model" if model.architecture == "ddit" else "Left-to-right model"
+    kind = KINDS[model.architecture]
     front = ["library_name: unmask", "tags: [unmask, masked-diffusion, discrete-diffusion]"]
     front += [f"license: {json.dumps(card.license)}"] if card.license else []
     mask = "one past the data" if config.mask_id == config.vocab_size else "inside the vocabulary, never drawn"
@@ -83,6 +83,9 @@ def _shown(samples: Sequence[str]) -> list[str]:
     return ["## Samples, not chosen", "", *lines] if lines else []
 
 
+KINDS = {"ddit": "Masked diffusion model", "any-order": "Any-order model", "causal": "Left-to-right model"}
+
+
 def _snippet(architecture: str, length: int, *, in_turn: bool) -> list[str]:
     """Code that samples from this folder: ids, by names that this package exports."""
     if architecture == "causal":
@@ -93,11 +96,12 @@ def _snippet(architecture: str, length: int, *, in_turn: bool) -> list[str]:
             'model = Causal.from_pretrained("this folder or repository")',
             f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
         ]
+    module, name = ("any_order", "OneStream") if architecture == "any-order" else ("ddit", "DDiT")
     return [
         "import unmask",
-        "from unmask.networks.ddit import DDiT",
+        f"from unmask.networks.{module} import {name}",
         "",
-        'model = DDiT.from_pretrained("this folder or repository")',
+        f'model = {name}.from_pretrained("this folder or repository")',
         f"# {'From left to right' if in_turn else 'First-hitting: exact'}, one token per call.",
         f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
         "# Four times fewer calls, several tokens at a time.",

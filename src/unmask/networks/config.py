@@ -58,7 +58,8 @@ class DDiTConfig:
     block: int = 0  # block size, for attention="block"
     insertion: bool = False  # the last two ids are EMPTY and OPEN: see unmask.insertion
     adapters: int = 0  # the rank of the adapters of a left-to-right network (adapters.py); 0 for none
-    start: int = -1  # the token that begins every sequence of a network with adapters; -1 for none
+    start: int = -1  # the token that begins every sequence, for adapters and attention="order"; -1 for none
+    neighbours: int = 0  # visible tokens on each side that a prediction reads, for attention="order" (any_order.py)
 
     def __post_init__(self) -> None:
         allowed = {"int": (int,), "bool": (bool,), "float": (int, float)}
@@ -116,10 +117,15 @@ class DDiTConfig:
             )
         if self.adapters and self.convolution and not one_block:
             raise ValueError("adapters with a convolution need attention='bidirectional': it would cross the blocks")
-        if self.adapters < 0 or not -1 <= self.start < (self.vocab_size if self.adapters else 0):
+        begins = self.adapters > 0 or self.attention == "order"
+        if self.adapters < 0 or not -1 <= self.start < (self.vocab_size if begins else 0):
             raise ValueError(
-                f"start is the id that begins every sequence of a network with adapters, or -1: adapters="
-                f"{self.adapters}, start={self.start}"
+                f"start is the id that begins every sequence of a network with adapters or attention='order', or -1: "
+                f"adapters={self.adapters}, attention={self.attention!r}, start={self.start}"
+            )
+        if self.neighbours < 0 or (self.neighbours and self.attention != "order"):
+            raise ValueError(
+                f"neighbours={self.neighbours} must be at least 0, and needs attention='order', got {self.attention!r}"
             )
         if self.reads_left and (not one_block or self.adapters):
             raise ValueError(

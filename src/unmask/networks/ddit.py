@@ -140,6 +140,13 @@ class DDiT(Transformer, Pretrained):
         x = self.read(entries.tokens, entries.positions)
         return self.through(x, entries, self.constant_conditioning(), by_rows(entries.rows))
 
+    def chain(self, tokens: Tensor, when: Tensor | None = None) -> Tensor:
+        """The final states [B, L, width] of all rows: as ``OneStream.chain``, at twice the entries."""
+        return self.two_streams(tokens, when)
+
+    def answers(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return logits
+
     def conditioning(self, tokens: Tensor, time: Tensor | None, lengths: Tensor | None = None) -> Tensor | None:
         """c [B, cond_dim] from the time or the masked ratio, or [1, cond_dim] if it is constant."""
         if self.config.conditioning == "none" or self.sigma_map is None:

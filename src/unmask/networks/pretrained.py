@@ -38,7 +38,7 @@ else:
 
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 AVERAGE = "ema.safetensors"
-ARCHITECTURES = ("ddit", "causal")
+ARCHITECTURES = ("ddit", "causal", "any-order")
 OWN = "own"  # the architecture of a network whose class the user provides
 DISPLAYS = ("text", "molecule", "image", "grid")
 FORMER = {"shifted": False}  # fields that earlier versions wrote, and the values that change nothing
@@ -233,7 +233,7 @@ def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:
     """The network's config, and what else config.json holds: architecture, unmask_version, storage, card, extra."""
     path, raw = Path(folder) / CONFIG, read_header(folder)
     if raw["architecture"] not in ARCHITECTURES:
-        raise ValueError(f"{path}: architecture must be 'ddit' or 'causal', got {raw['architecture']!r}")
+        raise ValueError(f"{path}: architecture must be one of {', '.join(ARCHITECTURES)}, got {raw['architecture']!r}")
     header = {name: raw.pop(name) for name in RESERVED if name in raw}
     return _dataclass(DDiTConfig, raw, path), header
 

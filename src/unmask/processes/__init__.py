@@ -18,8 +18,9 @@ def trained(objective: str, attention: str, block: int | None) -> Process:
     whole: tuple[Process, ...] = (LeftToRight(), Insertion())
     by_attention: dict[str, Process] = {"order": AnyOrder(), "block": BlockByBlock(size=block or 1)}
     process = next((one for one in whole if objective in one.objectives), by_attention.get(attention, Masked()))
-    needed = "order" if objective in AnyOrder.objectives and objective not in Masked.objectives else attention
-    needed = "bidirectional" if process in whole else needed
+    needed = "order" if objective in AnyOrder.objectives else "bidirectional" if process in whole else attention
+    if attention == "order":
+        AnyOrder().check_objective(objective)
     if attention != needed:
         raise OptionError("attention", f"objective={objective!r} needs attention={needed!r}, got {attention!r}")
     return process

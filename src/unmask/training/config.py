@@ -14,9 +14,7 @@ from unmask.networks.causal import twin
 from unmask.networks.config import Attention, DDiTConfig, preset
 from unmask.processes import Process, trained
 
-Objective = Literal[
-    "time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "two-stream", "insertion"
-]
+Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "order", "insertion"]
 Times = Literal["independent", "vdm", "stratified", "adaptive"]
 ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
 
@@ -84,6 +82,9 @@ class TrainConfig:
     """The input of the network besides the tokens: nothing, the time, or the fraction of masked tokens."""
     self_conditioning: bool = False
     """Feed the network its own prediction."""
+    neighbours: int | None = None
+    """For --attention order: the visible tokens on each side of a position that its prediction also reads. The default
+    is 2."""
     convolution: int | None = None
     """Taps of a depthwise convolution in each block; 0 for none. The default is 3 for networks narrower than 512."""
     learned_positions: bool = False
@@ -94,7 +95,7 @@ class TrainConfig:
 
     objective: Objective = "time"
     """Eq. 6, Eq. 7, the weights of Mask-Predict or MaskGIT, SEDD's score entropy, the left-to-right baseline, Eq. 7
-    with all terms of one order in a two-stream pass (for --attention order), or insertion: rows of different lengths
+    with all terms of one order (for --attention order, whose default it is), or insertion: rows of different lengths
     (docs/lengths.md)."""
     times: Times = "stratified"
     """How times or counts are drawn over the global batch; adaptive is importance sampling of counts."""
@@ -159,6 +160,8 @@ class TrainConfig:
     wandb: bool = False
 
     def __post_init__(self) -> None:
+        if self.attention == "order" and self.objective == DEFAULT_OBJECTIVE:
+            object.__setattr__(self, "objective", "order")
         for name, hint in get_type_hints(TrainConfig).items():
             allowed, value = _allowed(hint), getattr(self, name)
             if allowed and value not in allowed:
@@ -208,13 +211,14 @@ class TrainConfig:
             block=self.block or 0,
             conditioning=self.conditioning,
             self_conditioning=self.self_conditioning,
+            neighbours=self.neighbours or 0,
             convolution=self.convolution or 0,
             learned_positions=self.learned_positions,
             tie_embeddings=self.tie_embeddings,
             dropout=self.dropout,
             **size,
         )
-        return twin(config) if process.exact else config
+        return twin(config) if process.exact or self.attention == "order" else config
 
 
 # Settings that may change when a run is resumed: they do not change what is computed. The data are compared by content,

@@ -53,7 +53,8 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small
         config,
         optimizer="muon" if narrow and not own else "adamw",  # it cannot know which matrices are a network's blocks
         decay="cosine" if narrow else "constant",
-        convolution=None if own else 3 if narrow else 0,
+        neighbours=None if own else 2 if config.attention == "order" else 0,
+        convolution=None if own else 3 if narrow and config.attention != "order" else 0,
     )
     rate = 3e-4 if not narrow else 3e-3 if config.optimizer == "muon" else 1e-3
     if config.preset == CHECKPOINT and config.lora is None:

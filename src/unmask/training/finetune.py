@@ -17,6 +17,7 @@ from unmask.checkpoints.folder import is_ours
 from unmask.checkpoints.mdlm_ar import Given
 from unmask.loading import locate
 from unmask.networks.adapters import train_alone
+from unmask.networks.any_order import OneStream
 from unmask.networks.ddit import DDiT
 from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
@@ -64,7 +65,7 @@ class Base:
         if objective == "score-entropy":
             self._check_scores()
         schedule = next((name for name, known in SCHEDULES.items() if known == self.loaded.schedule), config.schedule)
-        attention = network.config.attention if isinstance(network, DDiT) else "bidirectional"
+        attention = network.config.attention if isinstance(network, DDiT | OneStream) else "bidirectional"
         return replace(
             config,
             preset=CHECKPOINT,

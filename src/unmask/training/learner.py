@@ -65,6 +65,7 @@ class Learner:
             betas=(config.beta1, config.beta2),
             eps=config.eps,
             weight_decay=config.weight_decay,
+            dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
         )
         losses = Losses(bare, config.objective, network.loss)
         self.losses, *self.optimizers = accelerator.prepare(losses, *made)
@@ -221,7 +222,8 @@ class Learner:
         saved = load(locate(folder))
         if saved.mask_id != self.network.mask_id:
             raise ValueError(f"init={folder!r}: its mask is {saved.mask_id} and the data's {self.network.mask_id}")
-        state = {name: tensor.to(self.accelerator.device) for name, tensor in saved.state_dict().items()}
+        added = {name: t for name, t in self.network.state_dict().items() if name in getattr(self.network, "added", ())}
+        state = added | {name: tensor.to(self.accelerator.device) for name, tensor in saved.state_dict().items()}
         try:
             copy_into(dict(self.network.state_dict()), state, f"init={folder!r}")
         except CheckpointError as error:

@@ -12,6 +12,7 @@ from torch import nn
 
 from unmask.checkpoints.user_network import Make
 from unmask.data.batches import generator
+from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
 from unmask.processes import process_of
@@ -28,6 +29,7 @@ SHAPE = (
     "block",
     "conditioning",
     "self_conditioning",
+    "neighbours",
     "convolution",
     "learned_positions",
     "tie_embeddings",
@@ -49,7 +51,8 @@ class Network:
 def of_config(config: TrainConfig, vocab_size: int, length: int) -> Network:
     """The project's network of a resolved configuration."""
     shape = config.network(vocab_size, length)
-    return Network(lambda: Causal(shape) if config.process.exact else DDiT(shape), length, asdict(shape))
+    kind = Causal if config.process.exact else OneStream if config.attention == "order" else DDiT
+    return Network(lambda: kind(shape), length, asdict(shape))
 
 
 def of_user(module: nn.Module, length: int, loss: Loss | None) -> Network:

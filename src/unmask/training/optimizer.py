@@ -41,13 +41,20 @@ def orthogonalized(matrices: Tensor, iterations: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum with orthogonalized updates, for weight matrices only.
 
-    Updates are scaled to the size of AdamW's (root mean square 0.2), so one learning rate serves both. The iteration
-    runs in float32, which is fast on a CPU. ``parts`` matrices stacked in one parameter are treated separately.
+    Updates are scaled to the size of AdamW's (root mean square 0.2), so one learning rate serves both. ``parts``
+    matrices stacked in one parameter are treated separately. dtype: of the iteration, which needs little precision.
     """
 
     def __init__(
-        self, groups: Iterable[dict[str, Any]], lr: float = 3e-4, momentum: float = 0.95, weight_decay: float = 0.0
+        self,
+        groups: Iterable[dict[str, Any]],
+        lr: float = 3e-4,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        *,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
+        self.dtype = dtype
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "parts": 1})
 
     @torch.no_grad()
@@ -58,23 +65,29 @@ class Muon(torch.optim.Optimizer):
                 gradient, average = parameter.grad, self.state[parameter]["momentum"]
                 average.lerp_(gradient, 1 - group["momentum"])
                 ahead = gradient.lerp(average, group["momentum"])  # Nesterov's
-                stacked = ahead.float().unflatten(0, (group["parts"], -1))
-                update = orthogonalized(stacked).flatten(0, 1)
+                stacked = ahead.to(self.dtype).unflatten(0, (group["parts"], -1))
+                update = orthogonalized(stacked).flatten(0, 1).to(parameter.dtype)
                 scale = 0.2 * math.sqrt(max(stacked.shape[1:]))
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * scale)
 
 
 def make(
-    network: nn.Module, *, muon: bool, betas: tuple[float, float], eps: float, weight_decay: float
+    network: nn.Module,
+    *,
+    muon: bool,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    dtype: torch.dtype = torch.float32,
 ) -> list[torch.optim.Optimizer]:
-    """AdamW for everything; or Muon for the matrices inside the blocks, and AdamW for the rest."""
+    """AdamW for everything; or Muon, iterated in ``dtype``, for the matrices of the blocks, and AdamW for the rest."""
     made: list[torch.optim.Optimizer] = []
     rest = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
     if muon:
         stacked = {name: rest.pop(name) for name in list(rest) if _is_matrix(name, network) and ".attn_qkv." in name}
         single = {name: rest.pop(name) for name in list(rest) if _is_matrix(name, network)}
         groups = [{"params": list(stacked.values()), "parts": 3}, {"params": list(single.values()), "parts": 1}]
-        made.append(Muon(groups, weight_decay=weight_decay))
+        made.append(Muon(groups, weight_decay=weight_decay, dtype=dtype))
     fused = next(iter(rest.values())).device.type in ("cpu", "cuda", "xpu", "mps")
     return [*made, torch.optim.AdamW(rest.values(), betas=betas, eps=eps, weight_decay=weight_decay, fused=fused)]
 

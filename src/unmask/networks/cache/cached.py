@@ -84,7 +84,7 @@ class Cached(Seated):
         angles = network.rotary_emb(feed.positions)
         slots = torch.arange(feed.stop, device=x.device)
         hidden = (slots > feed.level.unsqueeze(-1)) & (slots != feed.slots.unsqueeze(-1))
-        if network.config.first_token is not None:  # its entry is seen by no other
+        if network.config.adapters and network.config.first_token is not None:  # its entry is seen by no other
             hidden |= (slots == 0) & (feed.slots > 0).unsqueeze(-1)
         mask = None  # for one entry per sequence, after all others: torch's attention is twice as fast without
         if feed.tokens.shape[1] > 1 or bool(hidden.any()):
