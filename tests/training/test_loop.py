@@ -30,8 +30,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": "muon", "convolution": 3, "weight_decay": 0.1},
     "self-conditioning": {"self_conditioning": True, "tie_embeddings": True},
     "visible": {"attention": "visible", "conditioning": "time"},
-    "order": {"attention": "order", "objective": "count", "convolution": 3},
-    "two-stream": {"attention": "order", "objective": "two-stream", "optimizer": "muon"},
+    "order": {"attention": "order", "neighbours": 2},
+    "order by muon": {"attention": "order", "optimizer": "muon"},
 }
 
 

@@ -22,7 +22,7 @@ from unmask.schedule import Cosine, Linear
 from unmask.training.loop import train
 from unmask.training.masking import Losses, for_validation, of_step
 
-PROCESSES = {"left-to-right": LeftToRight(), "two-stream": AnyOrder()}  # every token is a term
+PROCESSES = {"left-to-right": LeftToRight(), "order": AnyOrder()}  # every token is a term
 KINDS = ("time", "count", "mask-predict", "maskgit", "score-entropy", *PROCESSES)
 
 
@@ -148,7 +148,7 @@ def test_the_validations_bound_of_an_oracle_is_its_likelihood() -> None:
     assert abs(float(values.mean() - exact)) < 5 * float(values.std()) / 4000**0.5
 
 
-@pytest.mark.parametrize("kind", ["time", "count", "left-to-right", "two-stream"])
+@pytest.mark.parametrize("kind", ["time", "count", "left-to-right", "order"])
 def test_of_given_prompts_nothing_is_masked(kind):
     """Responses are a process of their own: with H of them a count is uniform on 1..H, and weighs H/n."""
     where = torch.arange(12) >= torch.tensor([0, 3, 11, 6]).unsqueeze(1)

@@ -208,7 +208,7 @@ class Masked(Net):
         ({"stpes": 3}, "did you mean 'steps'"),
         ({"steps": "3"}, "is not of type int"),
         ({"objective": "left-to-right"}, "a masked model is trained with objective"),
-        ({"objective": "two-stream", "attention": "order"}, "attention: only for the networks of this project"),
+        ({"objective": "order", "attention": "order"}, "attention: only for the networks of this project"),
         ({"optimizer": "muon"}, "muon"),
         ({"loss": lambda network, x0, masking: x0}, "each sequence's loss, a float tensor"),
         ({"loss": lambda network, x0, masking: masking.weight}, "do not depend on the network"),
