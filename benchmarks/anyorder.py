@@ -1,17 +1,13 @@
-"""Seconds per sequence of masked and left-to-right sampling, and two ways to train an any-order network.
+"""Seconds per sequence of masked, any-order and left-to-right sampling, and of a training step of each.
 
     python -m benchmarks.anyorder                        the paper's small network, L = 256, 512, 1024
     python -m benchmarks.anyorder --quick                a few seconds, to see that it works
-    python -m benchmarks.anyorder --train kjv --minutes 10
     python -m benchmarks.anyorder --step-costs kjv       a training step under each rule of attention
 
 Sampling is token by token, in float32, one sequence or a batch, through ``unmask.sample``, plan and draw included. A
 run is not made to its end: it is begun at several numbers of visible tokens, and a sequence costs L times the mean of
 what a token costs there. The networks take turns, so that whatever else the machine does falls on all. The weights are
 random, which changes no cost.
-
-Training compares, at equal CPU seconds of training in turns, Eq. 7 with one pass of length L against the two streams of
-length 2L, by the bound along random orders of held-out sequences.
 """
 
 from __future__ import annotations
@@ -30,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import unmask
-from unmask.likelihood import along_orders, importance_weighted
+from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal, twin
 from unmask.networks.ddit import DDiT, preset
 from unmask.sampling import Step
@@ -78,14 +73,17 @@ def paces(run: Callable[[Callable[[Step], None]], object], tokens: int) -> list[
     return [after - before for before, after in pairwise(times)]
 
 
-def network(kind: str, setting: Setting, length: int) -> DDiT | Causal:
+def network(kind: str, setting: Setting, length: int) -> DDiT | OneStream | Causal:
     torch.manual_seed(0)
     if kind == LEFT_TO_RIGHT:
         return Causal(twin(preset(setting.preset, setting.vocab, length))).eval()
-    return DDiT(preset(setting.preset, setting.vocab, length, attention=kind)).eval()
+    config = preset(setting.preset, setting.vocab, length, attention=kind)
+    return (OneStream(twin(config)) if kind == "order" else DDiT(config)).eval()
 
 
-def begun(made: DDiT | Causal, length: int, known: int, batch: int) -> Callable[[Callable[[Step], None]], object]:
+def begun(
+    made: DDiT | OneStream | Causal, length: int, known: int, batch: int
+) -> Callable[[Callable[[Step], None]], object]:
     """A run of sampling that begins with so many visible tokens: the first ones, or each sequence's own random set."""
     random = torch.Generator().manual_seed(known)
     tokens = torch.randint(made.vocab_size, (batch, length), generator=random)
@@ -165,30 +163,10 @@ def learners(data: str, ways: dict[str, dict[str, Any]], **options: Any) -> Iter
         yield found, made
 
 
-def training(data: str, minutes: float, **options: Any) -> dict[str, Any]:
-    """The bound of each way over its own seconds of training: steps are taken in turns, none gets ahead of another."""
-    kinds = ("count", "two-stream")
-    ways = {kind: {"attention": "order", "objective": kind} for kind in kinds}
-    with learners(data, ways, **options) as (found, made):
-        held_out = found.valid.sequences(torch.arange(min(64, len(found.valid))))
-        spent = dict.fromkeys(kinds, 0.0)
-        curve: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
-        marks = [60 * minutes * k / 8 for k in range(1, 9)]
-        while any(len(curve[kind]) < len(marks) for kind in kinds):
-            kind = min(kinds, key=lambda kind: spent[kind])
-            started = time.process_time()
-            made[kind].update(found.train, Path(made[kind].config.out))
-            spent[kind] += time.process_time() - started
-            while len(curve[kind]) < len(marks) and spent[kind] >= marks[len(curve[kind])]:
-                done = {"seconds": spent[kind], "steps": made[kind].step}
-                curve[kind].append(done | _bound(made[kind], held_out))
-    return {"data": data, "options": options, "curves": curve}
-
-
 def step_costs(data: str, rounds: int, **options: Any) -> dict[str, Any]:
     """CPU seconds of a training step of each kind of attention, in turns: medians, and medians of the ratios."""
-    ways: dict[str, dict[str, Any]] = {kind: {"attention": kind, "objective": "count"} for kind in MASKED}
-    ways |= {LEFT_TO_RIGHT: {"objective": LEFT_TO_RIGHT}}
+    ways: dict[str, dict[str, Any]] = {kind: {"attention": kind, "objective": "count"} for kind in MASKED[:2]}
+    ways |= {"order": {"attention": "order", "convolution": 0}, LEFT_TO_RIGHT: {"objective": LEFT_TO_RIGHT}}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     with learners(data, ways, **options) as (found, made):
         for number in range(-1, rounds):
@@ -207,33 +185,17 @@ def step_costs(data: str, rounds: int, **options: Any) -> dict[str, Any]:
     }
 
 
-def _bound(learner: Learner, held_out: Tensor) -> dict[str, float]:
-    """Nats per token along 4 random orders, the same ones each time, and the bound that weighs them."""
-    orders = torch.rand(len(held_out), 4, held_out.shape[1], generator=torch.Generator().manual_seed(0)).argsort(2)
-    nats = along_orders(learner.averaged(), held_out, orders)
-    per_token = nats.mean(1) / held_out.shape[1]
-    return {
-        "nats_per_token": float(per_token.mean()),
-        "error": float(per_token.std()) / math.sqrt(len(per_token)),
-        "importance_weighted": float(importance_weighted(nats).mean()) / held_out.shape[1],
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--preset", default="small")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--train", metavar="DATA")
     parser.add_argument("--step-costs", metavar="DATA", help="CPU seconds of a training step of each kind")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of training for each way")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     sizes = {"preset": "tiny", "batch": 4} if arguments.quick else {"preset": "mini", "convolution": 3, "batch": 32}
     sizes |= {"dropout": 0.0, "optimizer": "muon", "learning_rate": 3e-3}
-    if arguments.train:
-        result = training(arguments.train, arguments.minutes, **sizes)
-    elif arguments.step_costs:
+    if arguments.step_costs:
         result = step_costs(arguments.step_costs, 1 if arguments.quick else 7, **sizes)
     elif arguments.quick:
         result = sampling(Setting("tiny", 100, (32, 64), (0.2, 0.8), 3, 1))

@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ import torch
 
 from unmask import Model
 from unmask.network import inference
+from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal, twin
 from unmask.networks.ddit import DDiT, DDiTConfig
 from unmask.protocol import for_sampling
@@ -56,9 +58,9 @@ def models(width: int, layers: int, length: int) -> dict[str, Served]:
     words = tokenizers.bytes_of_utf8()
     size = {"width": width, "layers": layers, "heads": max(width // 64, 1)}
     config = DDiTConfig(words.vocab_size, words.vocab_size, length, **size)  # type: ignore[arg-type]
-    order = DDiTConfig(words.vocab_size, words.vocab_size, length, attention="order", **size)  # type: ignore[arg-type]
+    order = replace(twin(config), attention="order", neighbours=2)
     torch.manual_seed(0)
-    made = {ANY_ORDER: DDiT(order), "left-to-right, cached": Causal(twin(config)), "bidirectional": DDiT(config)}
+    made = {ANY_ORDER: OneStream(order), "left-to-right, cached": Causal(twin(config)), "bidirectional": DDiT(config)}
     return {name: Served(Model(network.eval(), words, name=name)) for name, network in made.items()}
 
 
