@@ -50,7 +50,7 @@ class AnyOrder(Process):
 
     def states(self, network: Any, x0: Tensor, masking: Masking, objective: str) -> Tensor | None:
         if objective == TWO_STREAM:
-            states: Tensor = network.two_streams(x0, masking.when)[masking.masked]
+            states: Tensor = network.two_streams(x0, masking.when)[masking.at]
             return states
         if objective == "score-entropy":
             return None
