@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unmask.devices import home
 from unmask.network import device_of
 from unmask.options import Canvas
 from unmask.protocol import Denoiser, check, length_of
@@ -74,7 +75,7 @@ def generator(value: object) -> torch.Generator:
 
 
 def check_canvas(model: Denoiser, canvas: Canvas | None, num: int | None, length: int | None) -> Tensor:
-    """The canvas on the model's device, int64 [B, L], with every id one that the model knows."""
+    """The canvas where the model's tokens are drawn (``devices.home``), int64 [B, L]; the model knows every id."""
     check(model)
     if canvas is None:
         length = length_of(model) if length is None else length
@@ -85,7 +86,7 @@ def check_canvas(model: Denoiser, canvas: Canvas | None, num: int | None, length
             raise ValueError(f"num and length must be whole numbers, got num={num!r} and length={length!r}")
         if length < 0 or num < 0:
             raise ValueError(f"num and length must be at least 0, got num={num} and length={length}")
-        return torch.full((num, length), model.mask_id, dtype=torch.int64, device=device_of(model))
+        return torch.full((num, length), model.mask_id, dtype=torch.int64, device=home(device_of(model)))
     canvas = ids(canvas, "canvas")
     if length is not None and length != canvas.shape[1]:
         raise ValueError(f"length={length} contradicts the canvas, which has {canvas.shape[1]} positions")
@@ -97,4 +98,4 @@ def check_canvas(model: Denoiser, canvas: Canvas | None, num: int | None, length
             f"canvas has ids that the model does not know, the first is {int(canvas[~known][0])}; allowed are "
             f"0..{model.vocab_size - 1} and the mask {model.mask_id}"
         )
-    return canvas.to(device_of(model))
+    return canvas.to(home(device_of(model)))

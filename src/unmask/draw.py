@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.devices import upload
 from unmask.errors import check_number
 from unmask.noise import Noise
 
@@ -144,8 +145,8 @@ class Shaping:
         temperature, top_k, top_p = self.temperature, self.top_k, self.top_p
         logits = logits.double()
         if self.logit_bias:
-            index = torch.tensor([*self.logit_bias], device=logits.device)
-            added = torch.tensor([*self.logit_bias.values()], dtype=logits.dtype, device=logits.device)
+            index = upload(torch.tensor([*self.logit_bias]), logits.device)
+            added = upload(torch.tensor([*self.logit_bias.values()], dtype=logits.dtype), logits.device)
             logits = logits.index_add(-1, index, added.expand(*logits.shape[:-1], -1))
         if temperature == 0:
             best = logits.argmax(-1, keepdim=True)

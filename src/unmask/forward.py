@@ -31,12 +31,13 @@ def mask_by_count(
 
 def masked_by_time(alpha: Tensor, keys: Tensor, where: Tensor | None = None) -> Tensor:
     """Which positions Equation 1 masks, bool [B, L], as a function of uniforms [B, L]; alpha is [B]."""
-    masked = keys >= alpha.to(keys.device).unsqueeze(1)
+    masked, where = keys >= alpha.to(keys.device).unsqueeze(1), beside(where, keys)
     return masked if where is None else masked & where
 
 
 def masked_by_count(n: Tensor, keys: Tensor, where: Tensor | None = None) -> Tensor:
     """Which positions Proposition 3.1 masks, bool [B, L]: the n smallest of the uniforms [B, L]; n is [B]."""
+    where = beside(where, keys)
     n, allowed = n.to(keys.device), holes(keys, where)
     if bool(((n < 0) | (n > allowed)).any()):
         raise ValueError(
@@ -50,6 +51,11 @@ def masked_by_count(n: Tensor, keys: Tensor, where: Tensor | None = None) -> Ten
 def holes(keys: Tensor, where: Tensor | None) -> Tensor:
     """The number of positions of each sequence that may be masked: int64 [B]."""
     return torch.full((len(keys),), keys.shape[1], device=keys.device) if where is None else where.sum(1)
+
+
+def beside(where: Tensor | None, keys: Tensor) -> Tensor | None:
+    """``where`` on the device of the keys."""
+    return None if where is None else where.to(keys.device)
 
 
 def uniforms(x0: Tensor, generator: torch.Generator) -> Tensor:

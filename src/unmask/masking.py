@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.forward import holes, masked_by_count, masked_by_time
+from unmask.devices import upload
+from unmask.forward import beside, holes, masked_by_count, masked_by_time
 from unmask.schedule import Linear, Schedule
 
 
@@ -52,6 +53,13 @@ class Masking:
     weight: Tensor  # float64 [B], or [B, N] for N blocks: the weight of the summed terms
     # float64 [B, L]: when a visible token became visible, for any-order networks; [B, L, 2] for insertion
     when: Tensor | None = None
+    # int64 [2, M], for a device where finding them would make the host wait: sequence and position of each term
+    index: Tensor | None = None
+
+    @property
+    def at(self) -> tuple[Tensor, ...]:
+        """The sequence and the position of each term, int64 [M], in row-major order."""
+        return self.masked.nonzero(as_tuple=True) if self.index is None else self.index.unbind()
 
     @property
     def n(self) -> Tensor:
@@ -65,7 +73,11 @@ class Masking:
         return self.map(lambda part: part[some])
 
     def to(self, device: torch.device) -> Masking:
-        return self.map(lambda part: part.to(device))
+        """The masking on a device, where float64 may become float32; the host does not wait."""
+        there = self.map(lambda part: upload(part, device))
+        if device.type == "cpu" or self.masked.device.type != "cpu":
+            return there
+        return replace(there, index=upload(torch.stack(self.at), device))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Masking:
         return Masking(*(function(part) for part in self.tensors()))
@@ -77,7 +89,7 @@ class Masking:
 
     def parts(self, block: int | None = None) -> Tensor:
         """For each masked position the index of its weight, int64 [M]: its sequence's or its block's."""
-        row, position = self.masked.nonzero(as_tuple=True)
+        row, position = self.at
         return row if block is None else row * self.weight.shape[1] + position // block
 
     def summed(self, values: Tensor, block: int | None = None) -> Tensor:
@@ -90,7 +102,7 @@ class Masking:
         return (self.weight.to(terms) * terms).view(len(terms), -1).sum(1)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        parts = (getattr(self, field.name) for field in fields(self))
+        parts = (self.masked, self.time, self.weight, self.when)
         return tuple(part for part in parts if part is not None)
 
 
@@ -111,7 +123,7 @@ def by_time(
 
     The weight is that of the integral over (0, t_start): -t_start alpha'/(1 - alpha).
     """
-    schedule = schedule or Linear()
+    schedule, where = schedule or Linear(), beside(where, keys)
     first = 1 - holes(keys, where) / keys.shape[1]  # alpha at t_start
     start = schedule.inverse(first)
     # The weight is infinite at t = 0, which U(0, 1) reaches once in 2^53 draws.
@@ -134,6 +146,7 @@ def by_count(
 
     Another weight than H/n makes it another loss of Sec. 3.2: see ``weighted_cross_entropy``.
     """
+    where = beside(where, keys)
     masked = masked_by_count(n, keys, where)
     return of_subset(masked, hits, weight=weight, schedule=schedule, where=where, when=when)
 
@@ -152,6 +165,7 @@ def of_subset(
 
     beyond: [B], how many further positions are masked and stay masked while the subset is revealed.
     """
+    where = beside(where, hits)
     n, count = masked.sum(1), holes(hits, where)
     alpha = beta_alpha(n + beyond, hits, holes=count + beyond)
     # A block without maskable positions has no masked ones, and weight 0.
@@ -175,6 +189,7 @@ def all_tokens(when: Tensor, where: Tensor | None = None) -> Masking:
 
     where: bool [B, L], the positions with a term; the others come first.
     """
+    where = beside(where, when)
     one, masked = torch.ones_like(when[:, 0]), torch.ones_like(when, dtype=torch.bool) if where is None else where
     return Masking(masked, one, one, _given_first(when, where))
 
@@ -186,6 +201,7 @@ def in_order(
 
     keys and hits are uniforms [B, L]; every sequence must have the same number of maskable positions.
     """
+    where = beside(where, keys)
     count = holes(keys, where)
     order = (keys if where is None else keys.masked_fill(~where, 2.0)).argsort(1)[:, : int(count[0])]
     alpha = 1 - _hits(hits, count)[:, : order.shape[1]].flip(1)

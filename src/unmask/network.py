@@ -10,11 +10,13 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unmask.devices import CPU, upload
 from unmask.predict import log_mean
 from unmask.protocol import Allowed, Caches, ComputesWhere, Denoiser, LooksAhead, SuppressesMask, for_sampling
 from unmask.sampler import Ask
@@ -35,11 +37,10 @@ def _keywords(call: Callable[..., object]) -> frozenset[str]:
 
 
 def device_of(model: object) -> torch.device:
-    """The model's device; the CPU for models without parameters."""
+    """The model's device: that of its parameters, or its attribute ``device`` if it is no module; else the CPU."""
     if isinstance(model, torch.nn.Module):
-        for tensor in (*model.parameters(), *model.buffers()):
-            return tensor.device
-    return torch.device("cpu")
+        return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), CPU)
+    return torch.device(getattr(model, "device", None) or CPU)
 
 
 @contextmanager
@@ -91,10 +92,12 @@ def logits_of(
     seats: slice | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """Logits [M, V] at the rows [B, R] where the boolean [B, R] is true, in row-major order; the others are padding."""
-    if bool(real.all()) or not isinstance(model, ComputesWhere):
+    """Logits [M, V] at the rows [B, R] where the boolean [B, R] is true, in row-major order; the others are padding.
+
+    real is on the CPU, whatever the device of the rows: an accelerator computes padding rather than wait.
+    """
+    if bool(real.all()) or not isinstance(model, ComputesWhere) or rows.device.type != "cpu":
         return where(logits_at(model, tokens, time, rows, seats=seats, lengths=lengths), real)
-    real = real.to(rows.device)
     batch, position = real.nonzero()[:, 0], rows[real]
     wanted = torch.zeros_like(tokens, dtype=torch.bool)
     wanted[batch, position] = True
@@ -103,8 +106,9 @@ def logits_of(
 
 
 def where(logits: Tensor, real: Tensor) -> Tensor:
-    """The logits of [B, R, V] where the boolean [B, R] is true, [M, V]; no copy if it is true everywhere."""
-    return logits.flatten(0, 1) if bool(real.all()) else logits[real.to(logits.device)]
+    """The logits of [B, R, V] where the boolean [B, R] of the CPU is true, [M, V]; no copy if it is so everywhere."""
+    rows = logits.flatten(0, 1)
+    return rows if bool(real.all()) else rows[upload(real.flatten().nonzero().squeeze(1), logits.device)]
 
 
 def logits_where(
@@ -130,7 +134,7 @@ def suppress_mask(model: Denoiser, logits: Tensor) -> Tensor:
     """The mask is never a prediction (Eq. 4): where its id lies below V, its logit is -inf."""
     if model.mask_id >= logits.shape[-1] or (isinstance(model, SuppressesMask) and model.suppresses_mask):
         return logits
-    index = torch.tensor([model.mask_id], device=logits.device)
+    index = torch.full((1,), model.mask_id, device=logits.device)
     return logits.index_fill(-1, index, -torch.inf)
 
 
@@ -156,19 +160,22 @@ def answer(
     allowed: Sequence[Allowed | None],
     seats: slice | None = None,
     lengths: Tensor | None = None,
+    device: torch.device | None = None,
 ) -> Tensor:
     """One network call: log mu [M, V] of the requested rows without padding, row by row, in float64.
 
     seats: which of its sequences these are, for a network that caches more. lengths int64 [B]: those of padded
-    sequences; a network that caches has them already, but not for the canvases of a chain.
+    sequences; a network that caches has them already, but not for the canvases of a chain. device: the network's, if it
+    is not the canvas's.
     """
-    real = ask.rows >= 0
-    shown, rows = x if ask.canvas is None else ask.canvas, ask.rows.to(x.device)
+    real, device = ask.rows >= 0, device or x.device
+    shown = upload(x if ask.canvas is None else ask.canvas, device)
     if ask.known is None:
-        padded = None if isinstance(network, Caches) else lengths
-        logits = logits_of(network, shown, ask.time.to(x.device), rows.clamp(min=0), real, seats=seats, lengths=padded)
+        rows, time = upload(ask.rows.clamp(min=0), device), upload(ask.time, device)
+        padded = None if lengths is None or isinstance(network, Caches) else upload(lengths, device)
+        logits = logits_of(network, shown, time, rows, real, seats=seats, lengths=padded)
     elif isinstance(network, LooksAhead):
-        logits = where(network.ahead(shown, rows, ask.known.to(x.device), seats=seats), real)
+        logits = where(network.ahead(shown, upload(ask.rows, device), ask.known, seats=seats), real)
     else:
         logits = _chained(network, shown, ask, lengths)
     if any(allowed[: len(x)]):
@@ -176,7 +183,7 @@ def answer(
         for m, (i, position) in enumerate(zip(row.tolist(), ask.rows[row, column].tolist(), strict=True)):
             only = (allowed[i] or {}).get(position)
             if only is not None:
-                logits[m] = logits[m].masked_fill(~only.to(logits.device), -torch.inf)
+                logits[m] = logits[m].masked_fill(upload(~only, logits.device), -torch.inf)
     return log_mean(logits)
 
 
@@ -198,15 +205,17 @@ def _chained(network: Denoiser, tokens: Tensor, ask: Ask, lengths: Tensor | None
         hidden[canvas, later] = True
         rows[canvas, : len(wanted)] = torch.tensor(wanted, dtype=torch.int64)
     device, time = tokens.device, ask.time[sequence, link]
-    canvases = torch.where(hidden.to(device), network.mask_id, tokens[sequence.to(device)])
-    lengths = None if lengths is None else lengths[sequence.to(lengths.device)]
+    canvases = torch.where(upload(hidden, device), network.mask_id, tokens[upload(sequence, device)])
+    lengths = None if lengths is None else lengths[sequence]
     if isinstance(network, Caches):  # its seats are those of the sequences, and these are other canvases
         network = for_sampling(network)
         assert isinstance(network, Caches)
         for length in [tokens.shape[1]] * len(links) if lengths is None else lengths.tolist():
             network.add(1, length)
         lengths = None
-    return logits_of(network, canvases, time.to(device), rows.clamp(min=0).to(device), rows >= 0, lengths=lengths)
+    lengths = None if lengths is None else upload(lengths, device)
+    at, time = upload(rows.clamp(min=0), device), upload(time, device)
+    return logits_of(network, canvases, time, at, rows >= 0, lengths=lengths)
 
 
 def waits(device: torch.device) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.devices import upload
 from unmask.protocol import Batched
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: its multiples are spread over all words
@@ -49,7 +50,7 @@ class Noise(Batched):
         The values are multiples of 2^-53 in float64, of 2^-24 in float32 and likewise in others, 1 excluded, as
         torch.rand draws them.
         """
-        keys = self.keys if device is None else self.keys.to(device)
+        keys = self.keys if device is None else upload(self.keys, device)
         if columns is None:
             return _unit(_mixed(keys), dtype)
         rows = rows_at_once(columns, device)

@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from unmask.devices import home
 from unmask.draw import refuse
 from unmask.noise import Streams, rows_at_once
 from unmask.plan import Plan
@@ -66,7 +67,11 @@ class Predictor:
 
 @torch.no_grad()
 def log_mean(logits: Tensor) -> Tensor:
-    """Equation 4 at masked rows [M, V]: log mu = log softmax(f), normalised in float64 and nowhere else."""
+    """Equation 4 at masked rows [M, V]: log mu = log softmax(f), normalised in float64 and nowhere else.
+
+    On the logits' device, or on the CPU if that has no float64.
+    """
+    logits = logits.to(home(logits.device))
     log_mu, rows = torch.empty_like(logits, dtype=torch.float64), rows_at_once(logits.shape[-1], logits.device)
     for part, into in zip(torch.split(logits, rows), torch.split(log_mu, rows), strict=True):
         torch.log_softmax(part.double(), -1, out=into)

@@ -13,6 +13,8 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
+from unmask.devices import upload
+
 Allowed = Mapping[int, Tensor]
 """Position -> bool [V]: the only ids that may fill it."""
 
@@ -28,7 +30,7 @@ class Batched:
 
 def _taken(value: Any, index: Tensor) -> Any:
     if isinstance(value, Tensor):
-        return value[index.to(value.device)]
+        return value[upload(index, value.device)]
     if isinstance(value, list):
         return [value[i] for i in index.tolist()]
     return value.take(index) if isinstance(value, Batched) else value
@@ -39,7 +41,8 @@ class Denoiser(Protocol):
     """A masked model: it takes tokens, some of them masked, and returns logits for the masked positions.
 
     Any callable with these two attributes is one, whether or not it is a torch module. ``time`` and ``rows`` may be
-    missing from its signature; it is then called without them.
+    missing from its signature; it is then called without them. It is called with tensors on its device: that of a
+    module's parameters, or what another object's attribute ``device`` says; the CPU if there is neither.
     """
 
     @property

@@ -8,12 +8,13 @@ into a Step. ``Planned`` is the sampler of every plan; ``unmask.samplers`` has t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from unmask.devices import indices, upload
 from unmask.draw import Pick
 from unmask.noise import Noise, Streams
 from unmask.plan import Group, Plan, Planner, resized
@@ -34,12 +35,17 @@ class Particles(Batched):
 
 @dataclass(frozen=True)
 class Step(Batched):
-    """The result of one network call. R is the largest number of positions that a sequence filled; padding is -1."""
+    """The result of one network call. R is the largest number of positions that a sequence filled; padding is -1.
+
+    ``tokens`` and ``probabilities`` are on the device of the canvas, so that nobody has to wait for them; everything
+    else was known before the call, or is read in any case, and is on the CPU.
+    """
 
     sequences: Tensor  # int64 [b]: which sequences the call was for
     positions: Tensor  # int64 [b, R]: filled after the call
-    tokens: Tensor  # int64 [b, R]: with these
-    probabilities: Tensor  # float64 [b, R]: under the distribution they were drawn from; 1 if carried over
+    tokens: Tensor  # int64 [b, R]: with these; on the canvas's device
+    # float64 [b, R], on the canvas's device: under the distribution they were drawn from; 1 if carried over
+    probabilities: Tensor
     tau: Tensor  # float64 [b, R]: their hitting times
     drawn: Tensor  # bool [b, R]: drawn in this call, not carried over
     draws: Tensor  # int64 [b]: rows drawn for each sequence, including those that were not kept
@@ -49,6 +55,12 @@ class Step(Batched):
     particles: Particles | None = None  # of a guided run
     calls: int = 0  # network calls so far, this one included
     planned: int = 0  # network calls of the whole run: exact for a plan, an upper bound otherwise
+
+    def on(self, device: torch.device) -> Step:
+        """The Step of a canvas on this device."""
+        if self.tokens.device == device:
+            return self
+        return replace(self, tokens=upload(self.tokens, device), probabilities=upload(self.probabilities, device))
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,23 @@ class State(Batched):
     task: Task
     x: Tensor  # int64 [B, L]: the canvas; the loop writes each Step into it
     calls: Tensor  # int64 [B]: the network calls that each sequence takes, or a bound on them
+    # bool [B, L] on the CPU: where an x on an accelerator is masked, from the first time that somebody asks
+    holes: Tensor | None = field(default=None, kw_only=True)
+
+    @property
+    def masked(self) -> Tensor:
+        """Where x is masked: bool [B, L] on the CPU. It is not to be changed."""
+        if self.x.device.type == "cpu":
+            return self.x == self.task.mask_id
+        if self.holes is None:
+            self.holes = (self.x == self.task.mask_id).cpu()
+        return self.holes
+
+    def advance(self, step: Step) -> None:
+        """Write a Step into the canvas. Which positions it fills is known on the CPU, so nothing is read again."""
+        apply(step, self.x, self.task.mask_id)
+        if self.holes is not None:
+            apply(replace(step, tokens=torch.zeros_like(step.positions)), self.holes, 1)
 
     def snapshot(self) -> Self:
         """The same state with tensors and lists of its own: to go back to if a later fill fails."""
@@ -138,13 +167,19 @@ class InParts(Protocol):
 
 def apply(step: Step, tokens: Tensor, mask_id: int) -> Tensor:
     """Write a Step into its canvas in place: first copies, then remasked positions, then filled ones."""
+    device = tokens.device
     if step.particles is not None:
-        tokens[step.sequences] = tokens[step.sequences[step.particles.parents]]
+        copy, source = indices(device, step.sequences, step.sequences[step.particles.parents])
+        tokens[copy] = tokens[source]
     if step.hidden is not None:
         row, column = (step.hidden >= 0).nonzero(as_tuple=True)
-        tokens[step.sequences[row], step.hidden[row, column]] = mask_id
+        tokens[indices(device, step.sequences[row], step.hidden[row, column])] = mask_id
     row, column = (step.positions >= 0).nonzero(as_tuple=True)
-    tokens[step.sequences[row], step.positions[row, column]] = step.tokens[row, column].to(tokens.device)
+    new = step.tokens.flatten()
+    if len(row) < len(new):
+        new = new[upload(row * step.positions.shape[1] + column, new.device)]
+    at = indices(device, step.sequences[row], step.positions[row, column])
+    tokens[at] = upload(new, device).to(tokens.dtype)
     return tokens
 
 
@@ -201,7 +236,7 @@ class PlanState(State):
             return self
         x, visits = resized(self.x, length, self.task.mask_id), resized(self.visits, length, 0)
         noise = Noise(resized(self.noise.keys, length, 0))
-        return replace(self, x=x, visits=visits, noise=noise, plan=self.plan.resized(length))
+        return replace(self, x=x, visits=visits, noise=noise, plan=self.plan.resized(length), holes=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +278,9 @@ class Planned:
         """Predict and draw; positions that the group keeps are carried over from the canvas (Eq. 4)."""
         group, x = ask.group, state.x
         row, column = (ask.rows >= 0).nonzero(as_tuple=True)
-        now = Prediction(log_mu, ask.time[row].to(x.device))
+        # A prediction's times are needed only where predictions are combined.
+        time = ask.time[row]
+        now = Prediction(log_mu, upload(time, x.device) if self.predict.combines else time)
         if self.predict.lookahead:
             due = column < group.positions.shape[1]
             ahead, sizes = now.take((~due).nonzero().squeeze(1)), torch.bincount(row[~due], minlength=len(x)).tolist()
@@ -253,20 +290,19 @@ class Planned:
             before, state.before = _together(state.before, now, row), later
         else:
             before = None
-        weights = self.predict.combine(now, before, group.tau[row, column].to(x.device))
+        tau = group.tau[row, column]
+        weights = self.predict.combine(now, before, upload(tau, x.device) if self.predict.combines else tau)
         normalised = not (self.predict.combines or state.task.pick.penalises)
         if state.task.pick.penalises:
-            weights = weights - state.task.pick.penalty(_drawn(state, weights.shape[-1]))[row.to(x.device)]
+            penalty = state.task.pick.penalty(_drawn(state, weights.shape[-1]))
+            weights = weights - penalty[upload(row, x.device)]
         at = group.positions[row, column]
         noise = state.noise[row, at].again(state.visits[row, at])
         ids, probabilities = state.task.pick(weights, noise, normalised=normalised)
         if group.hidden is not None:
             state.visits[row, at] += 1
         state.step = state.step + 1
-        positions = group.positions.to(x.device)
-        tokens = torch.where(positions >= 0, x.gather(1, positions.clamp(min=0)), -1)
-        certain = (positions >= 0).double()
-        tokens[row, column], certain[row, column] = ids, probabilities
+        tokens, certain = _with_carried(group, x, row, column, ids, probabilities)
         return Step(
             torch.arange(len(x)),
             group.positions,
@@ -279,9 +315,22 @@ class Planned:
         )
 
 
+def _with_carried(
+    group: Group, x: Tensor, row: Tensor, column: Tensor, ids: Tensor, probabilities: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Tokens and probabilities [B, R] of a group: drawn at row and column, and otherwise as x [B, L] shows them."""
+    if len(ids) == group.positions.numel():
+        return ids.view(group.positions.shape), probabilities.view(group.positions.shape)
+    positions = upload(group.positions, x.device)
+    tokens = torch.where(positions >= 0, x.gather(1, positions.clamp(min=0)), -1)
+    certain, at = (positions >= 0).double(), indices(x.device, row, column)
+    tokens[at], certain[at] = ids, probabilities
+    return tokens, certain
+
+
 def _drawn(state: PlanState, vocab_size: int) -> Tensor:
     """How often each id has been drawn for each sequence: float64 [B, V]."""
-    order, x = state.plan.order.to(state.x.device), state.x
+    order, x = upload(state.plan.order, state.x.device), state.x
     shown = x.gather(1, order.clamp(min=0))
     real = (order >= 0) & (shown != state.task.mask_id)
     counts = torch.zeros(len(x), vocab_size, dtype=torch.float64, device=x.device)

@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask import checks
 from unmask.draw import Faults
 from unmask.errors import OptionError
-from unmask.network import answer, inference, leave, waits
+from unmask.network import answer, device_of, inference, leave, waits
 from unmask.noise import Streams
 from unmask.options import Canvas, Options, takes
 from unmask.processes import process_of
@@ -29,6 +29,7 @@ from unmask.sampler import Sampler, Skips, State, Step, Task, apply
 
 if TYPE_CHECKING:
     from unmask.samplers.guided import Population
+    from unmask.stopping import Stopping
 
 CALLS_BETWEEN_CHECKS = 64  # on an accelerator: reading its results makes it wait
 
@@ -186,7 +187,7 @@ def steps_of(model: Denoiser, canvas: Tensor, options: Options) -> Iterator[Step
     for part in parts:
         whose = part.div(each, rounding_mode="floor").tolist()
         only = [allowed[i] if isinstance(allowed, list) else allowed for i in whose]
-        for step in _run(for_sampling(network), sampler, whole.take(part), only, stop):
+        for step in _run(for_sampling(network), sampler, whole.take(part), only, device_of(model), stop):
             calls += 1
             yield replace(step, sequences=part[step.sequences], calls=calls, planned=max(planned, calls))
 
@@ -235,14 +236,19 @@ def _batches(calls: Tensor, batch: int | None, each: int = 1) -> list[Tensor]:
 
 
 def _run(
-    network: Denoiser, sampler: Sampler, state: State, allowed: Sequence[Allowed | None], stop: tuple[int, ...] = ()
+    network: Denoiser,
+    sampler: Sampler,
+    state: State,
+    allowed: Sequence[Allowed | None],
+    device: torch.device,
+    stop: tuple[int, ...] = (),
 ) -> Iterator[Step]:
-    """One batch of sequences from the first network call to the last."""
-    stopping = None
+    """One batch of sequences from the first network call to the last, by a network on a device."""
+    stopping, shown = None, state.x.cpu() if stop else state.x  # on the CPU, where ends are looked for
     if stop:
         from unmask.stopping import Stopping
 
-        stopping = Stopping.of(state.x, stop, state.task.mask_id)
+        stopping = Stopping.of(shown, stop, state.task.mask_id)
     faults = Faults() if waits(state.x.device) else None
     sequences = torch.arange(len(state.x))
     if isinstance(network, Caches):
@@ -251,23 +257,33 @@ def _run(
         ask = sampler.ask(state)
         live = (ask.rows >= 0).any(1)
         if stopping is not None:
-            live &= ~stopping.finished(state.x)  # even if the sampler would ask for more
+            live &= ~stopping.finished(shown)  # even if the sampler would ask for more
         stay = leave(network, live) if len(sequences) else sequences
         if len(stay) < len(sequences):
             state, ask, sequences = state.take(stay), ask.take(stay), sequences[stay]
-            stopping = None if stopping is None else stopping.take(stay)
+            stopping, shown = None if stopping is None else stopping.take(stay), shown[stay] if stop else shown
         if not len(sequences):
             break
         with inference(network), nullcontext() if faults is None else faults.collected():
-            step = sampler.fill(state, ask, answer(network, state.x, ask, allowed))
-        apply(step, state.x, state.task.mask_id)
+            step = sampler.fill(state, ask, answer(network, state.x, ask, allowed, device=device))
+        state.advance(step)
         if stopping is not None:
-            step = stopping.padded(step, state.x)
-            apply(step, state.x, state.task.mask_id)
+            step, shown = _ended(stopping, state, step, shown)
             if isinstance(sampler, Skips):
-                sampler.skip(state, stopping.needless(state.x))
+                sampler.skip(state, stopping.needless(shown))
         if faults is not None and call % CALLS_BETWEEN_CHECKS == 0:
             faults.check()
-        yield replace(step, sequences=sequences[step.sequences])
+        yield replace(step, sequences=sequences[step.sequences]).on(state.x.device)
     if faults is not None:
         faults.check()
+
+
+def _ended(stopping: Stopping, state: State, step: Step, shown: Tensor) -> tuple[Step, Tensor]:
+    """The Step that also fills what is behind the ends it drew, and the canvas after it on the CPU."""
+    mask_id = state.task.mask_id
+    step = replace(step, tokens=step.tokens.cpu())  # the one time that the host waits for the call
+    more = stopping.padded(step, shown := apply(step, shown, mask_id))
+    if more is step:
+        return step, shown
+    state.advance(more)
+    return more, apply(more, shown, mask_id)

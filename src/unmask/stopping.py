@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unmask.devices import upload
 from unmask.protocol import Batched
 from unmask.sampler import Step, packed
 
@@ -71,8 +72,8 @@ class Stopping(Batched):
         return replace(
             step,
             positions=torch.cat((step.positions, extra), 1),
-            tokens=torch.cat((step.tokens, torch.where(real, self.ids[0], -1).to(step.tokens.device)), 1),
-            probabilities=torch.cat((step.probabilities, real.to(step.probabilities)), 1),
+            tokens=torch.cat((step.tokens, upload(torch.where(real, self.ids[0], -1), step.tokens.device)), 1),
+            probabilities=torch.cat((step.probabilities, upload(real.double(), step.probabilities.device)), 1),
             tau=torch.cat((step.tau, none.to(step.tau)), 1),
             drawn=torch.cat((step.drawn, torch.zeros_like(real)), 1),
         )

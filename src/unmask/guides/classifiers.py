@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.devices import home, upload
 from unmask.guide import Call, Weigh
-from unmask.network import inference, logits_of
+from unmask.network import device_of, inference, logits_of
 from unmask.predict import log_mean
 from unmask.protocol import Denoiser, check
 
@@ -44,12 +45,13 @@ class Classifier:
 
     def _as_needed(self, x: Tensor, at: Tensor, race: Tensor, count: int) -> Tensor:
         """Evaluate the likeliest winners first, until no other id can win, because log p(y | .) <= 0."""
+        race, at = race.cpu(), at.cpu()  # which candidates are left depends on what the classifier said
         order = race.argsort(1, descending=True)
         found = torch.full_like(race, -torch.inf)
         going = torch.arange(len(race))
         for start in range(0, race.shape[1], count):
             ids = order[going, start : start + count]
-            found[going.unsqueeze(1), ids] = self._asked(x[going], at[going], ids)
+            found[going.unsqueeze(1), ids] = self._asked(x[upload(going, x.device)], at[going], ids).cpu()
             best = (found[going] + race[going]).amax(1)
             if start + count >= race.shape[1]:
                 break
@@ -62,9 +64,11 @@ class Classifier:
     def _asked(self, x: Tensor, at: Tensor, ids: Tensor) -> Tensor:
         """log p(y | x with an id at a position): x [b, L], at [b], ids [b, k] -> [b, k]."""
         canvases = x.unsqueeze(1).repeat(1, ids.shape[1], 1)
-        place = at.view(-1, 1, 1).expand(-1, ids.shape[1], 1).to(x.device)
-        canvases = canvases.scatter(2, place, ids.unsqueeze(2).to(x.device)).flatten(0, 1)
-        found = [torch.as_tensor(self.classify(part)).double() for part in torch.split(canvases, CANVASES)]
+        place = upload(at, x.device).view(-1, 1, 1).expand(-1, ids.shape[1], 1)
+        canvases = canvases.scatter(2, place, upload(ids, x.device).unsqueeze(2)).flatten(0, 1)
+        found = [
+            torch.as_tensor(self.classify(part)).to(home(x.device)).double() for part in torch.split(canvases, CANVASES)
+        ]
         said = torch.cat(found)
         if said.shape != (len(canvases),):
             raise ValueError(f"the classifier must give {len(canvases)} times log p(y | canvas), got {said.shape}")
@@ -131,15 +135,16 @@ class ClassifierFree:
 
     def __call__(self, call: Call) -> Weigh:
         real = call.rows >= 0
-        x = torch.where(call.given.to(call.x.device), call.mask_id, call.x) if self.hide else call.x
+        x = torch.where(upload(call.given, call.x.device), call.mask_id, call.x) if self.hide else call.x
         with inference(self.model):
-            rows = call.rows.clamp(min=0).to(x.device)
-            other = log_mean(logits_of(self.model, x, call.time.to(x.device), rows, real))
+            device = device_of(self.model)
+            rows, time = upload(call.rows.clamp(min=0), device), upload(call.time, device)
+            other = log_mean(logits_of(self.model, upload(x, device), time, rows, real)).to(x.device)
         column = (real.flatten().cumsum(0) - 1).view_as(real)
 
         def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
             asked = (call.rows[i] == at.unsqueeze(1)).long().argmax(1)
-            here = column[i, asked].to(other.device)
+            here = upload(column[i, asked], other.device)
             contrast = call.log_mu[here] - other[here].clamp(min=SMALLEST)
             return torch.where(contrast == -torch.inf, -torch.inf, self.strength * contrast)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.devices import widest
 from unmask.networks import anyorder
 from unmask.networks.adapters import begun, first_known
 from unmask.networks.anyorder import Entries
@@ -156,7 +157,7 @@ class DDiT(Transformer, Pretrained):
         elif time is None:
             raise ValueError("this network is conditioned on the time: call it with time, float [batch]")
         else:
-            level = time.to(tokens.device).double().expand(len(tokens))
+            level = time.to(tokens.device, widest(tokens.device)).expand(len(tokens))
         conditioning: Tensor = self.sigma_map(self.sigma(level))
         return conditioning
 
@@ -205,5 +206,5 @@ class DDiT(Transformer, Pretrained):
 def masked_ratio(masked: Tensor, lengths: Tensor | None) -> Tensor:
     """The masked fraction of each sequence: float64 [B]."""
     if lengths is None:
-        return masked.double().mean(1)
-    return (masked & anyorder.inside(lengths, masked.shape[1])).sum(1).double() / lengths
+        return masked.to(widest(masked.device)).mean(1)
+    return (masked & anyorder.inside(lengths, masked.shape[1])).sum(1).to(widest(masked.device)) / lengths

@@ -335,7 +335,7 @@ class Transformer(nn.Module):
         if self.config.tie_embeddings:
             weight = self.vocab_embed.embedding[: len(bias)]
         if self.mask_id < len(bias):
-            bias = bias.index_fill(0, torch.tensor([self.mask_id], device=bias.device), -torch.inf)
+            bias = bias.index_fill(0, torch.full((1,), self.mask_id, device=bias.device), -torch.inf)
         return weight, bias
 
     def constant_conditioning(self) -> Tensor | None:

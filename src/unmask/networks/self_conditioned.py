@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from unmask.devices import upload
 from unmask.networks.cache.seats import Seated
 from unmask.networks.layers import take
 
@@ -53,7 +54,7 @@ class SelfConditioned(Seated):
         here = self.here(tokens, seats)
         started = (tokens != self.mask_id).any(1)[:, None, None]
         previous = torch.where(started, self.kept["previous"][here, : tokens.shape[1]], 0.0)
-        lengths = torch.tensor(self.lengths[here], device=tokens.device)
+        lengths = upload(torch.tensor(self.lengths[here]), tokens.device)
         padded = lengths if min(self.lengths[here]) < tokens.shape[1] else None
         states = network.states(tokens, time, previous=previous, lengths=padded)
         with torch.inference_mode():

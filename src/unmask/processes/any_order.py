@@ -55,12 +55,12 @@ class AnyOrder(Process):
         if objective != ORDER:
             return super().terms(model, x0, masking, objective)
         logits = at_least_float32(model.logits(self.states(model, x0, masking, objective)))
-        return self.summed(masking, functional.cross_entropy(logits, x0[masking.masked], reduction="none"))
+        return self.summed(masking, functional.cross_entropy(logits, x0[masking.at], reduction="none"))
 
     def states(self, network: Any, x0: Tensor, masking: Masking, objective: str) -> Tensor:
         if objective != ORDER:
             return self._states(network, masking.hide(x0, network.mask_id), masking, when=masking.when)
-        states: Tensor = network.chain(x0, masking.when)[masking.masked]
+        states: Tensor = network.chain(x0, masking.when)[masking.at]
         return states
 
     def validated(self, objective: str) -> str:

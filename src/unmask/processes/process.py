@@ -18,8 +18,9 @@ from torch.nn import functional
 
 from unmask import plan as plans
 from unmask import timing
+from unmask.devices import home, upload
 from unmask.errors import OptionError
-from unmask.forward import check_begins, holes
+from unmask.forward import beside, check_begins, holes
 from unmask.masking import Masking, Uniforms, by_count, by_time, in_order, maskgit_count
 from unmask.network import device_of, logits_at, logits_where
 from unmask.options import Options
@@ -142,6 +143,7 @@ class Process:
         where: bool [batch, length], the positions that may be masked. count: n and the weight, if these are not drawn
         from u.
         """
+        where = beside(where, u.keys)
         if objective in ("time", "score-entropy"):
             return by_time(u.t, u.keys, schedule=schedule, where=where, when=u.when)
         weight: Tensor | float | None = None if objective == "count" else 1.0
@@ -168,7 +170,7 @@ class Process:
 
     def terms(self, model: Any, x0: Tensor, masking: Masking, objective: str = "count") -> Tensor:
         """The terms of x0 [B, L], summed by weight: cross-entropies, or SEDD's score entropies."""
-        logits, targets = at_least_float32(self.logits(model, x0, masking)), x0[masking.masked]
+        logits, targets = at_least_float32(self.logits(model, x0, masking)), x0[masking.at]
         if objective == "score-entropy":
             return self.summed(masking, score_entropies(model, logits, targets))
         return self.summed(masking, functional.cross_entropy(logits, targets, reduction="none"))
@@ -184,7 +186,7 @@ class Process:
 
     @staticmethod
     def _states(network: Any, x: Tensor, masking: Masking, **more: Tensor | None) -> Tensor:
-        states: Tensor = network.states(x, masking.time, masking.masked.nonzero(as_tuple=True), **more)
+        states: Tensor = network.states(x, masking.time, masking.at, **more)
         return states
 
     def validated(self, objective: str) -> str:
@@ -202,12 +204,12 @@ class Process:
         device, (batch, length) = device_of(model), x0.shape
         if by in ALONG_ORDERS:
             way, time = self.way(u[:, 0], u[:, 1], schedule, where)
-            time = None if time is None else time.to(device)
-            return self.along_order(model, x0.to(device), way.to(device), time=time).double().cpu()
+            time = None if time is None else upload(time, device)
+            return self.along_order(model, upload(x0, device), upload(way, device), time=time).cpu().double()
         drawn = self.pass_uniforms(t, u)
         masking = self.masking(by, drawn, batch=batch, length=length, schedule=schedule, where=where)
-        terms = self.terms(model, x0.to(device), masking.to(device))
-        return masking.weighted(terms.double().cpu())
+        terms = self.terms(model, upload(x0, device), masking.to(device))
+        return masking.weighted(terms.cpu().double())
 
     def way(self, keys: Tensor, hits: Tensor, schedule: Schedule, where: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """A random order of the maskable positions, int64 [B, H], and the time of each call."""
@@ -219,13 +221,15 @@ class Process:
         Positions outside the order are visible throughout. time [B, K] is for a network that reads it.
         """
         x = x0.scatter(1, order, model.mask_id)
-        total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
+        there = home(x0.device)
+        total = torch.zeros(len(x0), dtype=torch.float64, device=there)
         for k in range(order.shape[1]):
             position = order[:, k : k + 1]
             here = torch.zeros_like(x0, dtype=torch.bool).scatter(1, position, True)
             logits = logits_where(model, x, None if time is None else time[:, k], here)
             token = x0.gather(1, position)
-            total = total + functional.cross_entropy(logits.double(), token.squeeze(1), reduction="none")
+            exact, target = logits.to(there).double(), token.squeeze(1).to(there)
+            total = total + functional.cross_entropy(exact, target, reduction="none")
             x = x.scatter(1, position, token)
         return total
 
@@ -250,7 +254,7 @@ def at_least_float32(logits: Tensor) -> Tensor:
 
 def token_nats(logits: Tensor, tokens: Tensor) -> Tensor:
     """-log p of tokens [M] from logits [M, V], float64 on the CPU."""
-    return functional.cross_entropy(at_least_float32(logits), tokens, reduction="none").double().cpu()
+    return functional.cross_entropy(at_least_float32(logits), tokens, reduction="none").cpu().double()
 
 
 def score_entropies(model: Denoiser, logits: Tensor, targets: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from unmask.devices import download, indices, upload
 from unmask.noise import KeptNoise
 from unmask.plan import Plan, Planner, first_hitting
 from unmask.sampler import Ask, State, Step, Task
@@ -130,7 +131,8 @@ class Ahead:
         known = torch.minimum((guesses >= 0).sum(1), (left - 1).clamp(0, max(width - 1, 0)))
         row, column = (torch.arange(width) < known.unsqueeze(1)).nonzero(as_tuple=True)
         canvas = state.x.clone()
-        canvas[row, rows[row, column]] = guesses[row, column].to(canvas.device)
+        at = indices(canvas.device, row, rows[row, column])
+        canvas[at] = upload(guesses[row, column], canvas.device)
         return AheadAsk(rows, time, canvas, known, slots=slots, guesses=guesses, started=started)
 
     def fill(self, state: AheadState, ask: AheadAsk, log_mu: Tensor) -> Step:
@@ -139,7 +141,7 @@ class Ahead:
         row, column = real.nonzero(as_tuple=True)
         ids, certain = torch.full_like(rows, -1), torch.zeros(rows.shape, dtype=torch.float64)
         picked, probabilities = state.task.pick(log_mu, state.noise[row, rows[row, column]], normalised=True)
-        ids[row, column], certain[row, column] = picked.cpu(), probabilities.cpu()
+        ids[row, column], certain[row, column] = download(picked, probabilities)
         same = (ids == guesses) & real
         run = same.long().cumprod(1).sum(1)
         count = torch.minimum(run + 1, real.sum(1))

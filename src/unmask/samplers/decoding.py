@@ -31,10 +31,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from unmask.devices import indices, upload
 from unmask.draw import Pick
 from unmask.noise import Noise
 from unmask.plan import start_time
-from unmask.sampler import Ask, State, Step, Task, filled, packed
+from unmask.sampler import Ask, State, Step, Task, packed
 
 Pace = Callable[[int, int], list[int]]
 """(n, N) -> how many of n holes each of N steps unmasks; together n. A step of none costs no network call."""
@@ -165,7 +166,7 @@ class Ranked:
 
     def ask(self, state: RankState) -> Ask:
         """The masked positions of each sequence's first block that is not finished."""
-        masked, length = (state.x == state.task.mask_id).cpu(), state.x.shape[1]
+        masked, length = state.masked, state.x.shape[1]
         here = torch.where(masked, state.block, length)
         window = masked & (here == here.amin(1, keepdim=True)) if length else masked
         return Ask(packed(window), start_time(masked.sum(1), length, state.task.schedule))
@@ -173,31 +174,31 @@ class Ranked:
     def fill(self, state: RankState, ask: Ask, log_mu: Tensor) -> Step:
         """Rank the requested positions and unmask the first ones of each sequence."""
         row, column = (ask.rows >= 0).nonzero(as_tuple=True)
-        at = ask.rows[row, column]
-        chosen, ids = torch.zeros((2, *state.x.shape), dtype=torch.int64)
-        certain = torch.zeros(state.x.shape, dtype=torch.float64)
-        if self.sees == "token":
-            ids[row, at], certain[row, at] = self._picked(state, row, at, log_mu)
+        at, ranked = ask.rows[row, column], self._ranked_by(state.task.pick, log_mu)
+        draws_first = self.sees == "token"
+        ids, certain = self._picked(state, row, at, log_mu) if draws_first else (torch.zeros_like(at), None)
         score = torch.full(state.x.shape, -torch.inf, dtype=torch.float64)
-        score[row, at] = self.score(Look(self._ranked_by(state.task.pick, log_mu), ids[row, at])).cpu()
+        score[row, at] = self.score(Look(ranked, ids)).cpu()  # the one time that the host waits for the call
         count, heat = self._turn(state, score)
         if self.noise:
             u = state.ranking.again(state.made.unsqueeze(1))[row, at].uniform().clamp(min=2.0**-54)
             score[row, at] -= self.noise * heat[row] * torch.log(-torch.log(u))
         rank = score.argsort(dim=1, descending=True, stable=True).argsort(1)
-        chosen[row, at] = (rank < count.unsqueeze(1)).long()[row, at]
+        kept = (rank < count.unsqueeze(1))[row, at]
         draws = torch.bincount(row, minlength=len(score))
-        if self.sees == "mean":
-            kept = chosen[row, at] > 0
-            row, at, draws = row[kept], at[kept], chosen.sum(1)
-            ids[row, at], certain[row, at] = self._picked(state, row, at, log_mu[kept.to(log_mu.device)])
+        row, at, some = row[kept], at[kept], upload(kept.nonzero().squeeze(1), log_mu.device)
+        if certain is None:
+            draws = torch.bincount(row, minlength=len(score))
+            ids, certain = self._picked(state, row, at, log_mu[some])
+        else:
+            ids, certain = ids[some], certain[some]
         state.made = state.made + 1
-        return filled(chosen > 0, ids, certain, ask.time, draws)
+        return _step(row, at, ids, certain, ask.time, draws)
 
     def _picked(self, state: RankState, row: Tensor, at: Tensor, log_mu: Tensor) -> tuple[Tensor, Tensor]:
         ids, probabilities = state.task.pick(log_mu, state.tokens[row, at].again(state.visits[row, at]))
         state.visits[row, at] += 1
-        return ids.cpu(), probabilities.cpu()
+        return ids, probabilities
 
     def _ranked_by(self, pick: Pick, log_mu: Tensor) -> Tensor:
         return pick.shaped(log_mu).log_softmax(1) if self.as_drawn and pick.temperature > 0 else log_mu
@@ -210,6 +211,20 @@ class Ranked:
             return within(self.gamma, -score), torch.ones(len(score), dtype=torch.float64)
         now = [(turn or ())[made] for turn, made in zip(state.turns, state.made.tolist(), strict=True)]
         return torch.tensor([count for count, _ in now]), torch.tensor([heat for _, heat in now]).double()
+
+
+def _step(row: Tensor, at: Tensor, ids: Tensor, certain: Tensor, time: Tensor, draws: Tensor) -> Step:
+    """The Step that fills positions ``at`` of the sequences ``row``, [M] in row-major order."""
+    count = torch.bincount(row, minlength=len(time))
+    column = torch.arange(len(row)) - (count.cumsum(0) - count)[row]
+    positions = torch.full((len(time), int(count.max())), -1)
+    positions[row, column] = at
+    real, cells = positions >= 0, indices(ids.device, row, column)
+    tokens = torch.full(positions.shape, -1, device=ids.device)
+    probabilities = torch.zeros_like(tokens, dtype=torch.float64)
+    tokens[cells], probabilities[cells] = ids, certain
+    tau = torch.where(real, time.unsqueeze(1), 0.0)
+    return Step(torch.arange(len(time)), positions, tokens, probabilities, tau, real, draws)
 
 
 def within(gamma: float, entropy: Tensor) -> Tensor:

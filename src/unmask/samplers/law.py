@@ -21,6 +21,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from unmask.devices import download
 from unmask.draw import exponential_race
 from unmask.noise import Noise
 from unmask.sampler import Ask, State, Step, Task, filled, packed
@@ -98,7 +99,7 @@ class CoupledByLaw:
         return LawState(task, canvas.clone(), calls, grid, due, noise, tokens, acceptance, torch.zeros_like(due))
 
     def ask(self, state: LawState) -> Ask:
-        state.due = torch.where(state.x.cpu() == state.task.mask_id, state.due, 0)
+        state.due = torch.where(state.masked, state.due, 0)
         k = state.due.amax(1, keepdim=True) if state.due.shape[1] else state.due.sum(1, keepdim=True)
         return Ask(packed((state.due == k) & (state.due > 0)), k.squeeze(1).double() / (state.task.steps or 1))
 
@@ -108,7 +109,7 @@ class CoupledByLaw:
         at = ask.rows[row, column]
         now, visits = state.due[row, at], state.visits[row, at]
         ids = exponential_race(log_mu, state.tokens[row, at].again(visits))
-        log_p = log_mu.gather(1, ids.unsqueeze(1)).squeeze(1).cpu()
+        ids, log_p = download(ids, log_mu.gather(1, ids.unsqueeze(1)).squeeze(1))
         c = state.grid.stay(now) * torch.exp(-self.maximum - log_p.clamp(min=-600))
         kept = state.acceptance[row, at].again(visits).uniform() < accepted(c, self.law)
         later = state.grid.step_after(now - 1, state.steps[row, at].again(visits + 1).uniform())
@@ -116,6 +117,6 @@ class CoupledByLaw:
         state.visits[row, at] += 1
         tokens, certain = torch.zeros_like(state.due), torch.zeros(state.due.shape, dtype=torch.float64)
         chosen = torch.zeros(state.due.shape, dtype=torch.bool)
-        chosen[row, at], tokens[row, at], certain[row, at] = kept, ids.cpu(), log_p.exp()
+        chosen[row, at], tokens[row, at], certain[row, at] = kept, ids, log_p.exp()
         tau = ask.time - 1 / (state.task.steps or 1)
         return filled(chosen, tokens, certain, tau, torch.bincount(row, minlength=len(chosen)))

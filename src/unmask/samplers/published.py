@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.devices import CPU, download, upload
 from unmask.draw import Draw, Pick
 from unmask.noise import Noise, generator
 from unmask.sampler import Ask, State, Step, Task, filled
@@ -48,7 +49,7 @@ class TorchRand(Noise):
     ) -> Tensor:
         shape = (self.places,) if columns is None else (self.places, columns)
         drawn = [torch.rand(shape, dtype=dtype, generator=generator(0, key)) for key in self.keys.tolist()]
-        return (drawn[0] if len(drawn) == 1 else torch.cat(drawn)).to(device)
+        return upload(drawn[0] if len(drawn) == 1 else torch.cat(drawn), device or CPU)
 
 
 def race(precision: str = "float32", *, eps: float = 0.0) -> Draw:
@@ -143,7 +144,7 @@ class Coupled:
 
     def ask(self, state: CoupledState) -> Ask:
         """Every position; none at the end of the grid, or with the cache as soon as nothing is masked."""
-        going = bool((state.x == state.task.mask_id).any()) or (not self.cache and state.k < (state.task.steps or 0))
+        going = bool(state.masked.any()) or (not self.cache and state.k < (state.task.steps or 0))
         every = torch.arange(state.x.shape[1]) if going else torch.empty(0, dtype=torch.int64)
         return Ask(every.expand(len(state.x), -1), self._time(state, state.k).expand(len(state.x)))
 
@@ -161,8 +162,8 @@ class Coupled:
         while state.k < steps:
             t, s = self._time(state, state.k), self._time(state, state.k + 1)
             leave, stay = self.law(state.task.schedule, s, t)
-            weights = mu * leave.to(mu.device)
-            weights[..., mask_id] = stay.to(mu.device)
+            weights = mu * float(leave)
+            weights[..., mask_id] = float(stay)
             new = torch.where(x == mask_id, self._drawn(state, weights), x)
             draws, state.k = draws + x.shape[1], state.k + 1
             if not self.cache or bool((new != x).any()):
@@ -185,7 +186,8 @@ class Coupled:
         """The difference between two canvases, as a Step."""
         certain = mu.view(*x.shape, -1).gather(2, new.unsqueeze(-1)).squeeze(-1)
         count = torch.full((len(x),), draws)
-        return filled((new != x).cpu(), new.cpu(), certain.cpu(), tau.expand(len(x)), count)
+        new, old, certain = download(new, x, certain)
+        return filled(new != old, new, certain, tau.expand(len(x)), count)
 
 
 def sedd_euler(*, cache: bool = False, **options: Any) -> Coupled:

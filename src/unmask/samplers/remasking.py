@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.devices import download, upload
 from unmask.noise import Noise
 from unmask.plan import start_time
 from unmask.sampler import Ask, State, Step, Task, filled, packed
@@ -101,7 +102,7 @@ class Remasking:
 
     def ask(self, state: RemaskState) -> RemaskAsk:
         """Advance each sequence to its next step that unmasks something, remasking others on the way."""
-        masked = (state.x == state.task.mask_id).cpu()
+        masked = state.masked.clone()
         due, again, time = torch.zeros_like(masked), torch.zeros_like(masked), torch.zeros(len(masked)).double()
         while bool((idle := (state.k > 0) & ~due.any(1)).any()):
             i = idle.nonzero().squeeze(1)
@@ -116,7 +117,7 @@ class Remasking:
             # The network still sees tokens that are remasked in its own step, but not those remasked earlier.
             masked[i] |= hide & ~due[i].any(1, keepdim=True)
         left = masked & ~due.any(1, keepdim=True)
-        shown = torch.where(masked.to(state.x.device), state.task.mask_id, state.x)
+        shown = torch.where(upload(masked, state.x.device), state.task.mask_id, state.x)
         return RemaskAsk(rows=packed(due | left), time=torch.where(left.any(1), 0.0, time), canvas=shown, again=again)
 
     def fill(self, state: RemaskState, ask: RemaskAsk, log_mu: Tensor) -> Step:
@@ -124,7 +125,7 @@ class Remasking:
         at, due = ask.rows[row, column], torch.zeros_like(ask.again)
         ids, certain = torch.zeros_like(state.visits), torch.zeros_like(state.psi)
         picked, probabilities = state.task.pick(log_mu, state.tokens[row, at].again(state.visits[row, at]))
-        due[row, at], ids[row, at], certain[row, at] = True, picked.cpu(), probabilities.cpu()
+        due[row, at], ids[row, at], certain[row, at] = True, *download(picked, probabilities)
         state.visits[row, at] += 1
         state.psi[row, at] = certain[row, at]
         hidden = packed(ask.again) if bool(ask.again.any()) else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.devices import upload
 from unmask.plan import start_time
 from unmask.protocol import Denoiser, LooksAhead
 from unmask.sampler import Ask, State, Step, Task
@@ -24,7 +25,7 @@ WINDOW = 64  # tokens per pass, for a network that looks ahead
 class ScoredState(State):
     """The state of texts being scored: x has the tokens scored so far."""
 
-    text: Tensor  # int64 [B, L]
+    text: Tensor  # int64 [B, L], on the CPU
     at: Tensor  # int64 [B]: the next position
     times: Tensor  # float64 [B, L]: the time at which each position is computed
 
@@ -46,7 +47,7 @@ class Scored:
         length = len(self.tokens)
         if tuple(canvas.shape[1:]) != (length,) or bool((canvas != task.mask_id).any()):
             raise ValueError(f"a text of {length} tokens is scored on an empty canvas of {length} positions")
-        text = torch.tensor(self.tokens, device=canvas.device).expand_as(canvas)
+        text = torch.tensor(self.tokens).expand(len(canvas), -1)
         calls = torch.full((len(canvas),), -(-length // self.window))
         # alpha^-1(1 - n/L) with n tokens left, as in plan.left_to_right.
         times = start_time(length - torch.arange(length), length, task.schedule).expand(len(canvas), -1)
@@ -64,16 +65,19 @@ class Scored:
             return Ask(rows, time.squeeze(1))
         known = (real.sum(1) - 1).clamp(min=0)
         shown = torch.arange(length) < (state.at + known).unsqueeze(1)
-        return Ask(rows, time, torch.where(shown.to(state.x.device), state.text, state.x), known)
+        return Ask(
+            rows, time, torch.where(upload(shown, state.x.device), upload(state.text, state.x.device), state.x), known
+        )
 
     def fill(self, state: ScoredState, ask: Ask, log_mu: Tensor) -> Step:
         """The tokens of the text, with their probabilities."""
         real = ask.rows >= 0
         row, column = real.nonzero(as_tuple=True)
         tokens = torch.full_like(ask.rows, -1)
-        tokens[row, column] = state.text[row, ask.rows[row, column]].cpu()
+        tokens[row, column] = state.text[row, ask.rows[row, column]]
         found = torch.zeros(ask.rows.shape, dtype=torch.float64)
-        found[row, column] = log_mu.gather(1, tokens[row, column].to(log_mu.device).unsqueeze(1)).squeeze(1).exp().cpu()
+        index = upload(tokens[row, column], log_mu.device).unsqueeze(1)
+        found[row, column] = log_mu.gather(1, index).squeeze(1).exp().cpu()
         time = ask.time if ask.time.ndim > 1 else ask.time.unsqueeze(1)
         state.at = state.at + real.sum(1)
         return Step(torch.arange(len(tokens)), ask.rows, tokens, found, time, real, real.sum(1))

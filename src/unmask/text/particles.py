@@ -147,7 +147,7 @@ def among(model: Model, drawn: TextSample, particles: int, seed: int) -> TextSam
     log_q, first = torch.zeros(len(drawn.tokens), dtype=torch.float64), drawn.tokens.shape[1]
     for step in drawn.trace:
         filled = step.positions >= 0
-        log_q[step.sequences] += step.probabilities.where(filled, 1.0).log().sum(1).cpu()
+        log_q[step.sequences] += step.probabilities.cpu().where(filled, 1.0).log().sum(1)
         first = min(first, int(step.positions[filled].min()))
     different, which = torch.unique(drawn.tokens, dim=0, return_inverse=True)
     after = (torch.arange(different.shape[1]) >= first).expand_as(different)  # the text before is common to all

@@ -37,7 +37,7 @@ def cross_entropy(
 
     ``scale`` times the weighted sum over sequences, to be differentiated, and the sums of terms per weight, in nats.
     """
-    process, targets = process_of(network), x0[masking.masked]
+    process, targets = process_of(network), x0[masking.at]
     weight = process.spread(masking, masking.weight * scale).to(states.dtype)
     if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
         matrix, bias = network.head()

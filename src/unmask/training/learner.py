@@ -19,6 +19,7 @@ from unmask.checkpoints.folder import load_network as load
 from unmask.checkpoints.steps import CheckpointError
 from unmask.data.batches import generator, global_batch, share
 from unmask.data.tokens import TokenFile
+from unmask.devices import download, upload
 from unmask.files import write_whole
 from unmask.loading import locate
 from unmask.masking import Masking
@@ -66,6 +67,7 @@ class Learner:
             eps=config.eps,
             weight_decay=config.weight_decay,
             dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
+            device=accelerator.device,
         )
         losses = Losses(bare, config.objective, network.loss)
         self.losses, *self.optimizers = accelerator.prepare(losses, *made)
@@ -105,7 +107,9 @@ class Learner:
             where=tokens.asked(indices),
         )
         losses = self._accumulate(tokens, indices, masking)
-        norm = float(whole(self.accelerator.clip_grad_norm_(self.losses.parameters(), config.clip)))
+        length = whole(self.accelerator.clip_grad_norm_(self.losses.parameters(), config.clip))
+        losses, length = download(losses, length)  # the one time in a step that the host waits for the device
+        norm = float(length)
         loss = float(losses.sum() / (config.batch * tokens.length))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse(trouble, loss, norm, indices, losses)
@@ -139,11 +143,11 @@ class Learner:
             part = slice(start, start + config.micro_batch)
             last = start + config.micro_batch >= len(x0)
             with nullcontext() if last else accelerator.no_sync(self.losses):
-                inputs = (x0[part], *masking.rows(part).tensors())
-                total, losses = self.losses(*(values.to(accelerator.device) for values in inputs), scale=scale)
+                inputs, there = upload(x0[part], accelerator.device), masking.rows(part).to(accelerator.device)
+                total, losses = self.losses(inputs, *there.tensors(), scale=scale, index=there.index)
                 accelerator.backward(total)
             done.append(losses)
-        gathered: Tensor = accelerator.gather(torch.cat(done)).cpu()
+        gathered: Tensor = accelerator.gather(torch.cat(done))
         return gathered
 
     def _refuse(self, trouble: Path, loss: float, norm: float, indices: Tensor, losses: Tensor) -> None:

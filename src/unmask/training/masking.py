@@ -7,6 +7,7 @@ and stratified times are stratified across all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from unmask import timing
 from unmask.data.batches import generator
+from unmask.devices import widest
 from unmask.errors import OptionError
 from unmask.masking import Masking, Uniforms
 from unmask.processes import Process, process_of
@@ -91,25 +93,27 @@ class Losses(nn.Module):
         super().__init__()
         self.network, self.objective, self.own = network, objective, own
 
-    def forward(self, x0: Tensor, *tensors: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x0: Tensor, *tensors: Tensor, scale: float = 1.0, index: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """``scale`` times the sum over sequences, to be differentiated, and each sequence's own loss, float64 [B] nats.
 
-        tensors: those of a Masking. A loss is the masking's weight times the sum of its terms, which the network's
-        process computes. A user's loss is for training: validation always uses the bound.
+        tensors: those of a Masking; index: its index on an accelerator. A loss is the masking's weight times the sum of
+        its terms, which the network's process computes. A user's loss is for training: validation always uses the bound.
         """
         network: Any = self.network
-        masking, process = Masking(*tensors), process_of(network)
+        masking, process = replace(Masking(*tensors), index=index), process_of(network)
         if self.training and self.own is not None:
             losses = _checked(self.own(network, x0, masking), x0)
-            return scale * losses.sum(), losses.detach().double()
+            return scale * losses.sum(), losses.detach().to(widest(x0.device))
         evaluated = network if self.training else for_bound(network)
         objective = self.objective if self.training else process.validated(self.objective)
         if evaluated is network and isinstance(network, head.Apart):
             states = process.states(network, x0, masking, objective)
             if states is not None:
                 total, terms = head.cross_entropy(network, states, x0, masking, scale)
-                return total, masking.weighted(terms.double())
-        losses = masking.weighted(process.terms(evaluated, x0, masking, objective).double())
+                return total, masking.weighted(terms.to(widest(x0.device)))
+        losses = masking.weighted(process.terms(evaluated, x0, masking, objective).to(widest(x0.device)))
         return scale * losses.sum(), losses.detach()
 
 

@@ -78,9 +78,13 @@ def make(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> list[torch.optim.Optimizer]:
-    """AdamW for everything; or Muon, iterated in ``dtype``, for the matrices of the blocks, and AdamW for the rest."""
+    """AdamW for everything; or Muon, iterated in ``dtype``, for the matrices of the blocks, and AdamW for the rest.
+
+    device: where the parameters will be during training.
+    """
     made: list[torch.optim.Optimizer] = []
     rest = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
     if muon:
@@ -88,7 +92,7 @@ def make(
         single = {name: rest.pop(name) for name in list(rest) if _is_matrix(name, network)}
         groups = [{"params": list(stacked.values()), "parts": 3}, {"params": list(single.values()), "parts": 1}]
         made.append(Muon(groups, weight_decay=weight_decay, dtype=dtype))
-    fused = next(iter(rest.values())).device.type in ("cpu", "cuda", "xpu", "mps")
+    fused = device.type in ("cpu", "cuda", "xpu", "mps")
     return [*made, torch.optim.AdamW(rest.values(), betas=betas, eps=eps, weight_decay=weight_decay, fused=fused)]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.data.tokens import TokenFile
-from unmask.network import logits_at
+from unmask.network import device_of, logits_at
 from unmask.networks.ngram import kneser_ney
 from unmask.processes import process_of
 from unmask.sampling import sample
@@ -63,6 +63,7 @@ class Plain:
 
     def __init__(self, network: Any) -> None:
         self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
+        self.device = device_of(network)
         self.process = process_of(network)
 
     def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:

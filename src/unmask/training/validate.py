@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask.bound import Bound
 from unmask.data.tokens import TokenFile
+from unmask.devices import upload, widest
 from unmask.masking import Masking
 from unmask.processes import process_of
 from unmask.schedule import Schedule
@@ -45,7 +46,7 @@ def validate(
     # Every process makes as many passes as every other, as FSDP needs: what is left over is computed twice.
     share = -(-num // accelerator.num_processes)
     own = torch.arange(share) + accelerator.process_index * share
-    total = torch.zeros(num, dtype=torch.float64, device=accelerator.device)
+    total = torch.zeros(num, dtype=widest(accelerator.device), device=accelerator.device)
     was_training = losses.training
     losses.eval()
     try:
@@ -53,12 +54,12 @@ def validate(
             if stop():
                 return None
             rows, device = part % num, accelerator.device
-            values = _pass(losses, tokens.sequences(chosen[rows]).to(device), masking.rows(rows).to(device))
-            new = part < num
-            total[part[new].to(device)] = values[new.to(device)]
+            values = _pass(losses, upload(tokens.sequences(chosen[rows]), device), masking.rows(rows).to(device))
+            new = int((part < num).sum())  # the surplus comes last
+            total[upload(part[:new], device)] = values[:new]
     finally:
         losses.train(was_training)
-    return _bound(accelerator.reduce(total, "sum").cpu(), tokens, asked, exact=process.exact)
+    return _bound(accelerator.reduce(total, "sum").cpu().double(), tokens, asked, exact=process.exact)
 
 
 def _bound(values: Tensor, tokens: TokenFile, asked: Tensor | None, *, exact: bool) -> Bound:
@@ -71,4 +72,4 @@ def _bound(values: Tensor, tokens: TokenFile, asked: Tensor | None, *, exact: bo
 
 @torch.no_grad()
 def _pass(losses: Losses, x0: Tensor, masking: Masking) -> Tensor:
-    return losses(x0, *masking.tensors())[1]  # type: ignore[no-any-return]
+    return losses(x0, *masking.tensors(), index=masking.index)[1]  # type: ignore[no-any-return]

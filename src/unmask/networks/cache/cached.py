@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.devices import upload
 from unmask.networks.anyorder import neighbours, usual_order
 from unmask.networks.cache.packing import Ready
 from unmask.networks.cache.seats import Seated
@@ -87,7 +88,7 @@ class Cached(Seated):
         if network.config.adapters and network.config.first_token is not None:  # its entry is seen by no other
             hidden |= (slots == 0) & (feed.slots > 0).unsqueeze(-1)
         mask = None  # for one entry per sequence, after all others: torch's attention is twice as fast without
-        if feed.tokens.shape[1] > 1 or bool(hidden.any()):
+        if feed.tokens.shape[1] > 1 or x.device.type != "cpu" or bool(hidden.any()):
             mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf).unsqueeze(1)  # added to every layer's
         for i, block in enumerate(network.blocks[:-1]):
             x = block.feed_forward(self._attend(i, block, x, angles, mask, feed, here), None, feed.turned)
@@ -187,7 +188,7 @@ class AnyOrderCached(Cached):
         """
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
-        known = known.to(tokens.device).unsqueeze(1)
+        known = upload(known, tokens.device).unsqueeze(1)
         guesses = order[:, : int(known.max())].clamp(min=0)
         return self._answer(tokens, guesses, known, order.clamp(min=0), self.here(tokens, seats), order)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from unmask.devices import upload
 from unmask.networks.adapters import begun, first_known, out_of_turn
 from unmask.networks.anyorder import neighbours
 from unmask.networks.cache.cached import Cached, Feed
@@ -44,7 +45,7 @@ class InTurn(Cached):
         every = torch.arange(length, device=inputs.device)
         same = torch.where(inputs == self.kept["seen"][here, :length], length, every).amin(1, keepdim=True)
         kept = same.minimum(valid).minimum(last)
-        ends = torch.tensor(self.lengths[here], device=inputs.device).unsqueeze(1)
+        ends = upload(torch.tensor(self.lengths[here]), inputs.device).unsqueeze(1)
         turned = self.turned(inputs, ends)
         if turned is None:
             kept = kept // block * block
@@ -54,9 +55,11 @@ class InTurn(Cached):
             behind = turned.gather(1, outputs.clamp(max=length - 1)).any(1, keepdim=True)
             stop = torch.where(behind, stop, outputs.amax(1, keepdim=True) + 1)
         stop = stop.minimum(ends)
+        # All that the feed's shape depends on is read at once: an accelerator makes the host wait for each reading.
+        out = kept.new_zeros(()) if turned is None else (turned & (every >= kept) & (every < stop)).any().long()
+        first, highest, width, some = torch.stack((*kept.aminmax(), (stop - kept).max(), out)).cpu().tolist()
         # Padding to the longest feed comes after everything a sequence may see, and is not cached.
-        slots = kept + torch.arange(int((stop - kept).max()), device=inputs.device)
-        slots, first = slots.clamp(max=length), int(kept.min())
+        slots = (kept + torch.arange(width, device=inputs.device)).clamp(max=length)
         level = ((slots // block + 1) * block - 1).minimum(torch.where(slots < ends, ends - 1, slots))
         taps = self.network.config.convolution
         if turned is not None:
@@ -68,14 +71,12 @@ class InTurn(Cached):
             places,
             slots,
             level,
-            first if first == int(kept.max()) else None,
-            int(slots.max()) + 1,
+            first if first == highest else None,
+            min(highest + width - 1, length) + 1,
             self.near(slots, level, length, taps) if taps else None,
             outputs - kept,
             None if turned is None else self._left(inputs, slots),
-            turned.to(self.network.vocab_embed.embedding).unsqueeze(-1)
-            if turned is not None and turned.any()
-            else None,
+            turned.to(self.network.vocab_embed.embedding).unsqueeze(-1) if turned is not None and some else None,
         )
         self.kept["valid"][here] = kept.squeeze(1)  # later slots will be overwritten
         logits = self.run(ready, feed, here)
@@ -164,12 +165,14 @@ class LeftToRightCached(InTurn):
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
         here, real = self.here(tokens, seats), (order >= 0).sum(1)
-        last = torch.minimum(known.to(order.device), real - 1).clamp(min=0).unsqueeze(1)
+        last = torch.minimum(upload(known, order.device), real - 1).clamp(min=0).unsqueeze(1)
         column = torch.arange(order.shape[1], device=order.device).minimum(last)
         # A sequence without a window repeats its last request: nothing new is read for it.
         idle = (self.kept["valid"][here] - 1).clamp(min=0) + self.causal_network.lag
         rows = torch.where((real > 0).unsqueeze(1), order.gather(1, column), idle.unsqueeze(1))
-        logits = self._answer(tokens, rows[:, : int(last.max()) + 1], here, True)
+        if rows.device.type == "cpu":  # an accelerator repeats the last request rather than wait for its number
+            rows = rows[:, : int(last.max()) + 1]
+        logits = self._answer(tokens, rows, here, True)
         return take(logits, column)
 
     def _answer(self, tokens: Tensor, rows: Tensor, here: slice, several: bool) -> Tensor:

@@ -99,7 +99,8 @@ class AskedRows(nn.Module):
         blocks = network.blocks[:-1]
         # The cached tensor is one of inference mode, and could not be changed outside it.
         keeps = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
-        if self.first is not None and blocks and tokens.numel() and keeps:
+        # On an accelerator finding the changes takes longer than computing everything.
+        if self.first is not None and blocks and tokens.numel() and keeps and tokens.device.type == "cpu":
             first, blocks = blocks[0], blocks[1:]
             q, k, v = self.first(first, tokens, x, angles, entries.real)
             x = fed(first, x + first.mix(q, k, v, entries.mask, entries.ends), None, entries.real)
@@ -114,7 +115,7 @@ class AskedRows(nn.Module):
 
 def fed(block: Block, x: Tensor, vectors: Vectors | None, real: Tensor | None) -> Tensor:
     """The MLP half of a block, in place and without padding: it is most of a block's cost."""
-    if real is None:
+    if real is None or x.device.type != "cpu":  # where the padding is would have to be read
         return block.feed_forward(x, vectors)
     at = real.squeeze(-1).nonzero(as_tuple=True)
     x[at] = block.feed_forward(x[at], of_sequences(vectors, at[0]))

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.network import answer, inference
+from unmask.devices import upload
+from unmask.network import answer, device_of, inference
 from unmask.plan import resized
 from unmask.protocol import Caches, LooksAhead, bytes_of, for_sampling
 from unmask.sampler import Ask
@@ -49,6 +50,7 @@ class Batch:
 
     def __init__(self, served: Served, limits: Limits) -> None:
         self.network, self.limits = for_sampling(served.network), limits
+        self.device = device_of(served.network)
         self.cache: Caches | None = self.network if isinstance(self.network, Caches) else None
         self.seats: list[SequenceRun] = []
         self.states: list[SharedState] = []
@@ -214,7 +216,7 @@ class Batch:
         x = torch.cat([resized(canvas, length, self.network.mask_id) for canvas in shown])
         seat = {one: i for i, one in enumerate(self.seats)}
         order = torch.tensor([seat[one] for shared in self.states for one in shared.members]).argsort()
-        return x[order.to(x.device)], Ask(rows, time, known=torch.cat(known) if chains else None).take(order)
+        return x[upload(order, x.device)], Ask(rows, time, known=torch.cat(known) if chains else None).take(order)
 
     def _answers(self, part: range, x: Tensor, ask: Ask) -> Iterator[tuple[range, Tensor | Exception]]:
         """log mu of the requested rows of a part.
@@ -226,11 +228,11 @@ class Batch:
         allowed = [one.job.work.allowed for one in self.seats[here]]
         lengths = [one.length for one in self.seats[here]]
         seats = None if self.cache is None else here
-        padded = torch.tensor(lengths, device=x.device) if min(lengths) < max(lengths) else None
+        padded = torch.tensor(lengths) if min(lengths) < max(lengths) else None
         try:
             with inference(self.network):
                 found: Tensor | Exception = answer(
-                    self.network, x[here, : max(lengths)], ask.take(index), allowed, seats, padded
+                    self.network, x[here, : max(lengths)], ask.take(index), allowed, seats, padded, self.device
                 )
         except Exception as error:
             found = error

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.sampler import InParts, PlanState, Step, apply
+from unmask.sampler import InParts, PlanState, Step
 from unmask.serve.engine.job import SequenceRun
 
 
@@ -51,7 +51,7 @@ class SharedState:
         if step is None:
             return None
         self.filling = None
-        apply(step, self.state.x, self.state.task.mask_id)
+        self.state.advance(step)
         self.ask = self.sampler.ask(self.state)
         return step
 
