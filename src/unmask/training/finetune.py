@@ -22,10 +22,11 @@ from unmask.networks.ddit import DDiT
 from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
 from unmask.tokenizers.chat import template_of
-from unmask.training.config import CHECKPOINT, DEFAULT_OBJECTIVE, Objective, TrainConfig
+from unmask.training.config import CHECKPOINT, DEFAULT_OBJECTIVE, TrainConfig
 from unmask.training.data import Reads
 from unmask.training.lora import with_adapters
 from unmask.training.network import SHAPE, Network
+from unmask.training.settings import Objective
 
 NOT_LEFT_OPEN = ("preset", *SHAPE, "dropout", "tokenizer", "vocab")  # determined by the checkpoint
 
