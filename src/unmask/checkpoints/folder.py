@@ -43,12 +43,14 @@ def load_network(folder: str | Path, own: Any = None) -> Any:
     return pretrained.read(folder, network_class(kind))
 
 
-def network_class(architecture: str) -> type[DDiT | Causal | OneStream]:
+def network_class(architecture: object) -> type[DDiT | Causal | OneStream]:
     """The class of this project's networks that config.json calls so."""
-    kinds: dict[str, type[DDiT | Causal | OneStream]] = {one.architecture: one for one in (DDiT, Causal, OneStream)}
-    if architecture not in kinds:
-        raise ValueError(f"architecture must be one of {', '.join(kinds)}, got {architecture!r}")
-    return kinds[architecture]
+    kinds: tuple[type[DDiT | Causal | OneStream], ...] = (DDiT, Causal, OneStream)
+    for one in kinds:
+        if one.architecture == architecture:
+            return one
+    known = ", ".join(one.architecture for one in kinds)
+    raise ValueError(f"architecture must be one of {known} for a model of this project, got {architecture!r}")
 
 
 def load(folder: Path, *, name: str = "model", **override: Any) -> Model:

@@ -102,11 +102,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _judged(chosen: JudgeOptions) -> Judgement:
-    if chosen.mauve is not None:
-        needed("mauve", "MAUVE needs mauve-text", "mauve")
     samples = _samples(chosen)
     counts = None if chosen.data is None else _counts(chosen.data, samples)
     references = None if chosen.mauve is None else Samples.read(chosen.mauve, separation=chosen.separation)
+    if references is not None:
+        needed("mauve", "MAUVE needs mauve-text", "mauve")
     device = processes.device(chosen.device)
     counted = chosen.molecules is not None and processes.main()
     measured = _molecules(samples, str(chosen.molecules)) if counted else {}

@@ -44,7 +44,7 @@ class Line(NamedTuple):
     visible: Tensor  # int64 [B, 1]: how many are visible
 
 
-class Entries(NamedTuple):
+class StreamEntries(NamedTuple):
     """What the entries of a pass read and predict."""
 
     tokens: Tensor  # int64 [B, M]: the token that is read
@@ -195,7 +195,7 @@ class OneStream(Transformer, Pretrained):
         order = key.argsort(dim=1, stable=True)[:, self.origin + 1 :]
         return Line(tokens, order, place_of(order, tokens.shape[1]), visible.sum(1, keepdim=True))
 
-    def entries(self, line: Line, level: Tensor, target: Tensor) -> Entries:
+    def entries(self, line: Line, level: Tensor, target: Tensor) -> StreamEntries:
         """The entries of these levels and targets, int64 [B, M]."""
         last = level - 1
         start = self.mask_id if self.config.first_token is None else self.config.first_token
@@ -208,9 +208,9 @@ class OneStream(Transformer, Pretrained):
         # From left to right nothing is added to the token that is read, so a checkpoint keeps what it knows.
         follows = (target == position + 1).unsqueeze(2) & (self.around < 0)
         seen = inside & (place < level.unsqueeze(2)) & ~follows
-        return Entries(token, torch.stack((position, target), 2), torch.where(seen, near, self.mask_id))
+        return StreamEntries(token, torch.stack((position, target), 2), torch.where(seen, near, self.mask_id))
 
-    def final(self, entries: Entries, mask: Tensor | None) -> Tensor:
+    def final(self, entries: StreamEntries, mask: Tensor | None) -> Tensor:
         """The final states [B, M, width] of entries; mask bool [B, 1, M, M], or None for causal."""
         x = self.read(entries.tokens, entries.positions, entries.near)
         return self.through(x, anyorder.Entries(*entries[:2], mask), self.constant_conditioning())

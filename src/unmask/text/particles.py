@@ -82,7 +82,7 @@ def canvas(model: Model, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
 
 
 @dataclass(frozen=True)
-class Molecules:
+class OnlyMolecules:
     """A guide to SMILES that are molecules: where a row ends, one that is none loses almost all of its weight.
 
     Not all of it, so that a canvas on which no particle is a molecule still has a result.
@@ -114,7 +114,7 @@ def guide(model: Model, ids: Sequence[int], allowed: Mapping[int, Tensor]) -> Gu
     ends = model.layout == "rows" and len(ids) > 1 and len(ids) - 1 in allowed
     if model.tokenizer.kind != "smiles" or not ends:
         return given
-    return Molecules(given, model.decode, len(ids) - 1)
+    return OnlyMolecules(given, model.decode, len(ids) - 1)
 
 
 def check_proposal(model: Model, options: InfillRequest) -> int:
