@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal, twin
 from unmask.networks.ddit import DDiT, DDiTConfig
 from unmask.networks.llama import Llama, LlamaConfig
@@ -32,7 +33,8 @@ def network(tokenizer: Tokenizer, *, length: int = LENGTH, causal: bool = False,
     sizes = {"width": 16, "layers": 1, "heads": 2} | changes
     config = DDiTConfig(tokenizer.vocab_size, tokenizer.vocab_size, length, **sizes)
     torch.manual_seed(seed)
-    made = Causal(twin(config)) if causal else DDiT(config)
+    in_order = config.attention == "order"
+    made = Causal(twin(config)) if causal else OneStream(twin(config)) if in_order else DDiT(config)
     with torch.no_grad():
         made.output_layer.linear.weight.normal_(std=0.2)
     return made.eval()

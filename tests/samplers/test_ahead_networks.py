@@ -81,7 +81,7 @@ def test_the_draw_that_measures_margins_is_the_default_one(trained):
 
 SMALL = {
     "in any order": {"attention": "order", "layers": 2},
-    "with a convolution": {"attention": "order", "convolution": 3},
+    "with neighbours": {"attention": "order", "neighbours": 2, "layers": 2},
     "left to right": {"causal": True, "layers": 2},
     "over what is visible": {"attention": "visible"},
     "plain": {},

@@ -56,7 +56,7 @@ def model(kind: str = "bpe", name: str = "tiny", **options: Any) -> Model:
 MODELS = {
     "tiny": model(),
     "bytes": model("bytes", "bytes"),
-    "anyorder": model(name="anyorder", attention="order", convolution=3),
+    "anyorder": model(name="anyorder", attention="order", neighbours=2),
     "twin": model(name="twin", causal=True, convolution=3),
     "adapted": model(name="adapted", adaln=False, adapters=3),
 }
