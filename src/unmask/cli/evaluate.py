@@ -57,18 +57,19 @@ class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
     """Estimate the likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
     For a masked model the result is an upper bound on -log p, with its errors; for a model that is sampled from left to
-    right it is exact. By default p is what sample draws from by default.
-    The model ngram:5 is a Kneser-Ney 5-gram model fitted on the training part of the data, for comparison. The model
-    truth is the distribution of a synthetic corpus (stories, sudoku6, ...); other models are compared with it. Under
-    accelerate launch several processes share the work, with the same numbers.
+    right it is exact. By default p is what sample draws from by default. The model ngram:5 is a Kneser-Ney 5-gram model
+    fitted on the training part of the data, for comparison. The model truth is the distribution of a synthetic corpus
+    (stories, sudoku6, ...); other models are compared with it. Under accelerate launch several processes share the
+    work, with the same numbers.
     """
 
     model: str
     data: str | None = None
     by: By | None = None
     """How the bound is estimated: count (Eq. 7), time (Eq. 6), or the chain rule along random orders, one call for each
-    token. A mixture of the passes' orders is a tighter bound. left-to-right is the chain rule along that order alone,
-    and exact for it. The default is count, and left-to-right for a model that is sampled so."""
+    token. A mixture of the passes' orders is a tighter bound, whose error needs three passes. left-to-right is the
+    chain rule along that order alone, and exact for it. The default is count, and left-to-right for a model that is
+    sampled so."""
     passes: int = 16
     """The number of masks for each sequence, stratified over the counts or times."""
     until: float | None = None
