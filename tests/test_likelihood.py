@@ -101,6 +101,16 @@ def test_decoding_in_a_random_order_draws_from_the_mixture_over_orders():
     assert right > FALSE_ALARM > wrong
 
 
+def test_the_error_of_a_mixture_needs_three_orders():
+    """The jackknife of two is the error of their mean, as by order, and too small. With four it is not."""
+    model, x0 = Sharpened(after=-1.0), torch.tensor([[2, 1, 2, 0]]).expand(500, 4)
+    for passes in (1, 2):
+        assert bool(unmask.nelbo(model, x0[:3], by="mixture", passes=passes).errors.isinf().all())
+    found = unmask.nelbo(model, x0, by="mixture", passes=4)
+    assert 1 < float(found.errors.square().mean().sqrt()) / float(found.nats.std()) < 1.35
+    assert (Passes("mixture").fewest, Passes("order").fewest) == (3, 2)
+
+
 def test_the_bound_of_a_mixture_lies_between_minus_log_p_and_the_bound_by_order():
     """With K orders it falls to -log p as K grows. Each comparison is by 5 standard errors, false alarm 1e-6."""
     model, x0 = Sharpened(after=-1.0), torch.tensor([[2, 1, 2, 0]])

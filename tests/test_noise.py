@@ -12,7 +12,7 @@ from scipy import stats
 
 from tests.helpers import FALSE_ALARM, generator, hidden_markov
 from unmask import EnumeratedOracle, plan, predict, sample
-from unmask.noise import AT_ONCE, BITS, KeptNoise, Noise, Streams, word
+from unmask.noise import AT_ONCE, BITS, KeptNoise, Noise, Streams, _columns, _mixed, word
 from unmask.noise import generator as stream_generator
 from unmask.samplers import decoding, remasking
 
@@ -145,6 +145,19 @@ class TestPlaces:
         visits[2, 3] = 1
         again = self.whole.again(visits).keys != self.whole.keys
         assert again.nonzero().tolist() == [[2, 3]]
+
+    def test_a_visit_has_a_key_that_is_no_column_of_an_earlier_one(self):
+        """The word of column k - 1 is what number k has: visits have a constant of their own."""
+        keys = self.whole.keys[0]
+        columns = {
+            word
+            for visit in range(4)
+            for word in _mixed(Noise(keys).again(visit).keys.unsqueeze(1) ^ _columns(1_000, torch.device("cpu")))
+            .flatten()
+            .tolist()
+        }
+        assert not columns & {key for visit in range(1, 5) for key in Noise(keys).again(visit).keys.tolist()}
+        assert set(Noise(keys).numbered(3).keys.tolist()) <= columns
 
     def test_a_visit_s_noise_does_not_depend_on_the_other_visits(self):
         visits = torch.arange(9 * 12).view(9, 12) % 4

@@ -139,7 +139,7 @@ class ByHand:
         self.visits = [0] * len(canvas)
 
     def draw(self, k, weights):
-        noise = self.noise[k : k + 1].again(self.visits[k])
+        noise = self.noise[k : k + 1].numbered(self.visits[k])
         self.visits[k] += 1
         return int(exponential_race(weights.log()[None], noise))
 

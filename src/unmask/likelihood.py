@@ -33,8 +33,8 @@ class Passes:
 
     by: "count" (Eq. 7), "time" (Eq. 6), or "order": the chain rule along a random order, which sees every count once
         at the price of one network call per token. "mixture" mixes the probabilities along the passes' orders, where
-        "order" has the mean of their logarithms. "left-to-right" is the chain rule along that order: one pass, and
-        exact for a model that is sampled so.
+        "order" has the mean of their logarithms; its error needs three orders. "left-to-right" is the chain rule along
+        that order: one pass, and exact for a model that is sampled so.
     The counts or times of a round are stratified: two passes fall into each of num/2 equal intervals. One per interval
     would estimate equally well, but gives no standard error.
     """
@@ -50,6 +50,11 @@ class Passes:
             )
         if self.num < 1:
             raise ValueError(f"passes must be at least 1, got {self.num}")
+
+    @property
+    def fewest(self) -> int:
+        """How many passes give a standard error."""
+        return 3 if self.by == "mixture" else 2
 
     @property
     def strata(self) -> int:
@@ -101,10 +106,10 @@ class Passes:
 
 
 def mixed(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The bound by all the K orders of values [N, K], and its standard error by the jackknife."""
+    """The bound by all the K orders of values [N, K], and its standard error by the jackknife: of three at least."""
     num = values.shape[1]
     nats = importance_weighted(values)[:, 0]
-    if num < 2:
+    if num < 3:  # of two orders the jackknife gives the error of their mean, which is too small
         return nats, torch.full_like(nats, torch.inf)
     without = [importance_weighted(values[:, torch.arange(num) != k])[:, 0] for k in range(num)]
     return nats, (torch.stack(without, 1).var(1, correction=0) * (num - 1)).sqrt()
@@ -149,8 +154,9 @@ def nelbo(
         model: A Denoiser.
         tokens: Ids [B, L] without masks; a tensor, an array or lists.
         by: "count" (Eq. 7), "time" (Eq. 6), "order", the chain rule along a random order, "mixture", the mean
-            probability over the passes' orders, which is a tighter bound, or "left-to-right", the chain rule along that
-            one, which is exact for it. The default is "count", and "left-to-right" for a model that is sampled so.
+            probability over the passes' orders, which is a tighter bound, with an error from three orders on, or
+            "left-to-right", the chain rule along that one, which is exact for it. The default is "count", and
+            "left-to-right" for a model that is sampled so.
         passes: The number of estimates per sequence.
         schedule: alpha(t), for networks that read the time.
         seed: With ``index`` it determines the masks.

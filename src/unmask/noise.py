@@ -20,6 +20,9 @@ from unmask.devices import upload
 from unmask.protocol import Batched
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: its multiples are spread over all words
+# Columns are multiples of GOLDEN, and so are visits plus this: the column with the same word as visit 1 would be the
+# 8,482,583,892,990,087,864st.
+VISIT = 0xD1B54A32D192ED03
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
@@ -37,10 +40,22 @@ class Noise(Batched):
 
     def again(self, visits: Tensor | int) -> Noise:
         """Fresh noise for places that have been drawn ``visits`` times before; 0 changes nothing."""
-        visits = torch.as_tensor(visits)
-        if not bool(visits.any()):
+        return self._changed(visits, VISIT)
+
+    def numbered(self, number: Tensor | int) -> Noise:
+        """The noise of a step or an attempt; 0 changes nothing.
+
+        The key of number k is the word of column k - 1. Steps and attempts draw no columns. Algorithm 4 and the law of
+        the published samplers, which draw few positions twice, keep this key so that stored results keep their tokens.
+        """
+        return self._changed(number, 0)
+
+    def _changed(self, k: Tensor | int, constant: int) -> Noise:
+        k = torch.as_tensor(k)
+        if not bool(k.any()):
             return self
-        return Noise(torch.where(visits > 0, _mixed(self.keys ^ _mixed(visits * _signed(GOLDEN))), self.keys))
+        words = _mixed(k * _signed(GOLDEN) + _signed(constant))
+        return Noise(torch.where(k > 0, _mixed(self.keys ^ words), self.keys))
 
     def uniform(
         self, columns: int | None = None, *, dtype: torch.dtype = torch.float64, device: torch.device | None = None

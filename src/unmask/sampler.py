@@ -297,7 +297,7 @@ class Planned:
             penalty = state.task.pick.penalty(_drawn(state, weights.shape[-1]))
             weights = weights - penalty[upload(row, x.device)]
         at = group.positions[row, column]
-        noise = state.noise[row, at].again(state.visits[row, at])
+        noise = state.noise[row, at].numbered(state.visits[row, at])
         ids, probabilities = state.task.pick(weights, noise, normalised=normalised)
         if group.hidden is not None:
             state.visits[row, at] += 1

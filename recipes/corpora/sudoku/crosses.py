@@ -41,7 +41,7 @@ def draw(shape: Shape, noise: Noise) -> Grids:
         if len(waiting) == 0:
             break
         accepted = np.zeros(len(waiting), bool)
-        for i, grid in _accepted(shape, noise[waiting].again(attempt)):
+        for i, grid in _accepted(shape, noise[waiting].numbered(attempt)):
             made[waiting[i]], accepted[i] = grid, True
         waiting = waiting[~accepted]
     return made

@@ -67,8 +67,9 @@ class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
     data: str | None = None
     by: By | None = None
     """How the bound is estimated: count (Eq. 7), time (Eq. 6), or the chain rule along random orders, one call for each
-    token. A mixture of the passes' orders is a tighter bound. left-to-right is the chain rule along that order alone,
-    and exact for it. The default is count, and left-to-right for a model that is sampled so."""
+    token. A mixture of the passes' orders is a tighter bound, whose error needs three passes. left-to-right is the
+    chain rule along that order alone, and exact for it. The default is count, and left-to-right for a model that is
+    sampled so."""
     passes: int = 16
     """The number of masks for each sequence, stratified over the counts or times."""
     until: float | None = None

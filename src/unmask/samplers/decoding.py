@@ -181,7 +181,7 @@ class Ranked:
         score[row, at] = self.score(Look(ranked, ids)).cpu()  # the one time that the host waits for the call
         count, heat = self._turn(state, score)
         if self.noise:
-            u = state.ranking.again(state.made.unsqueeze(1))[row, at].uniform().clamp(min=2.0**-54)
+            u = state.ranking.numbered(state.made.unsqueeze(1))[row, at].uniform().clamp(min=2.0**-54)
             score[row, at] -= self.noise * heat[row] * torch.log(-torch.log(u))
         rank = score.argsort(dim=1, descending=True, stable=True).argsort(1)
         kept = (rank < count.unsqueeze(1))[row, at]

@@ -108,11 +108,11 @@ class CoupledByLaw:
         row, column = (ask.rows >= 0).nonzero(as_tuple=True)
         at = ask.rows[row, column]
         now, visits = state.due[row, at], state.visits[row, at]
-        ids = exponential_race(log_mu, state.tokens[row, at].again(visits))
+        ids = exponential_race(log_mu, state.tokens[row, at].numbered(visits))
         ids, log_p = download(ids, log_mu.gather(1, ids.unsqueeze(1)).squeeze(1))
         c = state.grid.stay(now) * torch.exp(-self.maximum - log_p.clamp(min=-600))
-        kept = state.acceptance[row, at].again(visits).uniform() < accepted(c, self.law)
-        later = state.grid.step_after(now - 1, state.steps[row, at].again(visits + 1).uniform())
+        kept = state.acceptance[row, at].numbered(visits).uniform() < accepted(c, self.law)
+        later = state.grid.step_after(now - 1, state.steps[row, at].numbered(visits + 1).uniform())
         state.due[row, at] = torch.where(kept, now, later)
         state.visits[row, at] += 1
         tokens, certain = torch.zeros_like(state.due), torch.zeros(state.due.shape, dtype=torch.float64)

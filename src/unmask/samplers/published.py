@@ -179,7 +179,7 @@ class Coupled:
         return torch.tensor(self.end + (1 - self.end) * (steps - min(k, steps)) / steps, dtype=torch.float64)
 
     def _drawn(self, state: CoupledState, weights: Tensor) -> Tensor:
-        noise = TorchRand(state.noise.again(state.k).keys, places=state.x.shape[1])
+        noise = TorchRand(state.noise.numbered(state.k).keys, places=state.x.shape[1])
         return race(self.precision, eps=self.eps)(weights, noise).view_as(state.x)
 
     def _step(self, x: Tensor, new: Tensor, mu: Tensor, tau: Tensor, draws: int) -> Step:

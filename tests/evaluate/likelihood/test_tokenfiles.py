@@ -73,6 +73,12 @@ def test_a_left_to_right_model_is_exact(tokens: TokenFile) -> None:
     assert made.passes == 1 and same(made, evaluate(model, tokens, batch=4, until=1e-9))
 
 
+def test_until_needs_passes_that_have_an_error(tokens: TokenFile) -> None:
+    for by, passes in (("mixture", 2), ("count", 1)):
+        with pytest.raises(ValueError, match=f"with at least {passes + 1} passes"):
+            evaluate(masked(), tokens, by=by, passes=passes, until=0.1)
+
+
 def test_until_the_error_is_small_enough(tokens: TokenFile) -> None:
     model = oracle_model()
     first = evaluate(model, tokens, passes=4)

@@ -1,8 +1,9 @@
 """The likelihood of a continuation given its prompt: the bound of Eq. 7 with only the continuation masked.
 
-A canvas holds the prompt and the continuation; positions after it are masked and stay so. The orders that the bound
-averages over reveal the continuation first, so it bounds -log p(continuation | prompt), marginalised over what follows,
-like a left-to-right model's sum over the continuation.
+A canvas holds the prompt and the continuation; positions after it are masked and stay so. The bound is of the law that
+fills the continuation first, in a random order, and what follows afterwards: of -log p(continuation | prompt) under it,
+like a left-to-right model's sum over the continuation. Sampling fills all positions in a random order, which is another
+law for a network whose conditionals belong to no one joint, and its probability may be below what the bound allows.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     python -m unmask.evaluate.likelihood.harness --model unmask --model_args model=kjv --tasks TASK
 
 ``loglikelihood`` is minus the bound of the continuation conditioned on the prompt (``conditional.conditional_nelbo``),
-so for a masked model it is a lower bound on log p; for a model that is sampled from left to right it is exact. A result
-depends on the seed and the request's text, not on the batch, the other requests or the number of processes.
+so for a masked model it is a lower bound on log p where the continuation is filled first; for a model that is sampled
+from left to right it is exact. A result depends on the seed and the request's text, not on the batch, the other
+requests or the number of processes.
 """
 
 from __future__ import annotations

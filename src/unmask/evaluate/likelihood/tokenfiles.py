@@ -55,8 +55,11 @@ def evaluate(
     """
     by = process_of(model.denoiser).default_by if by is None else by
     work = _Work(model, tokens, Passes(by, passes, seed), sequences, batch)
-    if until is not None and not (until > 0 and passes > 1):
-        raise ValueError(f"until must be above 0, with at least 2 passes, got until={until} and passes={passes}")
+    if until is not None and not (until > 0 and passes >= work.how.fewest):
+        raise ValueError(
+            f"until must be above 0, with at least {work.how.fewest} passes for by={by!r}, got until={until} and "
+            f"passes={passes}"
+        )
     identity = work.identity()
     path = Path(partial) if partial is not None and processes.main() else None
     with _agreed(path, identity) as store:
