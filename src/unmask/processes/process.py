@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from unmask import plan as plans
 from unmask import timing
-from unmask.errors import OptionError
 from unmask.devices import home, upload
+from unmask.errors import OptionError
 from unmask.forward import beside, check_begins, holes
 from unmask.masking import Masking, Uniforms, by_count, by_time, in_order, maskgit_count
 from unmask.network import device_of, logits_at, logits_where

@@ -133,7 +133,9 @@ class TrainConfig:
     ema: float | None = None
     """The decay of the averaged weights. The default is 0.9999; for a run under 100,000 steps, 1 - 10/steps."""
 
-    device: Literal["auto", "cpu"] = "auto"
+    device: str = "auto"
+    """cpu, cuda, cuda:1, xpu, mps, ...; auto takes an accelerator that supports float64, if there is one. With several
+    processes each takes its own."""
     precision: Literal["float32", "bf16"] | None = None
     """The default is bf16 on accelerators and float32 on CPUs."""
     compile: bool = False
