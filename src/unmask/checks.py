@@ -75,7 +75,7 @@ def generator(value: object) -> torch.Generator:
 
 
 def check_canvas(model: Denoiser, canvas: Canvas | None, num: int | None, length: int | None) -> Tensor:
-    """The canvas where the model's tokens are drawn (``devices.home``), int64 [B, L]; the model knows every id."""
+    """The canvas int64 [B, L], of ids that the model knows, where tokens are drawn (``devices.home``)."""
     check(model)
     if canvas is None:
         length = length_of(model) if length is None else length

@@ -7,12 +7,28 @@ loops copy to a device by ``upload``, compute their indices on the CPU, and read
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import torch
 from torch import Tensor
 
 CPU = torch.device("cpu")
+
+
+def chosen(name: str = "auto") -> str:
+    """The device of this name. auto is the accelerator of this machine, if it has one with float64, or else the CPU.
+
+    The rule of ``unmask.load`` and of every command. A device without float64 (Apple's "mps") is used if it is named.
+    Where ACCELERATE_USE_CPU is set, auto is the CPU.
+    """
+    if name != "auto":
+        return name
+    cpu_only = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+    if cpu_only or not torch.accelerator.is_available():
+        return "cpu"
+    device = torch.accelerator.current_accelerator()
+    return device.type if device is not None and has_float64(device) else "cpu"
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:

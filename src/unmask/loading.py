@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from unmask import hub
+from unmask import devices, hub
 from unmask.checkpoints import folder as own
 from unmask.checkpoints import steps as checkpoints
 from unmask.checkpoints.folder import CONFIG, TOKENIZER
@@ -33,7 +33,7 @@ class Known:
     folder: Path
 
 
-def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None, **override: Any) -> Model:
+def load(name: str | os.PathLike[str], *, device: str | torch.device | None = "auto", **override: Any) -> Model:
     """Load a model by its name, its path, or its id on the Hugging Face hub.
 
     ``unmask models`` lists the names; ``unmask inspect`` describes a folder or file.
@@ -41,7 +41,8 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = No
     Args:
         name: The name of a bundled or cached model; the path of a folder, a file or a training run; or ORG/NAME on the
             hub, ORG/NAME@REVISION for one commit, tag or branch.
-        device: Where to put the network, by default the CPU.
+        device: Where to put the network: "cpu", "cuda", "cuda:1", "mps", ... As with --device of the commands, "auto"
+            takes this machine's accelerator if it has one with float64, and otherwise the CPU.
         **override: Settings that a checkpoint lacks or that should differ from it. For MDLM, for example, ``time=True``
             feeds the time to a network that was trained without it, and ``ema=False`` takes the raw weights.
             ``network`` is the class or module of a model that ``unmask.train`` trained with your network.
@@ -215,10 +216,8 @@ def _hub_cache() -> list[Known]:
     return found
 
 
-def _put(network: Any, device: str | torch.device | None) -> Any:
-    if device is None:
-        return network
+def _put(network: Any, device: str | torch.device) -> Any:
     try:
-        return network.to(torch.device(device))
+        return network.to(torch.device(devices.chosen(device) if isinstance(device, str) else device))
     except (RuntimeError, AssertionError) as error:  # torch's exceptions for a missing device
         raise ValueError(f"device={str(device)!r}: {str(error).splitlines()[0]}") from error

@@ -42,7 +42,7 @@ class OnDevice:
     """Where the network runs."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:1, xpu, ...; auto takes an accelerator that supports float64, if there is one."""
+    """cpu, cuda, cuda:1, xpu, mps, ...; auto takes an accelerator that supports float64, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,12 +168,3 @@ def use_threads(count: int | None) -> None:
     if count < 1:
         raise ValueError(f"--threads must be at least 1, got {count}")
     torch.set_num_threads(count)
-
-
-def device_named(name: str) -> str:
-    """The device, with auto resolved."""
-    if name != "auto":
-        return name
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    # Draws are in float64, which Apple's GPUs do not have.
-    return accelerator.type if accelerator is not None and accelerator.type != "mps" else "cpu"

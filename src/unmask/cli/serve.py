@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unmask import devices
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, OnMachine, OwnNetwork, device_named, guarded, loaded, use_threads
+from unmask.cli.options import MODEL_HELP, OnMachine, OwnNetwork, guarded, loaded, use_threads
 from unmask.extras import needed
 from unmask.loading import Known, available, default, describe, locate
 from unmask.networks.pretrained import OWN
@@ -78,7 +79,7 @@ def served(name: str, device: str, called: str | None = None, network: str | Non
     place = locate(name)
     about = describe(Known(name, "cache", place))
     card = about.get("card") or {}
-    model = loaded(name, network if about.get("architecture") == OWN else None, device_named(device))
+    model = loaded(name, network if about.get("architecture") == OWN else None, devices.chosen(device))
     model = replace(model, name=called or short_names([name])[0])
     told = {key: FOLDERS.sub("", value) if isinstance(value, str) else value for key, value in card.items()}
     return Served(model, told, template_of(Path(place)))

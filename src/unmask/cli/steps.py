@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from unmask import sample, theory
+from unmask import devices, sample, theory
 from unmask.cli.command import Command
 from unmask.cli.options import (
     DATA_HELP,
@@ -19,7 +19,6 @@ from unmask.cli.options import (
     OwnNetwork,
     check_files,
     check_number,
-    device_named,
     guarded,
     loaded,
     use_threads,
@@ -79,7 +78,7 @@ def _steps(chosen: StepsOptions) -> None:
     check_files(chosen, "output")
     use_threads(chosen.threads)
     check_number(chosen.number)
-    model = loaded(chosen.model, chosen.network, device_named(chosen.device))
+    model = loaded(chosen.model, chosen.network, devices.chosen(chosen.device))
     profile = _profile(chosen, model)
     if chosen.output is not None:
         write_whole(Path(chosen.output), (profile.to_json() + "\n").encode())

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, device_named, loaded, use_threads
+from unmask import devices
+from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, loaded, use_threads
 from unmask.files import write_whole
 from unmask.names import SamplerOptions
 from unmask.sampler import Step
@@ -82,7 +83,7 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
     check_number(chosen.number)
     check_files(chosen, "output")
     use_threads(chosen.threads)
-    model = loaded(name, chosen.network, device or device_named(chosen.device))
+    model = loaded(name, chosen.network, device or devices.chosen(chosen.device))
     if not chosen.compile:
         return model
     from unmask.networks.compiled import Compiled

@@ -21,6 +21,7 @@ from typing import TypeVar, overload
 import torch
 from torch import Tensor, distributed
 
+from unmask import devices
 from unmask.evaluate.cluster import Cluster
 from unmask.extras import needed
 
@@ -47,7 +48,7 @@ def joined(*, ray: bool = False) -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", 1)) == 1 or _several():
         yield
         return
-    needed("accelerate", "several processes need accelerate", "train").PartialState(cpu=_cpu_only())
+    needed("accelerate", "several processes need accelerate", "train").PartialState(cpu=devices.chosen() == "cpu")
     try:
         yield
     finally:
@@ -70,16 +71,14 @@ def main() -> bool:
 
 
 def device(name: str = "auto") -> str:
-    """The device of this process: auto is its accelerator, if it has one with float64, or else the CPU.
+    """The device of this process, by the rule of ``devices.chosen``.
 
     On a Ray cluster the workers compute, and this process keeps the network on the CPU to send it to them.
     """
     if (cluster := _cluster.get()) is not None:
         cluster.use(name)
         return "cpu"
-    if name == "auto":
-        found = None if _cpu_only() else torch.accelerator.current_accelerator()
-        name = "cpu" if found is None or found.type == "mps" else found.type
+    name = devices.chosen(name)
     return f"{name}:{os.environ.get('LOCAL_RANK', 0)}" if world() > 1 and name in ("cuda", "xpu") else name
 
 
@@ -139,8 +138,3 @@ def broadcast(value: T) -> T:
 
 def _several() -> bool:
     return distributed.is_available() and distributed.is_initialized()
-
-
-def _cpu_only() -> bool:
-    asked = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
-    return asked or not torch.accelerator.is_available()

@@ -99,7 +99,7 @@ class Losses(nn.Module):
         """``scale`` times the sum over sequences, to be differentiated, and each sequence's own loss, float64 [B] nats.
 
         tensors: those of a Masking; index: its index on an accelerator. A loss is the masking's weight times the sum of
-        its terms, which the process computes. A user's loss is for training: validation always uses the bound.
+        its terms, which the network's process computes. A user's loss is for training; validation uses the bound.
         """
         network: Any = self.network
         masking, process = replace(Masking(*tensors), index=index), process_of(network)

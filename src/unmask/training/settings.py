@@ -150,7 +150,9 @@ class OptimizerSettings:
 class MachineSettings:
     """Where and in which precision it runs."""
 
-    device: Literal["auto", "cpu"] = "auto"
+    device: str = "auto"
+    """cpu, cuda, cuda:1, xpu, mps, ...; auto takes an accelerator that supports float64, if there is one. With several
+    processes each takes its own."""
     precision: Literal["float32", "bf16"] | None = None
     """The default is bf16 on accelerators and float32 on CPUs."""
     compile: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from unmask import devices
 from unmask.data.prepare import Progress
 from unmask.extras import needed
 from unmask.training import checkpoint as checkpoints
@@ -33,13 +35,32 @@ SMALLER = {"small": "compact", "compact": "mini", "mini": "tiny"}
 def make_accelerator(config: TrainConfig) -> Any:
     """Hugging Face accelerate's view of this process: alone, or one of those of ``accelerate launch``."""
     accelerate = needed("accelerate", "training needs accelerate", "train")
-    cpu = config.device == "cpu" or not torch.accelerator.is_available()
+    device = _device(config.device)
+    cpu = device.type == "cpu"
     precision = config.precision or ("float32" if cpu else "bf16")
     accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision="bf16" if precision == "bf16" else "no")
+    if accelerator.device.type != device.type:
+        raise ValueError(f"device={config.device!r}: accelerate has chosen {accelerator.device} on this machine")
     kind = accelerator.distributed_type.value
     if (kind == "FSDP" and not accelerator.is_fsdp2) or kind in ("DEEPSPEED", "MEGATRON_LM", "XLA"):
         raise ValueError(f"accelerate was configured for {kind}: use DDP, or FSDP with fsdp_version 2")
     return accelerator
+
+
+def _device(name: str) -> torch.device:
+    """The device of this name, which must be here. Of several accelerators that with this index becomes the current."""
+    try:
+        device = torch.device(devices.chosen(name))
+    except RuntimeError as error:
+        raise ValueError(f"device={name!r}: {str(error).splitlines()[0]}") from error
+    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device.type != "cpu" and (there is None or there.type != device.type):
+        raise ValueError(f"device={name!r}: this machine has {'no accelerator' if there is None else there.type}")
+    if device.index is not None and device.type != "cpu":
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise ValueError(f"device={name!r}: of several processes each takes its own, leave the index out")
+        torch.accelerator.set_device_index(device.index)
+    return device
 
 
 def resolved(config: TrainConfig, data: Data, run: Run, accelerator: Any, small: bool | None = None) -> TrainConfig:
