@@ -160,6 +160,8 @@ def nelbo(
     """
     how = Passes(by, passes, seed if generator is None else drawn_seed(checks.generator(generator)))
     tokens, where = _checked(model, tokens, batch, where)
+    if not len(tokens):
+        raise ValueError("tokens has no row: give at least one sequence")
     process = process_of(model)
     process.check_bound(by, where)
     if process.exact or by == "left-to-right":

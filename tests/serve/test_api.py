@@ -448,3 +448,20 @@ def test_no_request_is_answered_with_a_5xx(case, fuzzed):
 def fuzzed():
     with listening({name: SERVED[name] for name in ("tiny", "twin")}, SMALL) as (address, _):
         yield address
+
+
+def test_json_that_is_none_names_no_field(client):
+    answer = client.post("/v1/unmask", content=b'{"text": "a ____"', headers={"Content-Type": "application/json"})
+    error = answer.json()["error"]
+    assert answer.status_code == 422 and error["param"] is None and "the body is not JSON" in error["message"]
+
+
+def test_a_model_of_rows_completes_a_whole_row_by_default():
+    served = {"rows": Served(model("smiles", "rows", length=24))}
+    for prompt, tokens in (("", 24), ([1, 2], 22), ("CC", 22)):
+        (made,) = completion_works(served, CompletionRequest(model="rows", prompt=prompt), LIMITS)
+        assert made.work.holes == tokens
+    (made,) = completion_works(served, CompletionRequest(model="rows", prompt="", max_tokens=16), LIMITS)
+    assert made.work.holes == 16
+    (made,) = completion_works(SERVED, CompletionRequest(model="tiny", prompt=""), LIMITS)
+    assert made.work.holes == 16

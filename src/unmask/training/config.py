@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from unmask.networks.causal import twin
-from unmask.networks.config import Attention, DDiTConfig, preset
+from unmask.networks.config import PRESETS, Attention, DDiTConfig, preset
 from unmask.processes import Process, trained
 
 Objective = Literal[
@@ -163,6 +163,8 @@ class TrainConfig:
             allowed, value = _allowed(hint), getattr(self, name)
             if allowed and value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        if self.preset not in (None, OWN, CHECKPOINT, *PRESETS):
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
         for name in AT_LEAST_ONE:
             _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
         for name in ("warmup", "seed", "patience"):

@@ -27,7 +27,8 @@ def add_errors(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         if first["type"] == "json_invalid":  # the place is a number of characters, and no field
-            says = f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])} at character {first['loc'][-1]}"
+            wrong = first.get("ctx", {}).get("error", first["msg"])
+            says = f"the body is not JSON: {wrong} at character {first['loc'][-1]}"
             return JSONResponse(error_body(422, says, None, "json_invalid"), 422)
         if not request.headers.get("content-type", "").startswith("application/json"):
             first = {"loc": (), "msg": "the body must be JSON, with Content-Type: application/json", "type": "no_json"}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
 
 from unmask.declared import help_texts
 from unmask.errors import OptionError
@@ -14,6 +14,8 @@ from unmask.names import SamplerOptions
 
 MOST_SEED = 2**64 - 1
 MOST_LOGPROBS = 20
+MOST_FIELDS = 100  # of a body
+MOST_ITEMS = 1 << 14  # of a list of texts or of lists; a server's own limit is lower
 Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=40)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -24,6 +26,8 @@ def one_of(says: str, *kinds: Callable[[Any], bool]) -> BeforeValidator:
     """A field of several types: a value of none of them gives one sentence instead of a list of errors."""
 
     def checked(value: Any) -> Any:
+        if isinstance(value, list) and len(value) > MOST_ITEMS and not _is_id(value[0]):
+            raise ValueError(f"a list of {len(value):,} items is too long")
         if not any(kind(value) for kind in kinds):
             raise ValueError(says)
         return value
@@ -71,6 +75,14 @@ Stop = Annotated[str | Annotated[list[str], Field(max_length=4)] | None, STOP]
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, value: Any) -> Any:
+        """A body with thousands of fields is refused before each gets an error of its own."""
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise ValueError(f"the body has {len(value):,} fields: there are {len(cls.model_fields)}")
+        return value
 
 
 # What differs over HTTP: keys of JSON are strings, and OpenAI's bounds hold.
@@ -166,7 +178,9 @@ class CompletionRequest(SamplingRequest):
     model: str
     prompt: Annotated[str | list[str] | list[TokenId] | list[list[TokenId]] | None, PROMPT] = ""
     suffix: str | None = None
-    max_tokens: int | None = Field(16, ge=0, description="With echo and logprobs 0 scores the prompt.")
+    max_tokens: int | None = Field(
+        16, ge=0, description="Models of rows write a whole row by default. With echo and logprobs 0 scores the prompt."
+    )
     n: int | None = Field(1, ge=1)
     best_of: int | None = None
     echo: bool | None = False
