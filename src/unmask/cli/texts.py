@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unmask.cli.grid import grid, side_of
 from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, device_named, loaded, use_threads
 from unmask.files import write_whole
 from unmask.names import SamplerOptions
@@ -125,7 +126,11 @@ def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[i
         return made.text
     rows = made.tokens.tolist()
     texts = [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
-    if not (writes_molecules(model) and sys.stdout.isatty()):
+    if not sys.stdout.isatty():
+        return texts
+    if (side := side_of(model)) is not None:
+        return [f"{grid(text, side)}\n" if len(text) == side * side else text for text in texts]
+    if not writes_molecules(model):
         return texts
     return [f"{text}{f'   (not a molecule: {says})' if (says := problem(text)) else ''}" for text in made.text]
 

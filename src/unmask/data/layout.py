@@ -108,9 +108,8 @@ def write_rows(
         told = f"{told}, and were {done}"
         warnings.warn(f"{told}; --length and --long decide", stacklevel=2)
     if not writer.num:
-        raise ValueError(
-            f"all {read:,} rows are longer than length={length}, the longest with {longest:,} tokens: give a larger --length, or --long cut"
-        )
+        told = f"all {read:,} rows are longer than length={length}, the longest with {longest:,} tokens"
+        raise ValueError(f"{told}: give a larger --length, or --long cut")
     writer.finish(characters=characters, bytes=size)
 
 
