@@ -67,6 +67,8 @@ def check_numbers(path: Path, said: Mapping[str, Any], shapes: Sequence[Sequence
     for name, value in said.items():
         if isinstance(value, Mapping) and depth:
             check_numbers(path, value, shapes, depth - 1)
+        if name in LENGTHS and isinstance(value, int | float) and value > LONGEST:
+            raise ValueError(f"{path}: its config says {name}={value:,}, and no sequence is longer than {LONGEST:,}")
         if not isinstance(value, int | float) or (name not in LAYERS and name not in SIZES):
             continue
         if value > max(len(shapes), PLAUSIBLE) if name in LAYERS else value > max(largest, PLAUSIBLE):
@@ -89,6 +91,7 @@ SIZES = (
     ),
     *("cond_dim", "hidden", "mlp_ratio", "heads", "num_attention_heads", "n_heads", "embedding_size"),
 )
+LENGTHS, LONGEST = ("length", "max_position_embeddings", "max_sequence_length", "n_positions"), 1 << 24
 PLAUSIBLE = 1000
 
 

@@ -61,8 +61,14 @@ COMMAND = Command(
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask infill``."""
-    chosen = COMMAND.parsed(texts.read(arguments))
-    return guarded("infill", lambda: _infill(chosen))
+    given = COMMAND.parsed(texts.read(arguments))
+    chosen = texts.seeded(given)
+
+    def run() -> None:
+        _infill(chosen)
+        texts.tell_seed(given, chosen)
+
+    return guarded("infill", run)
 
 
 def _infill(chosen: InfillOptions) -> None:

@@ -183,7 +183,9 @@ export class Composer {
   }
 
   #offer(name, possible) {
-    document.querySelector(`[name=source][value=${name}]`).disabled = !possible;
+    const input = document.querySelector(`[name=source][value=${name}]`);
+    input.disabled = !possible;
+    input.closest("label").title = possible ? "" : `${this.model?.id ?? "This model"} cannot start from this: its ${isGrid(this.model) ? "grids are typed as a puzzle" : "texts are made another way"}`;
   }
 
   #show() {
