@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -81,6 +84,28 @@ def exclusive(path: Path, taken: str | None = None, *, remove: bool = False) -> 
         if remove:
             path.unlink(missing_ok=True)  # waiting processes notice that it is gone, and take a new one
         lock.release()
+
+
+def content_of(path: Path, most: int = 1 << 28) -> bytes:
+    """The bytes of a regular file of at most ``most`` bytes: ValueError for a pipe, a device or a giant."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is a pipe, a socket or a device, but a file is needed")
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > most:
+        raise ValueError(f"{path} is larger than {most:,} bytes")
+    return content
+
+
+def parsed(path: Path) -> Any:
+    """The JSON of a file of settings."""
+    try:
+        return json.loads(content_of(path))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
 
 
 def sha256_of(path: Path) -> str:

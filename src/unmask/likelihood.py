@@ -169,6 +169,8 @@ def nelbo(
     by = process.default_by if by is None else by
     how = Passes(by, passes, seed if generator is None else drawn_seed(checks.generator(generator)))
     tokens, where = _checked(model, tokens, batch, where)
+    if not len(tokens):
+        raise ValueError("tokens has no row: give at least one sequence")
     process.check_bound(by, where)
     if process.exact or by == "left-to-right":
         return _from_left(model, tokens, batch, where)

@@ -147,9 +147,13 @@ def _check_shape(model: Denoiser, logits: Tensor, leading: tuple[int, ...]) -> N
         )
     if tuple(logits.shape) != expected or not logits.is_floating_point():
         hint = "; give the logits at the positions rows [B, R] alone, or leave the argument rows out of the forward"
+        if tuple(logits.shape[-1:]) == (model.vocab_size + 1,):
+            hint = "; there is one logit too many: the mask is never drawn, so leave its logit out"
+        elif not takes(model, "rows"):
+            hint = ""
         raise ValueError(
             f"{type(model).__name__} returned {logits.dtype} {tuple(logits.shape)}; floating-point logits of shape "
-            f"{expected} were expected (batch, rows, vocab_size){hint if takes(model, 'rows') else ''}"
+            f"{expected} were expected (batch, rows, vocab_size){hint}"
         )
 
 

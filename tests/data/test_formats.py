@@ -151,7 +151,7 @@ def test_rows_that_are_too_long_are_dropped_or_cut_with_a_count(long: str, rows:
     options: dict[str, Any] = {"tokenizer": "characters", "layout": "rows", "length": 4}
     with pytest.raises(ValueError, match=r"length=4 is too short for it; long='drop' or 'cut' \(--long\)"):
         prepare(str(tmp_path / "x.txt"), tmp_path / "no", **options)
-    with pytest.warns(UserWarning, match=rf"of \d+ rows are longer than length=4 and were {long}"):
+    with pytest.warns(UserWarning, match=rf"rows are longer than length=4, the longest with .* and were {long}"):
         train, valid = prepare(str(tmp_path / "x.txt"), tmp_path / "out", long=long, **options)
     kept = read(train)
     assert len(kept) == rows and max(map(len, kept)) == 3
@@ -272,3 +272,24 @@ def test_a_column_of_a_text_is_refused(tmp_path: Path) -> None:
     path.write_text("a b\n" * 90)
     with pytest.raises(ValueError, match=r"column='text': .*x.txt is no table and has no columns"):
         prepare(str(path), tmp_path / "out", column="text")
+
+
+def test_the_length_of_sequences_follows_from_them(tmp_path: Path) -> None:
+    """A few that are long are dropped; where most are, the rows are longer, and cut if that is not enough."""
+    few, most = [300] * 99 + [900], [600] * 50 + [700] * 50
+    for name, sizes, length, rows in (("a", few, 512, 99), ("b", most, 701, 100), ("c", [3000] * 100, 1024, 100)):
+        path = tmp_path / f"{name}.fa"
+        letters = np.random.default_rng(0).choice(list("ACGT"), size=(100, 3000))
+        path.write_text("".join(f">{i}\n{''.join(letters[i, :size])}\n" for i, size in enumerate(sizes)))
+        if name == "b":
+            train, valid = prepare(str(path), tmp_path / name)
+        else:
+            with pytest.warns(UserWarning, match=f"the longest with {max(sizes) + 1:,} tokens, and were"):
+                train, valid = prepare(str(path), tmp_path / name)
+        assert (train.length, len(train) + len(valid)) == (length, rows)
+
+
+def test_fasta_without_headers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.fa").write_text("MKVLAA\nMKV\n")
+    with pytest.raises(ValueError, match="line 1: a FASTA record begins with a line that begins with >"):
+        documents(tmp_path / "x.fa")

@@ -448,3 +448,41 @@ def test_no_request_is_answered_with_a_5xx(case, fuzzed):
 def fuzzed():
     with listening({name: SERVED[name] for name in ("tiny", "twin")}, SMALL) as (address, _):
         yield address
+
+
+def test_json_that_is_none_names_no_field(client):
+    answer = client.post("/v1/unmask", content=b'{"text": "a ____"', headers={"Content-Type": "application/json"})
+    error = answer.json()["error"]
+    assert answer.status_code == 422 and error["param"] is None and "the body is not JSON" in error["message"]
+
+
+def test_a_model_of_rows_completes_a_whole_row_by_default():
+    served = {"rows": Served(model("smiles", "rows", length=24))}
+    for prompt, tokens in (("", 24), ([1, 2], 22), ("CC", 22)):
+        (made,) = completion_works(served, CompletionRequest(model="rows", prompt=prompt), LIMITS)
+        assert made.work.holes == tokens
+    (made,) = completion_works(served, CompletionRequest(model="rows", prompt="", max_tokens=16), LIMITS)
+    assert made.work.holes == 16
+    (made,) = completion_works(SERVED, CompletionRequest(model="tiny", prompt=""), LIMITS)
+    assert made.work.holes == 16
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/v1/unmask", {f"k{i}": 1 for i in range(101)}, "the body has 101 fields"),
+        ("/v1/completions", {"model": "tiny", "prompt": [""] * 17_000}, "prompt: a list of 17,000 items is too long"),
+        ("/v1/unmask", {"canvas": [None] * 140_000}, "canvas has 140,000 items"),
+        ("/v1/unmask", {"logit_bias": {str(i): 1 for i in range(17_000)}}, "logit_bias has 17,000 items"),
+    ],
+)
+def test_thousands_of_items_are_refused_at_once(client, path, body, says):
+    error = client.post(path, json=body).json()["error"]
+    assert says in error["message"]
+
+
+def test_the_first_wrong_item_of_a_list_ends_its_check(client):
+    for path, name in (("/detokenize", "tokens"), ("/v1/unmask", "canvas")):
+        answer = client.post(path, json={name: ["a"] * 100_000})
+        assert answer.status_code == 422 and answer.json()["error"]["param"] == name
+        assert answer.json()["error"]["message"].endswith(("(whole numbers from 0)", "null at masked positions"))

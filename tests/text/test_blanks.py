@@ -61,3 +61,25 @@ def test_the_ids_that_begin_with_a_space_are_known():
     begins = spaces(tokenizer, tokenizer.vocab_size + 2)
     assert int(begins.sum()) == sum(piece.startswith(b" ") for piece in tokenizer.pieces(range(tokenizer.vocab_size)))
     assert begins[-2:].tolist() == [False, False]  # ids of the network that have no text
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("x ____ y", ["x ", 1, " y"]),
+        ("a _ b", ["a ", 1, " b"]),
+        ("(__)", ["(", 1, ")"]),
+        ("un________ed", ["un", 2, "ed"]),
+    ],
+)
+def test_a_blank_of_words_stands_alone_or_is_long(text, pieces):
+    assert split(text, characters_per_token=4.0, words=True) == pieces
+
+
+def test_underscores_of_a_word_are_text_and_this_is_said():
+    with pytest.warns(UserWarning, match="the underscores of __init__, snake_case are text; --mask-character #"):
+        pieces = split("def __init__(snake_case, ____)", characters_per_token=4.0, words=True)
+    assert pieces == ["def __init__(snake_case, ", 1, ")"]
+    with pytest.raises(ValueError, match=r"no blank: write one as ____ \(the underscores of a_b are text"):
+        split("a_b", characters_per_token=4.0, words=True)
+    assert split("a_b", characters_per_token=1.0) == ["a", 1, "b"]  # tokens that are no words

@@ -133,7 +133,7 @@ def blanked(draw):
     pieces = draw(st.lists(visible, min_size=2, max_size=4))
     text = pieces[0]
     for piece in pieces[1:]:
-        text += "_" * draw(st.integers(1, 9)) + piece
+        text += "_" * draw(st.integers(3, 9)) + piece  # fewer inside a word are text
     return text, pieces
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unmask.checkpoints import torchfile
-from unmask.checkpoints.settings import beside, reachable, read_json
+from unmask.checkpoints.settings import beside, check_numbers, reachable, read_json
 from unmask.checkpoints.unpickle import Stored
 from unmask.files import sha256_of
 from unmask.networks.pretrained import check_finite
@@ -148,6 +148,7 @@ def look(path: str | Path) -> Found:
         tensors |= part.tensors
     inside = next((dict(part.config) for part in parts if part.config), None)
     config = inside or beside(folder)
+    check_numbers(path, config, [tensor.shape for tensor in tensors.values()])
     pickled = tuple(sorted({name for part in parts for name in part.pickled}))
     ema = any(part.averaged for part in parts)
     tokenizer = next((part.tokenizer for part in parts if part.tokenizer is not None), None)
@@ -219,6 +220,11 @@ def _guess(start: bytes) -> str:
     kinds = {b"GGUF": "a GGUF file", b"\x1f\x8b": "gzip: unpack it first", b"\x89HDF": "an HDF5 file"}
     known = [f"it is {what}" for magic, what in kinds.items() if start.startswith(magic)]
     return known[0] if known else f"it begins with {start[:8]!r}"
+
+
+def shapes_of(file: Path) -> list[tuple[int, ...]]:
+    """The shapes of the tensors of a safetensors file, from its header."""
+    return [tensor.shape for tensor in _part(file, None).tensors.values()]
 
 
 def _from_safetensors(file: Path) -> WeightFile:

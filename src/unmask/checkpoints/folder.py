@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from unmask.checkpoints.contents import shapes_of
+from unmask.checkpoints.settings import check_numbers
 from unmask.checkpoints.user_network import read as read_own
+from unmask.files import content_of
 from unmask.networks import pretrained
 from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal
@@ -23,7 +26,7 @@ CONFIG = "config.json"
 def is_ours(path: Path) -> bool:
     """Whether config.json is one that this project wrote."""
     try:
-        config = json.loads((path / CONFIG).read_bytes()) if path.is_dir() else None
+        config = json.loads(content_of(path / CONFIG)) if path.is_dir() else None
     except (ValueError, RecursionError, OSError):
         return False
     return isinstance(config, dict) and "unmask_version" in config
@@ -34,7 +37,10 @@ def load_network(folder: str | Path, own: Any = None) -> Any:
 
     own: a module, or a function of (vocab_size, length) that makes one, for the weights of a user's network.
     """
+    content_of(Path(folder) / CONFIG)  # a regular file
     header = pretrained.read_header(folder)
+    if (Path(folder) / pretrained.WEIGHTS).is_file():
+        check_numbers(Path(folder), header, shapes_of(Path(folder) / pretrained.WEIGHTS))
     kind = header["architecture"]
     if kind == pretrained.OWN:
         return read_own(Path(folder), header, own)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import json
+import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from unmask.files import content_of, parsed
 
 CONFIG = "config.json"
 HYDRA = ".hydra/config.yaml"  # of a run
@@ -56,11 +58,45 @@ def refuse_unknown(path: Path, said: Mapping[str, Any], known: frozenset[str], p
         )
 
 
+def check_numbers(path: Path, said: Mapping[str, Any], shapes: Sequence[Sequence[int]], depth: int = 3) -> None:
+    """Refuse a config with more layers than there are tensors, or a width that no tensor can have.
+
+    A network of such a config would fill the memory before its shapes are compared with the weights.
+    """
+    largest = max((math.prod(shape) for shape in shapes), default=0)
+    for name, value in said.items():
+        if isinstance(value, Mapping) and depth:
+            check_numbers(path, value, shapes, depth - 1)
+        if name in LENGTHS and isinstance(value, int | float) and value > LONGEST:
+            raise ValueError(f"{path}: its config says {name}={value:,}, and no sequence is longer than {LONGEST:,}")
+        if not isinstance(value, int | float) or (name not in LAYERS and name not in SIZES):
+            continue
+        if value > max(len(shapes), PLAUSIBLE) if name in LAYERS else value > max(largest, PLAUSIBLE):
+            there = f"{len(shapes):,} tensors" if name in LAYERS else f"tensors of at most {largest:,} values"
+            raise ValueError(f"{path}: its config says {name}={value:,}, and its weights are {there}")
+
+
+LAYERS = ("layers", "num_hidden_layers", "num_layers", "n_layers", "n_layer", "n_blocks", "encoder_layers")
+SIZES = (
+    *(
+        "width",
+        "vocab_size",
+        "hidden_size",
+        "hidden_dim",
+        "d_model",
+        "n_embd",
+        "dim",
+        "intermediate_size",
+        "num_labels",
+    ),
+    *("cond_dim", "hidden", "mlp_ratio", "heads", "num_attention_heads", "n_heads", "embedding_size"),
+)
+LENGTHS, LONGEST = ("length", "max_position_embeddings", "max_sequence_length", "n_positions"), 1 << 24
+PLAUSIBLE = 1000
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+    content = parsed(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold an object, got {type(content).__name__}")
     return content
@@ -72,8 +108,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except ImportError:
         raise ImportError(f"reading {path} needs pyyaml: pip install pyyaml") from None
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as error:
+        content = yaml.safe_load(content_of(path).decode())
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a mapping, got {type(content).__name__}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from unmask.files import sha256_of
+from unmask.files import content_of, sha256_of
 from unmask.networks.pretrained import CONFIG, README
 
 SUMS, STATE, SUFFIX = "SHA256SUMS", "state.json", ".safetensors"
@@ -50,7 +50,7 @@ def verify(path: Path) -> None:
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
-        lines = (path / SUMS).read_text().splitlines()
+        lines = content_of(path / SUMS).decode().splitlines()
         sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: its {SUMS} cannot be read ({error})") from error

@@ -52,6 +52,8 @@ def _from_zip(path: Path) -> Pickled:
         if len(pickles) != 1:
             raise ValueError(f"a zip of {len(names)} members without one NAME/data.pkl")
         root = pickles[0].removesuffix("data.pkl")
+        if archive.getinfo(pickles[0]).compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{pickles[0]} is compressed, which torch's files never are")
         if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
             raise ValueError("it was written on a big-endian machine")
         if archive.getinfo(pickles[0]).file_size > PICKLE_LIMIT:
@@ -60,7 +62,9 @@ def _from_zip(path: Path) -> Pickled:
         content = machine.run()
         for key, storage in machine.storages.items():
             member, needed = f"{root}data/{key}", storage.count * storage.dtype.itemsize
-            # torch never compresses, so a file really contains the size that it declares.
+            # torch never compresses, and a compressed member may be a thousand times as large as the file.
+            if member in names and archive.getinfo(member).compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{member} is compressed, which torch's files never are")
             if member not in names or not needed <= archive.getinfo(member).compress_size:
                 raise ValueError(f"{member} does not have the {needed} bytes that a tensor needs")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from unmask.cli import texts
 from unmask.cli.command import Command
+from unmask.cli.grid import typed
 from unmask.cli.options import MODEL_HELP, guarded, short_warnings
 from unmask.processes import Process
 from unmask.text import particles as weighed
@@ -28,6 +29,9 @@ class InfillOptions(texts.TextOptions):
     A model that writes from left to right (stories, kjv-ar, molecules) draws 32 continuations of it at once, called
     particles (128 for molecules), and weighs them by how likely the text after the blank is; --particles changes their
     number.
+
+    A puzzle (sudoku, sudoku9) may be typed as a grid, from stdin: spaces, lines and frames between its cells are left
+    out, and an empty cell is _, . or 0.
     """
 
     model: str
@@ -57,14 +61,21 @@ COMMAND = Command(
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask infill``."""
-    chosen = COMMAND.parsed(texts.read(arguments))
-    return guarded("infill", lambda: _infill(chosen))
+    given = COMMAND.parsed(texts.read(arguments))
+    chosen = texts.seeded(given)
+
+    def run() -> None:
+        _infill(chosen)
+        texts.tell_seed(given, chosen)
+
+    return guarded("infill", run)
 
 
 def _infill(chosen: InfillOptions) -> None:
     # The newline that ends stdin is added again when the text is printed.
     text = sys.stdin.read().removesuffix("\n") if chosen.text == "-" else chosen.text
     model = texts.model_for(chosen, chosen.model)
+    text = typed(text, model)
     proposal = None if chosen.proposal is None else texts.model_for(chosen, chosen.proposal)
     how: dict[str, Any] = {"mask_character": chosen.mask_character, "proposal": proposal, **chosen.sampling()}
     asked = InfillRequest(text, chosen.number, **how)

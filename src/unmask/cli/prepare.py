@@ -61,7 +61,9 @@ class PrepareOptions:
     held_out: str | None = None
     """What is held out: end, or random documents. Default: random for FASTA and molecules, otherwise end."""
     long: str | None = None
-    """What to do with rows longer than --length: drop or cut; their number is printed. Default: an error."""
+    """What to do with rows longer than --length: drop or cut; their number is printed. Default: an error;
+    for FASTA, molecules and short records without --length, drop if few are longer than 512, and otherwise cut at 1,024
+    at most."""
     eos: bool | None = None
     """Whether a new tokenizer has an end-of-sequence token. Default: yes, or as in the corpus."""
     dtype: str | None = None

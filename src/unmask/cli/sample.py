@@ -59,7 +59,8 @@ COMMAND = Command(
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``unmask sample``."""
-    chosen = COMMAND.parsed(texts.read(arguments))
+    given = COMMAND.parsed(texts.read(arguments))
+    chosen = texts.seeded(given)
 
     def run() -> None:
         if chosen.watch is not None:
@@ -67,7 +68,8 @@ def main(arguments: Sequence[str]) -> int:
         if chosen.svg is not None:
             raise ValueError("--svg needs a saved run: --watch FILE, where FILE is the output of --json")
         if not chosen.ray:
-            return _sample(chosen)
+            _sample(chosen)
+            return texts.tell_seed(given, chosen)
         with processes.joined(ray=True):
             return _sample(chosen, processes.device(chosen.device))
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from unmask import devices
+from unmask.cli.grid import grid, side_of
 from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, loaded, use_threads
 from unmask.files import write_whole
 from unmask.names import SamplerOptions
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from unmask.tokenizers.external import ExternalTokenizer
     from unmask.tokenizers.tokenizer import Tokenizer
 
+Texts = TypeVar("Texts", bound="TextOptions")
+
+MOST_SEED = 100_000  # of seeds that are drawn: short enough to be typed
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
@@ -34,8 +40,9 @@ class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
     """The number of sequences."""
     batch: int | None = None
     """The maximum number of sequences per network call. The default is all."""
-    seed: int = 0
-    """The seed. Sequence i of a seed is always the same."""
+    seed: int | None = None
+    """The seed. Sequence i of a seed is always the same. Default: a new one on a terminal, which is printed, otherwise
+    0."""
     stop: bool = False
     """Stop at the end of a text: positions after it cost no network call."""
     contains: tuple[str, ...] = ()
@@ -53,7 +60,7 @@ class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
 
     def sampling(self) -> dict[str, Any]:
         """The keyword arguments of ``Model.sample`` and ``Model.infill``."""
-        return self.arguments() | self.limits() | {"seed": self.seed, "batch": self.batch}
+        return self.arguments() | self.limits() | {"seed": self.seed or 0, "batch": self.batch}
 
     def limits(self) -> dict[str, Any]:
         """The constraints on the texts, as given."""
@@ -67,6 +74,20 @@ class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
         if self.particles not in (None, 1) and weighed is None and not (self.contains or self.pattern):
             raise ValueError(f"--particles {self.particles}: a guide weighs them, so give --contains or --pattern")
         return self.number * max(1, weighed or self.particles or 1)
+
+
+def seeded(chosen: Texts) -> Texts:
+    """The options with a seed: what is written to a terminal differs from one run to the next."""
+    if chosen.seed is not None:
+        return chosen
+    fresh = sys.stdout.isatty() and not chosen.json and chosen.output is None
+    return replace(chosen, seed=secrets.randbelow(MOST_SEED) if fresh else 0)
+
+
+def tell_seed(given: TextOptions, chosen: TextOptions) -> None:
+    """The seed that was drawn, to repeat what is on the terminal."""
+    if given.seed is None and chosen.seed:
+        print(f"seed {chosen.seed}: --seed {chosen.seed} draws this again", file=sys.stderr)
 
 
 def read(arguments: Sequence[str]) -> list[str]:
@@ -119,14 +140,18 @@ def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[i
     """The output for each sequence; index: the sequences' numbers for the seed."""
     if chosen.json:
         how = chosen.record(model.process) | chosen.limits()
-        found = records(made, model=model.name, seed=chosen.seed, index=index, **how)
+        found = records(made, model=model.name, seed=chosen.seed or 0, index=index, **how)
         notes = [verdict(text) if writes_molecules(model) else {} for text in made.text]
         return [json.dumps(record | note) for record, note in zip(found, notes, strict=True)]
     if chosen.output is not None:
         return made.text
     rows = made.tokens.tolist()
     texts = [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
-    if not (writes_molecules(model) and sys.stdout.isatty()):
+    if not sys.stdout.isatty():
+        return texts
+    if (side := side_of(model)) is not None:
+        return [f"{grid(text, side)}\n" if len(text) == side * side else text for text in texts]
+    if not writes_molecules(model):
         return texts
     return [f"{text}{f'   (not a molecule: {says})' if (says := problem(text)) else ''}" for text in made.text]
 

@@ -266,9 +266,13 @@ NO_LETTERS = str.maketrans({" ": None, "*": "X", "-": "X"})  # a stop and a gap 
 def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
     """The sequences without their headers, for any line length."""
     parts: list[str] = []
+    headed = False
     with utf8(path) as file:
         for number, line in enumerate(file, 1):
             line = line.strip()
+            headed = headed or line.startswith(">")
+            if line and not headed and not line.startswith(";"):
+                raise ValueError(f"{path}, line {number}: a FASTA record begins with a line that begins with >")
             if line.startswith(">"):
                 if parts:
                     yield "".join(parts), True

@@ -77,12 +77,13 @@ def write_rows(
     pad_id = padding(tokenizer)
     pad = 0 if pad_id is None else pad_id
     characters = size = 0
-    read = too_long = 0
+    read = too_long = longest = 0
     for batch in batches:
         read += len(batch)
         fits = [len(before) + len(ids) + len(eos) <= length for _, ids in batch]
         if long is not None and not all(fits):
             too_long += len(fits) - sum(fits)
+            longest = max(longest, *(len(before) + len(ids) + len(eos) for _, ids in batch))
             kept = [one for one, fit in zip(batch, fits, strict=True) if fit or long == "cut"]
             batch = [_cut(one, length - len(before) - len(eos), tokenizer) for one in kept]
             if not batch:
@@ -103,10 +104,12 @@ def write_rows(
         size += sum(len(text.encode()) for (text, _), _ in batch)
     if too_long:
         done = "dropped" if long == "drop" else "cut"
-        told = f"{too_long:,} of {read:,} rows are longer than length={length} and were {done}"
+        told = f"{too_long:,} of {read:,} rows are longer than length={length}, the longest with {longest:,} tokens"
+        told = f"{told}, and were {done}"
         warnings.warn(f"{told}; --length and --long decide", stacklevel=2)
     if not writer.num:
-        raise ValueError(f"all {read:,} rows are longer than length={length}: give a larger length")
+        told = f"all {read:,} rows are longer than length={length}, the longest with {longest:,} tokens"
+        raise ValueError(f"{told}: give a larger --length, or --long cut")
     writer.finish(characters=characters, bytes=size)
 
 

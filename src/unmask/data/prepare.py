@@ -38,7 +38,9 @@ from unmask.tokenizers.tokenizer import split as tokens_of
 BPE_CHARACTERS = 100_000_000
 WRAPPED_LENGTH = 128
 OFFICIAL_LENGTH = 256  # of text8, as is usual
-LONGEST_ROW = 512  # of FASTA and molecules, if no length is given: one giant would make all rows as long
+# Of FASTA and molecules, if no length is given: one giant would make all rows as long. Where many are longer, the
+# length grows to hold most of them, and if that is too much, rows are cut.
+LONGEST_ROW, LARGEST_ROW, MOST = 512, 1024, 0.95
 NEARLY_ALL = 0.99  # of the rows: the rest must not make all rows twice as long without a message
 # Documents are cut into pieces of this many characters: a BPE encodes them in parallel, and holds 256 in its training.
 PIECE = 1 << 16
@@ -209,11 +211,14 @@ def _usual_length(
         for _, ids in batch
     )
     lengths = sorted(rows)
-    up_to = accumulate(rows[one] for one in lengths)
+    counts = list(accumulate(rows[one] for one in lengths))
     length = lengths[-1]
-    nearly = next(one for one, count in zip(lengths, up_to, strict=True) if count >= NEARLY_ALL * rows.total())
+    nearly = next(one for one, count in zip(lengths, counts, strict=True) if count >= NEARLY_ALL * rows.total())
     if bounded and length > LONGEST_ROW:
-        length, long = LONGEST_ROW, long or "drop"
+        usual = next(one for one, count in zip(lengths, counts, strict=True) if count >= MOST * rows.total())
+        length = min(max(usual, LONGEST_ROW), LARGEST_ROW)
+        fit = sum(rows[one] for one in lengths if one <= length)
+        long = long or ("drop" if fit >= MOST * rows.total() else "cut")
     if length >= 2 * nearly:
         told = f"rows are padded to {length} tokens, and {NEARLY_ALL:.0%} of them have {nearly} at most"
         warnings.warn(

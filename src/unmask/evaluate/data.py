@@ -38,7 +38,9 @@ def found(
     tokenizer = model.tokenizer
     if data is None or own_text(data, run):
         if run is None:
-            raise ValueError(f"{model.name} does not say what it was trained on: name the DATA to evaluate it on")
+            source = getattr(getattr(model.denoiser, "card", None), "data", None)
+            known = f"is no run of this machine; it was trained on {source}" if source else "does not say its data"
+            raise ValueError(f"{model.name} {known}: name the DATA to evaluate it on, a corpus or a text")
         yield run.open(split)
         return
     kind, path = resolve(data)

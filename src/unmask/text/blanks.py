@@ -7,6 +7,7 @@ each such character is one token, and underscores are text. Every visible piece 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from unmask.tokenizers.external import ExternalTokenizer
 
 BLANK = "_"
+# Three underscores or more, or fewer that touch no word: __init__ and snake_case are words.
+APART = re.compile(r"(_{3,}|(?<![^\W_])(?<!_)_{1,2}(?![^\W]))")
 HOLE = "\ue000"  # a private-use character that does not occur in texts
 
 
@@ -56,21 +59,31 @@ class Blanks:
         return text
 
 
-def split(text: str, *, characters_per_token: float, mask_character: str | None = None) -> list[str | int]:
+def split(
+    text: str, *, characters_per_token: float, mask_character: str | None = None, words: bool = False
+) -> list[str | int]:
     """Visible text and numbers of tokens alternately, text first and last.
 
     A run of k underscores is k / characters_per_token tokens, rounded, and at least one. With a mask character, a run
-    of k of them is k tokens.
+    of k of them is k tokens. Where tokens are ``words``, one or two underscores that touch a word belong to it.
     """
     if mask_character is not None and len(mask_character) != 1:
         raise ValueError(f"mask_character must be one character, got {mask_character!r}")
     blank = mask_character or BLANK
     pieces: list[str | int] = []
-    for i, piece in enumerate(re.split(f"({re.escape(blank)}+)", text)):
+    in_words = words and mask_character is None
+    for i, piece in enumerate(re.split(APART if in_words else f"({re.escape(blank)}+)", text)):
         per_token = 1.0 if mask_character else characters_per_token
         pieces.append(max(1, round(len(piece) / per_token)) if i % 2 else piece)
+    inside = sorted(set(re.findall(r"\w*_\w*", "".join(str(one) for one in pieces[::2])))) if in_words else []
+    note = (
+        f"the underscores of {', '.join(inside[:3])} are text; --mask-character # makes # the blank" if inside else ""
+    )
     if len(pieces) == 1:
-        raise ValueError(f"the text has no blank: write one as {blank * (1 if mask_character else 4)}")
+        says = f"the text has no blank: write one as {blank * (1 if mask_character else 4)}"
+        raise ValueError(f"{says} ({note})" if note else says)
+    if note:
+        warnings.warn(note, stacklevel=2)
     return pieces
 
 

@@ -198,12 +198,14 @@ class Model:
         """Fill the blanks of a text, ``num`` times; visible text stays as it is. Options as in ``sample``.
 
         A network that sees only what comes before fills blanks by particles (``unmask.text.particles``), by default 32
-        for each text, and so does one whose default order is left to right, such as molecules (particles=1 fills its
-        blanks with both sides in view). A SMILES that is no molecule then has almost no weight. With a ``proposal``, a
-        masked model with the same tokenizer, that model draws the particles, 16 by default, and this one weighs them.
+        for each text, and so does one whose default order is left to right, such as molecules (128; ``particles=1``
+        fills its blanks with both sides in view). A SMILES that is no molecule then has almost no weight. All others
+        see the text on both sides. With a ``proposal``, a masked model with the same tokenizer, that model draws the
+        particles, 16 by default, and this one weighs them.
 
         A run of underscores is a blank. For a BPE, k underscores are k / characters_per_token tokens, rounded and at
-        least one; for every other tokenizer they are k tokens. With ``mask_character`` each such character is one
+        least one, and one or two of them inside or beside a word are text, as in ``__init__``; for every other
+        tokenizer k underscores are k tokens. With ``mask_character`` each such character is one
         token, and underscores are ordinary text. If the tokenizer has a mask token of its own, such as ``[MASK]`` or
         ``<mask>``, and the text contains it, each occurrence is one token. A blank before visible text cannot end the
         text.
@@ -334,7 +336,10 @@ class Model:
 
         if mask_character is None:
             text, mask_character = with_mask_token(text, self.tokenizer.mask_token)
-        pieces = split(text, characters_per_token=self.token_width, mask_character=mask_character)
+        if not isinstance(text, str):
+            raise OptionError("text", f"text must be one text with blanks, got {type(text).__name__}")
+        words = self.tokenizer.kind in BPE
+        pieces = split(text, characters_per_token=self.token_width, mask_character=mask_character, words=words)
         pieces, smiles = self._notated(pieces)
         bare = join(pieces, self.tokenizer, self.denoiser.mask_id)
         before, after = self._frame(len(bare.ids))

@@ -7,13 +7,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from unmask.files import parsed
+
 CHAT = "chat_template.jinja"
 
 
 def template_of(folder: Path) -> str | None:
     """The chat template in a folder of the Hugging Face hub, if it has one; its bos_token and eos_token are set."""
     alone, config = folder / CHAT, folder / "tokenizer_config.json"
-    said: dict[str, Any] = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    said: dict[str, Any] = parsed(config) if config.is_file() else {}
     found = alone.read_text(encoding="utf-8") if alone.is_file() else said.get("chat_template")
     if isinstance(found, list):  # several, by name
         found = {one.get("name"): one.get("template") for one in found}.get("default")

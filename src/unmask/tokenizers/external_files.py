@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from unmask.files import parsed
 from unmask.tokenizers.external import ExternalTokenizer, alphabet, is_alphabet, of_vocabulary, wrapped
 from unmask.tokenizers.tokenizer import import_tokenizers
 
@@ -56,10 +56,7 @@ def _names(folder: Path) -> dict[str, str]:
     names: dict[str, str] = {}
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         if (folder / file).is_file():
-            try:
-                content = json.loads((folder / file).read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise ValueError(f"{folder / file}: {error}") from error
+            content = parsed(folder / file)
             for name, value in content.items() if isinstance(content, dict) else ():
                 token = value.get("content") if isinstance(value, dict) else value
                 if name.endswith("_token") and isinstance(token, str):
@@ -70,7 +67,7 @@ def _names(folder: Path) -> dict[str, str]:
 def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> ExternalTokenizer:
     """BERT's tokenizer from its vocab.txt."""
     config = folder / "tokenizer_config.json"
-    settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    settings = parsed(config) if config.is_file() else {}
     lower = settings.get("do_lower_case")
     if lower is None:  # a vocabulary without capitals is for lower-cased text
         lower = not any(token != token.lower() for token in vocab if not re.fullmatch(r"\[\w+\]", token))

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.files import write_whole
+from unmask.files import content_of, write_whole
 from unmask.tokenizers.joining import joined
 from unmask.tokenizers.molecules import SMILES, is_selfies
 
@@ -153,7 +153,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
         try:
-            return cls.from_json(Path(path).read_bytes().decode())
+            return cls.from_json(content_of(Path(path)).decode())
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -239,8 +239,8 @@ class Tokenizer:
 def kind_of(path: Path) -> str | None:
     """The kind of a tokenizer.json of this project; None for one of tokenizers or transformers, or no file."""
     try:
-        content = json.loads(path.read_bytes()) if path.is_file() else None
-    except ValueError:
+        content = json.loads(content_of(path)) if path.is_file() else None
+    except (ValueError, RecursionError):
         return None
     return content["kind"] if isinstance(content, dict) and content.keys() >= {"format", "kind"} else None
 

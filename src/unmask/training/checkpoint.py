@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unmask.checkpoints import steps as checkpoints
 from unmask.checkpoints.steps import STATE, SUFFIX, SUMS, CheckpointError, listed, step_of, verify
-from unmask.files import new_folder, sha256_of
+from unmask.files import content_of, new_folder, sha256_of
 from unmask.networks.pretrained import apart
 
 Tensors = dict[str, Tensor]
@@ -79,7 +79,7 @@ def read(path: Path) -> Checkpoint:
     verify(path)
     tensors = {file.stem: read_tensors(file) for file in sorted(path.glob(f"*{SUFFIX}"))}
     try:
-        state = json.loads((path / STATE).read_bytes())
+        state = json.loads(content_of(path / STATE))
         if not isinstance(state["step"], int):
             raise ValueError(f"step={state['step']!r} is not a number")
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from unmask.networks.causal import twin
-from unmask.networks.config import DDiTConfig, preset
+from unmask.networks.config import PRESETS, DDiTConfig, preset
 from unmask.processes import Process, trained
 from unmask.training.settings import (
     DataSettings,
@@ -53,6 +53,8 @@ class TrainConfig(
             allowed, value = _allowed(hint), getattr(self, name)
             if allowed and value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        if self.preset not in (None, OWN, CHECKPOINT, *PRESETS):
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
         for name in AT_LEAST_ONE:
             _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
         for name in ("warmup", "seed", "patience"):

@@ -23,6 +23,7 @@ from unmask.serve.http.refusals import ApiError, at_most, blaming, check_text
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest
 from unmask.text.blanks import BLANK, Blanks
 
+COMPLETION = 16  # tokens of a completion, as OpenAI has it
 HOLES = "\ue000\ue001\ue002\ue003"  # private-use characters, one of which does not occur in the text
 
 Prompt = str | list[int]  # a text, or token ids
@@ -79,7 +80,8 @@ class Prompted:
 
 def completion_works(models: Mapping[str, Served], body: CompletionRequest, limits: Limits) -> list[Prompted]:
     """The prompts of /v1/completions, each with its work."""
-    number, tokens = body.n or 1, 16 if body.max_tokens is None else body.max_tokens
+    number = body.n or 1
+    tokens = COMPLETION if body.max_tokens is None else body.max_tokens
     if body.best_of not in (None, number):
         raise ApiError(400, "best_of other than n is not supported", param="best_of")
     if body.echo and body.suffix:
@@ -93,7 +95,11 @@ def completion_works(models: Mapping[str, Served], body: CompletionRequest, limi
     maker = WorkMaker.of(find(models, body.model), body, number, seed, limits)
     maker.bounded("max_tokens", tokens)
     scored = body.logprobs is not None and bool(body.echo)
-    return [maker.completion(prompt, body.suffix or "", tokens, scored) for prompt in prompts]
+    whole = "max_tokens" not in body.model_fields_set and maker.served.model.layout == "rows" and not body.suffix
+    return [
+        maker.completion(prompt, body.suffix or "", maker.rest(prompt) if whole else tokens, scored)
+        for prompt in prompts
+    ]
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,18 @@ class WorkMaker:
             says = f"{name} has the id {wrong}: allowed are 0..{network.vocab_size - 1} and null"
             raise ApiError(400, says, param=name)
         return self._work(name, ids, None)
+
+    def rest(self, prompt: Prompt) -> int:
+        """The tokens of a row behind the prompt: models of rows write whole ones by default."""
+        length = self.served.model.length or COMPLETION
+        if isinstance(prompt, list):
+            return max(1, length - len(prompt))
+        if prompt:
+            self._short("prompt", prompt)
+            with blaming("prompt"):
+                start, end = self.served.model.prompted(prompt).holes[0]
+            return end - start
+        return length
 
     def completion(self, prompt: Prompt, suffix: str, tokens: int, scored: bool) -> Prompted:
         """A prompt of /v1/completions, followed by this many tokens and perhaps a suffix."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
 
 from unmask.declared import help_texts
 from unmask.errors import OptionError
@@ -14,6 +14,10 @@ from unmask.names import SamplerOptions
 
 MOST_SEED = 2**64 - 1
 MOST_LOGPROBS = 20
+MOST_TOKENS = 1 << 17  # of a list
+MOST_MESSAGES = 1000
+MOST_FIELDS = 100  # of a body
+MOST_ITEMS = 1 << 14  # of a list of texts or of lists; a server's own limit is lower
 Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=40)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -24,6 +28,8 @@ def one_of(says: str, *kinds: Callable[[Any], bool]) -> BeforeValidator:
     """A field of several types: a value of none of them gives one sentence instead of a list of errors."""
 
     def checked(value: Any) -> Any:
+        if isinstance(value, list) and len(value) > MOST_ITEMS and value[0] is not None and not _is_id(value[0]):
+            raise ValueError(f"a list of {len(value):,} items is too long")
         if not any(kind(value) for kind in kinds):
             raise ValueError(says)
         return value
@@ -55,6 +61,13 @@ PROMPT = one_of(
     lambda value: _are(value, _is_id),
     lambda value: _are(value, lambda ids: _are(ids, _is_id)),
 )
+# One wrong item ends the check: an error for each of a hundred thousand would take seconds.
+CANVAS = one_of(
+    "a canvas is a list of token ids (whole numbers from 0), with null at masked positions",
+    _is_nothing,
+    lambda value: _are(value, lambda one: one is None or _is_id(one)),
+)
+TOKENS = one_of("tokens is a list of token ids (whole numbers from 0)", lambda value: _are(value, _is_id))
 STOP = one_of(
     "stop is a text, or a list of at most 4 texts",
     _is_nothing,
@@ -71,6 +84,17 @@ Stop = Annotated[str | Annotated[list[str], Field(max_length=4)] | None, STOP]
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, value: Any) -> Any:
+        """A body with thousands of fields is refused before each gets an error of its own."""
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise ValueError(f"the body has {len(value):,} fields: there are {len(cls.model_fields)}")
+        for name, item in value.items() if isinstance(value, dict) else ():
+            if isinstance(item, list | dict) and len(item) > (MOST_ITEMS if isinstance(item, dict) else MOST_TOKENS):
+                raise ValueError(f"{str(name)[:40]} has {len(item):,} items, which is too many")
+        return value
 
 
 # What differs over HTTP: keys of JSON are strings, and OpenAI's bounds hold.
@@ -134,7 +158,9 @@ class UnmaskRequest(SamplingRequest):
     mask_character: Character | None = Field(None, description="Each such character of text is a blank of one token.")
     prompt: str | None = Field(None, description="The beginning of the text; length is its total length.")
     length: int | None = Field(None, ge=1, description="Tokens of a sequence; by default those of the training data.")
-    canvas: list[TokenId | None] | None = Field(None, min_length=1, description="Token ids, null at masked positions.")
+    canvas: Annotated[list[TokenId | None] | None, CANVAS] = Field(
+        None, min_length=1, description="Token ids, null at masked positions."
+    )
     number: int = Field(1, ge=1, description="The number of sequences.")
     seed: int | None = Field(None, ge=0, le=MOST_SEED, description="Sequence i of a seed is always the same.")
     max_tokens: int | None = Field(None, ge=1, description="Tokens behind the prompt, in place of length.")
@@ -166,7 +192,9 @@ class CompletionRequest(SamplingRequest):
     model: str
     prompt: Annotated[str | list[str] | list[TokenId] | list[list[TokenId]] | None, PROMPT] = ""
     suffix: str | None = None
-    max_tokens: int | None = Field(16, ge=0, description="With echo and logprobs 0 scores the prompt.")
+    max_tokens: int | None = Field(
+        16, ge=0, description="Models of rows write a whole row by default. With echo and logprobs 0 scores the prompt."
+    )
     n: int | None = Field(1, ge=1)
     best_of: int | None = None
     echo: bool | None = False
@@ -193,7 +221,7 @@ class ChatRequest(SamplingRequest):
     """OpenAI's chat, for models with a chat template."""
 
     model: str
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(1, ge=1)
@@ -214,7 +242,7 @@ class TokenizeRequest(Strict):
 
 class DetokenizeRequest(Strict):
     model: str | None = Field(None, description="By default the first that is served.")
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], TOKENS]
 
 
 class ErrorBody(BaseModel):

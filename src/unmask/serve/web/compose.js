@@ -5,6 +5,7 @@ import { sideOf } from "./views.js";
 
 const BPE = new Set(["bpe", "gpt2", "wordpiece", "metaspace"]);
 const HOLES = /_+/g;
+const APART = /_{3,}|(?<![\p{L}\p{N}_])_{1,2}(?![\p{L}\p{N}_])/gu; // one or two inside a word belong to it
 const EXAMPLES = {
   prose: {
     text: "In the beginning God created ________________________ the earth was without form, and void; and "
@@ -37,7 +38,7 @@ function isGrid(model) {
 /** How many tokens the blanks of a text stand for, about: [blanks, tokens]. */
 export function countBlanks(text, model) {
   const width = BPE.has(model.tokenizer) ? model.characters_per_token ?? 4 : 1;
-  const runs = text.match(HOLES) ?? [];
+  const runs = text.match(BPE.has(model.tokenizer) ? APART : HOLES) ?? [];
   return [runs.length, runs.reduce((sum, run) => sum + Math.max(1, Math.round(run.length / width)), 0)];
 }
 
@@ -182,7 +183,9 @@ export class Composer {
   }
 
   #offer(name, possible) {
-    document.querySelector(`[name=source][value=${name}]`).disabled = !possible;
+    const input = document.querySelector(`[name=source][value=${name}]`);
+    input.disabled = !possible;
+    input.closest("label").title = possible ? "" : `${this.model?.id ?? "This model"} cannot start from this: its ${isGrid(this.model) ? "grids are typed as a puzzle" : "texts are made another way"}`;
   }
 
   #show() {
@@ -199,7 +202,7 @@ export class Composer {
 
   #count() {
     const [blanks, tokens] = countBlanks(element("text").value, this.model ?? {});
-    const counted = `${blanks} ${blanks === 1 ? "blank" : "blanks"}, about ${tokens} tokens`;
+    const counted = `${blanks} ${blanks === 1 ? "blank" : "blanks"}, about ${tokens} ${tokens === 1 ? "token" : "tokens"}`;
     element("blanks").textContent = blanks ? counted : "no blank yet";
   }
 }
