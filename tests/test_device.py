@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,21 +12,13 @@ from torch import Tensor
 
 import unmask
 from tests import fake_device
-from tests.serve.served import model as text_model
 from tests.small_models import small
 from unmask import guides, plan, predict
 from unmask.devices import download, upload
-from unmask.draw import Pick
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
-from unmask.sampler import Planned
 from unmask.samplers import decoding, published, remasking
 from unmask.samplers.law import CoupledByLaw
-from unmask.serve.engine.batch import Batch
-from unmask.serve.engine.job import Job
-from unmask.serve.engine.limits import Limits
-from unmask.serve.engine.shared_state import SharedState
-from unmask.serve.engine.work import Served, Work
 
 pytestmark = pytest.mark.skipif(not fake_device.available(), reason="this torch cannot make a device of Python")
 
@@ -241,25 +232,3 @@ def test_the_bound_is_that_of_the_cpu(by: str, float64: bool) -> None:
     with fake_device.present(float64=float64):
         actual = unmask.nelbo(copy.deepcopy(model).to(fake_device.NAME), x0, by=by, seed=1).nats
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_the_server_reads_errors_once_per_call() -> None:
-    """The engine's batch in this thread: the fake device does not reach into the engine's own."""
-    model = text_model()
-    expected = model.sample(3, length=8, steps=3, seed=3).tokens.tolist()
-    with fake_device.present() as waits:
-        served = Served(replace(model, denoiser=copy.deepcopy(model.denoiser).to(fake_device.NAME)))
-        mask_id = model.denoiser.mask_id
-        job = Job(Work(served, 3, 3, (mask_id,) * 8, None, Planned(plan.parallel), Pick(), 3), lambda event: None)
-        members, batch = list(job.waiting), Batch(served, Limits())
-        batch.arriving.append(SharedState.of(job.work.sampler, job.state, members))
-        tokens: dict[int, Any] = {}
-        calls = []
-        while len(tokens) < 3:
-            before = waits.total()
-            outcomes = batch.call()
-            done = {one.sequence.index: one.tokens for one in outcomes if one.tokens is not None}
-            calls.append(waits.total() - before - len(done))  # a finished text is read
-            tokens |= done
-    assert [tokens[i] for i in range(3)] == expected
-    assert calls == [1, 1, 1]
