@@ -134,10 +134,12 @@ class _Operators(TorchDispatchMode):
 
 
 class _Constructors(torch.overrides.TorchFunctionMode):
-    """torch.tensor and torch.as_tensor copy to the device where no mode sees it: here they copy by ``to``."""
+    """torch.tensor, torch.as_tensor and tolist copy where no mode of operators sees it: here they copy by ``to``."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if function is Tensor.tolist and isinstance(args[0], Remote):
+            return args[0].cpu().tolist()
         device = kwargs.get("device")
         constructs = function in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Remote)
         if constructs and device is not None and torch.device(device).type == NAME:

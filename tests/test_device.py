@@ -29,7 +29,7 @@ BEFORE, AFTER = 3, 4  # a run's own waits: checking the canvas, and reading the 
 def network(kind: type = DDiT, **changes: Any) -> Any:
     """Learned positions, because without them every position of an empty canvas looks alike, and rankings tie."""
     sizes = {"width": 8, "layers": 2, "heads": 2, "length": LENGTH, "learned_positions": True}
-    return small(kind, std=0.3, vocab_size=MASK, mask_id=MASK, **(sizes | changes))
+    return small(kind, std=0.2, vocab_size=MASK, mask_id=MASK, **(sizes | changes))
 
 
 def causal(**changes: Any) -> Any:

@@ -238,9 +238,11 @@ class Faults:
             _collector.reset(token)
 
     def check(self) -> None:
-        """Raise the ValueError of the first recorded error, if any."""
-        for message, wrong in self.found.items():
-            if bool(wrong):
+        """Raise the ValueError of the first recorded error, if any. The host waits once."""
+        if not self.found:
+            return
+        for message, wrong in zip(self.found, torch.stack([*self.found.values()]).cpu().tolist(), strict=True):
+            if wrong:
                 raise ValueError(message)
 
 

@@ -75,12 +75,16 @@ def log_mean(logits: Tensor) -> Tensor:
     log_mu, rows = torch.empty_like(logits, dtype=torch.float64), rows_at_once(logits.shape[-1], logits.device)
     for part, into in zip(torch.split(logits, rows), torch.split(log_mu, rows), strict=True):
         torch.log_softmax(part.double(), -1, out=into)
-    # One NaN makes the whole row NaN, so the first column is enough to find it.
+    check_normalised(log_mu)
+    return log_mu
+
+
+def check_normalised(log_mu: Tensor) -> None:
+    """Refuse rows that came from no distribution. One NaN makes the whole row NaN: the first column shows it."""
     refuse(
         log_mu[..., :1].isnan().any(),
         "the model returned logits that are no distribution at a masked position: NaN, +inf, or -inf for every id",
     )
-    return log_mu
 
 
 def lagrange(now: Prediction, before: Prediction | None, tau: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def test_newton_schulz_brings_singular_values_near_one(shape: tuple[int, int, in
 def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     model = network()
     names = {parameter: name for name, parameter in model.named_parameters()}
-    muon, adamw = optimizer.make(model, muon=True, **OPTIONS)
+    muon, adamw = optimizer.make(model, muon=True, device=torch.device("cpu"), **OPTIONS)
     stacked, single = ([names[p] for p in group["params"]] for group in muon.param_groups)
     assert stacked == ["blocks.0.attn_qkv.weight", "blocks.1.attn_qkv.weight"]
     kinds = {name.split(".", 2)[2] for name in single}
@@ -85,7 +85,7 @@ def test_muons_updates_have_the_size_of_adamws() -> None:
 
 def test_a_state_made_in_advance_is_the_one_torch_makes() -> None:
     ours, theirs = network(), network()
-    (made,) = optimizer.make(ours, muon=False, **OPTIONS)
+    (made,) = optimizer.make(ours, muon=False, device=torch.device("cpu"), **OPTIONS)
     optimizer.start(made)
     reference = torch.optim.AdamW(theirs.parameters(), lr=1e-2, fused=True, **OPTIONS)
     made.param_groups[0]["lr"] = 1e-2

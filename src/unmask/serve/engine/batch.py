@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import dropwhile, groupby
 from typing import Any
@@ -19,7 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.devices import upload
-from unmask.network import answer, device_of, inference
+from unmask.draw import Faults
+from unmask.network import answer, device_of, inference, waits
 from unmask.plan import resized
 from unmask.protocol import Caches, LooksAhead, bytes_of, for_sampling
 from unmask.sampler import Ask
@@ -230,7 +232,8 @@ class Batch:
         seats = None if self.cache is None else here
         padded = torch.tensor(lengths) if min(lengths) < max(lengths) else None
         try:
-            with inference(self.network):
+            # On an accelerator nothing is read here: errors are found when the rows are drawn.
+            with inference(self.network), Faults().collected() if waits(x.device) else nullcontext():
                 found: Tensor | Exception = answer(
                     self.network, x[here, : max(lengths)], ask.take(index), allowed, seats, padded, self.device
                 )

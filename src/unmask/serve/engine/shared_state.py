@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unmask.draw import Faults
+from unmask.network import waits
+from unmask.predict import check_normalised
 from unmask.sampler import InParts, PlanState, Step
 from unmask.serve.engine.job import SequenceRun
 
@@ -43,17 +47,28 @@ class SharedState:
         for found in log_mu:
             if isinstance(found, Exception):
                 raise found
-        if self.filling is None:
-            told = self.state, self.ask, torch.cat(log_mu)  # type: ignore[arg-type]
-            in_parts = isinstance(self.sampler, InParts)
-            self.filling = self.sampler.parts(*told) if in_parts else iter([self.sampler.fill(*told)])
-        step = next(self.filling)
+        faults = Faults() if waits(self.state.x.device) else None
+        with nullcontext() if faults is None else faults.collected():
+            step = self._step(torch.cat(log_mu))  # type: ignore[arg-type]
+        if faults is not None:
+            faults.check()
         if step is None:
             return None
         self.filling = None
         self.state.advance(step)
         self.ask = self.sampler.ask(self.state)
         return step
+
+    def _step(self, log_mu: Tensor) -> Step | None:
+        """The next part of a step, which is all of it for most samplers."""
+        if self.filling is None:
+            if waits(log_mu.device):  # elsewhere the network's answer has been checked
+                check_normalised(log_mu)
+            if isinstance(self.sampler, InParts):
+                self.filling = self.sampler.parts(self.state, self.ask, log_mu)
+            else:
+                self.filling = iter([self.sampler.fill(self.state, self.ask, log_mu)])
+        return next(self.filling)
 
     def part(self, index: Sequence[int]) -> SharedState:
         """Some of its sequences, without padding that only longer ones needed."""
