@@ -3,7 +3,7 @@
 import pytest
 import torch
 from benchmarks.rejection import Rejection
-from unmask.models.oracles.enumerated import HiddenMarkovOracle, MarkovOracle
+from unmask.networks.oracles.enumerated import HiddenMarkovOracle, MarkovOracle
 
 from benchmarks import ahead_oracles
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, oracle
