@@ -233,7 +233,7 @@ class TokenFile:
     def characters_per_text_token(self) -> float:
         """Source characters per token of text, by which blanks are sized: eos, padding and frames are no text."""
         tokenizer = self.tokenizer
-        special = {tokenizer.eos_id, tokenizer.pad_id} - {None}
+        special = {i for i in (tokenizer.eos_id, tokenizer.pad_id) if i is not None}
         if isinstance(tokenizer, ExternalTokenizer):
             special |= {*tokenizer.frame[0], *tokenizer.frame[1], *tokenizer.special_ids}
         rows, ids = max(1, COUNTED // self.length), np.array(sorted(special), dtype=np.int64)
