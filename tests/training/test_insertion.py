@@ -61,7 +61,7 @@ def test_what_it_does_not_do_is_refused_in_a_sentence(run, call, says):
     ("changes", "says"),
     [
         ({"layout": "wrapped", "length": 8}, "learns where texts end"),
-        ({"attention": "order"}, "needs attention='bidirectional'"),
+        ({"attention": "order"}, "an any-order model is trained with objective"),
         ({"conditioning": "time"}, "needs conditioning='none'"),
         ({"init": "kjv", "tokenizer": None, "preset": None}, "a masked model is trained with objective"),
     ],

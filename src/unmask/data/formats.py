@@ -211,7 +211,7 @@ def _json(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[
         yield (record if isinstance(record, str) else field(record, column, f"{path}, item {number}")), True
 
 
-def _array(path: Path) -> Sequence[str | dict[str, Any]] | None:
+def _array(path: Path) -> list[str | dict[str, Any]] | None:
     """The items of a file that is an array of texts, or an array of objects."""
     with utf8(path) as file:
         start = file.read(BLOCK // 16)

@@ -146,7 +146,11 @@ def verdict_on(smiles: Sequence[str]) -> str:
 
 
 def has_rdkit() -> bool:
-    return importlib.util.find_spec("rdkit") is not None
+    try:
+        importlib.import_module("rdkit.Chem")
+    except ImportError:
+        return False
+    return True
 
 
 VALID, WELL_FORMED = "a valid molecule", "a well-formed SMILES"

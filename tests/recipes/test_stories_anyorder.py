@@ -7,7 +7,7 @@ from recipes.stories_anyorder import SPREAD, Taught, taught_by
 
 from tests.helpers import generator
 from tests.small_models import scrambled
-from tests.test_stories_recipe import LENGTH, teacher
+from tests.recipes.test_stories_loss import LENGTH, teacher
 from unmask import objective
 from unmask.masking import Masking, all_tokens
 
