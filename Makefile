@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 # Threads that spin while they wait collapse beside another process (docs/speed.md).
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help demo browser test test-all test-wheel lint docs bench clean
+.PHONY: help demo browser test test-all test-wheel lint docs docs-tables bench clean
 
 help:
 	@echo "make demo      watch a model unmask text, and see the effect of float32 truncation"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-wheel  build wheel and sdist, and try each in a venv of its own"
 	@echo "make lint      ruff, mypy --strict on src, and the direction of imports"
 	@echo "make docs      build the documentation in site/, strictly, and check its links"
+	@echo "make docs-tables  write the tables of README and docs again, from docs/results/*.json"
 	@echo "make browser   as root on Debian: install the Chromium that the tests of the page drive"
 	@echo "make bench     benchmarks: ratios measured in one run"
 	@echo "make clean     remove the .venv and caches"
@@ -62,6 +63,9 @@ test-all: lint
 
 test-wheel: $(STAMP)
 	$(BIN)/pytest -m slow tests/test_install.py
+
+docs-tables: $(STAMP)
+	$(BIN)/python -m benchmarks.tables
 
 docs: $(STAMP)
 	$(BIN)/zensical build --strict

@@ -13,11 +13,9 @@ from tests.hf.test_hf import tiny_bert
 from tests.small_models import TEXT, folder
 
 ROOT = Path(__file__).parents[1]
-EVERY = [*(ROOT / "docs").rglob("*.md"), ROOT / "recipes/README.md"]
-PAGES = sorted(page for page in EVERY if "```python" in page.read_text())
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "```python" in page.read_text())
 ELSEWHERE = {
     "serving.md": "needs a server; tests/serve runs the openai client against one",
-    "antibodies.md": "fetches its models; tests/checkpoints has them",
 }
 
 

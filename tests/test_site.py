@@ -76,11 +76,11 @@ def test_every_link_leads_somewhere(site):
 def test_a_broken_link_is_seen(site):
     (site / "bad").mkdir()
     (site / "bad" / "index.html").write_text(
-        '<a href="../nowhere/">x</a> <a href="../faq/#nothing">y</a> <a href="../faq/">z</a>'
+        '<a href="../nowhere/">x</a> <a href="../audit/#nothing">y</a> <a href="../audit/">z</a>'
     )
     found = [link for page, link in broken(site) if page.startswith("bad")]
     shutil.rmtree(site / "bad")
-    assert sorted(found) == ["../faq/#nothing", "../nowhere/"]
+    assert sorted(found) == ["../audit/#nothing", "../nowhere/"]
 
 
 def test_nothing_is_loaded_from_another_server(site):

@@ -203,8 +203,9 @@ def test_loopback_is_the_default():
     assert ServeOptions().host == "127.0.0.1"
 
 
-def test_the_guide_names_every_limit_metric_and_path():
-    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+def test_the_guides_name_every_limit_metric_and_path():
+    docs = Path(__file__).parents[2] / "docs"
+    text = "".join((docs / page).read_text(encoding="utf-8") for page in ("serving.md", "operations.md"))
     app = create_app([SERVED["tiny"]])
     counted = re.findall(r"# TYPE unmask_(\w+)", app.state.metrics.text().decode())
     options = [f"--{field.name.replace('_', '-')}" for field in fields(Limits)]
