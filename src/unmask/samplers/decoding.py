@@ -195,7 +195,7 @@ class Ranked:
         return filled(chosen > 0, ids, certain, ask.time, draws)
 
     def _picked(self, state: RankState, row: Tensor, at: Tensor, log_mu: Tensor) -> tuple[Tensor, Tensor]:
-        ids, probabilities = state.task.pick(log_mu, state.tokens[row, at].again(state.visits[row, at]))
+        ids, probabilities = state.task.pick(log_mu, state.tokens[row, at].numbered(state.visits[row, at]))
         state.visits[row, at] += 1
         return ids.cpu(), probabilities.cpu()
 
