@@ -200,7 +200,7 @@ def claims_table(claims: list[Claim]) -> str:
             ", ".join(dict.fromkeys(_range(number) for number in _some(one))),
             one.on,
             f"{one.power:.2g} away" if one.power is not None and math.isfinite(one.power) else "-",
-            one.outcome + _open(one),
+            one.outcome + _open(one) + (f" ({one.note})" if one.note else ""),
         )
         for one in claims
     ]
@@ -324,7 +324,8 @@ of the run, the claim has **no verdict**; neither has a claim without a range, w
 could not be had. The factor of ten was chosen after the first results had been seen, and so were the larger n of some
 items whose first run decided nothing. To keep either from hiding a failure, an open claim shows every value that lies
 outside its range, and how many there are. The factor never changes "fails". A claim that was measured twice had two
-chances to be wrong. This page is made from the stored numbers by `python -m reproduction --verdicts`."""
+chances to be wrong. What Figure 7 is compared with and where entropies count were corrected after the results had been
+seen. This page is made from the stored numbers by `python -m reproduction --verdicts`."""
 
 
 def outcomes(claims: Iterable[Claim]) -> str:

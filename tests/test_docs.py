@@ -14,9 +14,7 @@ from tests.small_models import TEXT, folder
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "```python" in page.read_text())
-ELSEWHERE = {
-    "serving.md": "needs a server; tests/serve runs the openai client against one",
-}
+ELSEWHERE = {"serving.md": "needs a server; tests/serve runs the openai client against one"}
 
 
 def blocks(page):

@@ -32,6 +32,7 @@ from unmask.training.loop import train
 TITLE = "Training variants of a small network, against its left-to-right twin"
 PAPER = "Figures 11 and 12, Sec. 4.1, the appendix on training"
 TOLD, TIME, COUNTS = "over time, told the time", "over time", "over counts"
+OTHER = "not comparable: another variant, which feeds back hidden states, in few steps"
 WEIGHTED, FED, TWIN = "over counts, importance-sampled", "over time, self-conditioned", "left to right"
 # The paper conditions on the time with the ELBO over time, and on the masked ratio with that over counts.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -220,8 +221,7 @@ def claims(tables: Tables) -> list[Claim]:
               worse(WEIGHTED, COUNTS).at_least(0.01)),
         claim("masked models lag behind the left-to-right twin, by 0.1 nats or more", "significantly", on,
               worse(TIME, TWIN).at_least(0.1)),
-        claim("self-conditioning is highly unstable in training: by half as much noise again", "highly unstable", on,
-              wild.at_least(math.log(1.5)), Number(jumps.what, jumps.value, jumps.error, jumps.n)),
+        claim("self-conditioning is highly unstable in training", "highly unstable", on, wild, jumps, note=OTHER),
         claim("adding the time condition slightly improves first-hitting sampling", "slightly", on,
               worse("not told", "told the time", samples).at_least(0)),
         claim("the cache does no harm to a network that is told the time: within 0.05 nats", "no degradation", on,

@@ -45,8 +45,8 @@ class Noise(Batched):
     def numbered(self, number: Tensor | int) -> Noise:
         """The noise of a step or an attempt; 0 changes nothing.
 
-        The key of number k is the word of column k - 1. Steps and attempts draw no columns. Algorithm 4 and the law of
-        the published samplers, which draw few positions twice, keep this key so that stored results keep their tokens.
+        The key of number k is the word of column k - 1. Steps and attempts draw no columns. Decoding orders that draw a
+        position several times, Algorithm 4 and the published law keep this key, so that results keep their tokens.
         """
         return self._changed(number, 0)
 

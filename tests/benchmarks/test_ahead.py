@@ -3,12 +3,12 @@
 import pytest
 import torch
 from benchmarks.rejection import Rejection
-from unmask.networks.oracles.enumerated import HiddenMarkovOracle, MarkovOracle
 
 from benchmarks import ahead_oracles
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, oracle
 from tests.samplers.test_ahead import INTERFACES, ORACLES, OrderCausal, ragged
 from unmask import sample
+from unmask.networks.oracles.enumerated import HiddenMarkovOracle, MarkovOracle
 
 
 @pytest.mark.parametrize("length", [1, 5, 24])

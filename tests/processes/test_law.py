@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
-from unmask.networks.oracles.strings import StringsOracle
 
 import unmask
 from tests.helpers import FALSE_ALARM, generator
+from tests.samplers.strings import StringsOracle
 from tests.small_models import small
 from unmask.likelihood import along_orders
 from unmask.networks.causal import Causal

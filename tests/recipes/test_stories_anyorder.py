@@ -6,8 +6,8 @@ import torch
 from recipes.stories_anyorder import SPREAD, Taught, taught_by
 
 from tests.helpers import generator
-from tests.small_models import scrambled
 from tests.recipes.test_stories_loss import LENGTH, teacher
+from tests.small_models import scrambled
 from unmask import objective
 from unmask.masking import Masking, all_tokens
 

@@ -58,6 +58,7 @@ def published_steps(good):
     drawn, law, score = How("coupled", "float32"), How("law", "float32"), How("sedd law", "float32")
     yield cells(
         cell(How("parallel"), L, 5.0),
+        cell(How("left to right"), None, 5.0),
         cell(drawn, 100, 5.0),
         cell(drawn, 50_000, 5.0 - fall, 3.0 - less),
         cell(law, 100, 5.0),
@@ -223,6 +224,9 @@ def high_order(good):
             pair(THIRD, EXTRAPOLATE, N, -0.1 * sign),
         ]
     yield {**cells(cell(FIRST, 4, 5.0)), "pairs": Table(PAIRS, tuple(rows))}
+    if not good:  # a lower perplexity with a higher entropy
+        wrong = tuple(pair(how, FIRST, N, 0.1, 0.1) for N in (4, 16) for how in (EXTRAPOLATE, CORRECT))
+        yield {**cells(cell(FIRST, 4, 5.0)), "pairs": Table(PAIRS, wrong)}
 
 
 def first_hitting_precision(good):

@@ -178,3 +178,32 @@ def test_a_verdict_set_by_hand_does_not_survive(tmp_path):
     again = json.loads((tmp_path / "efficiency.json").read_text(encoding="utf-8"))
     assert "fails" in {one["outcome"] for one in again["claims"]}
     assert "| fails |" in (tmp_path / "CLAIMS.md").read_text(encoding="utf-8")
+
+
+def claims_about(name):
+    return {(one.says, one.on.split(":")[0]): one for about in files.stored(STORED) if about["item"] == name
+            for one in files.claims_of(about)}  # fmt: skip
+
+
+def test_figure_7_is_compared_with_what_the_paper_compares_with():
+    crossing = claims_about("published_steps")["and passes below left to right, by 0.1 nats or more", "kjv"]
+    (number,) = crossing.numbers
+    assert number.what == "nats below left to right" and number.value < 0 and "not seen" in crossing.note
+    assert crossing.outcome != "holds"
+
+
+def test_what_cannot_fail_is_said_to_hold_by_construction_and_what_is_not_comparable_has_no_verdict():
+    built = [one for (says, _), one in claims_about("known_truth").items() if "left to right" in says]
+    assert sum("by construction" in one.note for one in built) == 2
+    (conditioned,) = (one for (says, _), one in claims_about("training_variants").items() if "self-cond" in says)
+    assert conditioned.outcome == "no verdict" and "not comparable" in conditioned.note
+
+
+def test_entropies_count_where_the_perplexity_is_lower_and_steps_reach_l():
+    from reproduction.item import Settings
+    from reproduction.items.high_order import steps
+
+    for size in ("full", "fast", "tiny"):
+        assert steps(128, Settings(size))[-1] == 128
+    counted = claims_about("high_order")["where the perplexity is lower, so is the entropy", "characters"]
+    assert [one.what for one in counted.numbers if "correct" in one.what] == ["N = 64, correct"]

@@ -196,7 +196,7 @@ class Ranked:
         return _step(row, at, ids, certain, ask.time, draws)
 
     def _picked(self, state: RankState, row: Tensor, at: Tensor, log_mu: Tensor) -> tuple[Tensor, Tensor]:
-        ids, probabilities = state.task.pick(log_mu, state.tokens[row, at].again(state.visits[row, at]))
+        ids, probabilities = state.task.pick(log_mu, state.tokens[row, at].numbered(state.visits[row, at]))
         state.visits[row, at] += 1
         return ids, probabilities
 
