@@ -29,6 +29,9 @@ from torch.nn import functional
 
 from unmask.forward import check_begins
 from unmask.networks import anyorder
+from unmask.networks.cache.any_order import OneStreamCached
+from unmask.networks.cache.packing import packed
+from unmask.networks.cache.rows import own
 from unmask.networks.config import DDiTConfig
 from unmask.networks.layers import Angles, Rotary, Transformer, take, zeros
 from unmask.networks.pretrained import Pretrained
@@ -146,7 +149,7 @@ class OneStream(Transformer, Pretrained):
         """The final states [B, L, width], or those at some indices in row-major order."""
         where = torch.ones_like(tokens, dtype=torch.bool)
         if at is not None:
-            where = torch.zeros_like(where).index_put(at, where[0, 0]) if len(at[0]) else ~where
+            where = torch.zeros_like(where).index_put(at, where.new_ones(())) if len(at[0]) else ~where
         count = where.sum(1, keepdim=True)
         most = int(count.max()) if len(count) else 0
         rows = (~where).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
@@ -251,10 +254,6 @@ class OneStream(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """The network to call in sampling: the same function with an exact cache."""
-        from unmask.networks.cache.any_order import OneStreamCached
-        from unmask.networks.cache.packing import packed
-        from unmask.networks.cache.rows import own
-
         return OneStreamCached(packed(own(self)))
 
 
