@@ -15,7 +15,7 @@ the three models (box) whole runs are timed, several sequences one after another
 weights are random here, a pass is timed at several numbers of visible tokens, for one sequence (small) and for 16
 (batch). --play makes sequences of these: one costs L over the tokens per pass times the mean of a pass, with the tokens
 per pass of the hidden Markov model at L = 1,024, which --counts has stored. A window of "auto" is played through: the
-policy sees the measured seconds, and the hidden Markov model decides which guesses are right.
+hidden Markov model decides which guesses are right.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,6 @@ from benchmarks.anyorder import LEFT_TO_RIGHT, Setting, begun, network, paces
 from benchmarks.rejection import Rejection
 from unmask import draw, plan
 from unmask.cli import keep_freed_memory
-from unmask.samplers import ahead
 from unmask.samplers.ahead import Ahead
 
 WINDOWS = (1, 2, 4, 8, 16, 32, 64)
@@ -160,24 +160,23 @@ def small_network(passes: dict[str, Any], per_pass: dict[str, float], model: Any
 
 
 def played(passes: dict[str, Any], model: Any) -> float:
-    """Seconds of a sequence with the window that chooses itself: a clock that each pass puts forward by its cost."""
+    """Seconds of a sequence with the window that chooses itself: the sum of what its passes cost."""
     length, batch, now = passes["length"], passes["batch"], SimpleNamespace(seconds=0.0)
     widths = sorted(int(name) for name in passes["levels"] if name.isdigit())
     levels = sorted(map(float, passes["levels"]["1"]))
     table = np.array([[passes["levels"][str(w)][str(level)] for level in levels] for w in widths])
 
     class Clocked(Ahead):
+        def begin(self, canvas: Any, task: Any) -> Any:
+            return super().begin(canvas, replace(task, chains=True))  # as the network that was timed
+
         def fill(self, state: Any, ask: Any, log_mu: Any) -> Any:
             visible = float(state.settled.double().mean()) / length
             of_widths = [np.interp(visible, levels, row) for row in table]
             now.seconds += float(np.interp(ask.rows.shape[1], widths, of_widths)) * len(ask.rows) / batch
             return super().fill(state, ask, log_mu)
 
-    real, ahead.seconds_now = ahead.seconds_now, lambda x: now.seconds
-    try:
-        unmask.sample(model, num=batch, length=length, sampler=Clocked())
-    finally:
-        ahead.seconds_now = real
+    unmask.sample(model, num=batch, length=length, sampler=Clocked())
     return now.seconds / batch
 
 

@@ -73,6 +73,7 @@ class Task:
     schedule: Schedule
     steps: int | None
     stop: tuple[int, ...] = ()  # ids that end a run of masked positions: after one, ``skip`` may be called
+    chains: bool = False  # whether a call computes a chain of guesses at the cost of its rows (protocol.LooksAhead)
 
 
 @dataclass

@@ -24,7 +24,7 @@ from unmask.network import answer, device_of, inference, leave, waits
 from unmask.noise import Streams
 from unmask.options import Canvas, Options, takes
 from unmask.processes import process_of
-from unmask.protocol import Allowed, Caches, Denoiser, for_sampling
+from unmask.protocol import Allowed, Caches, Denoiser, LooksAhead, for_sampling
 from unmask.sampler import Sampler, Skips, State, Step, Task, apply
 
 if TYPE_CHECKING:
@@ -181,8 +181,8 @@ def divided(model: Denoiser, request: OnCanvas) -> list[list[int]]:
 def steps_of(model: Denoiser, canvas: Tensor, options: Options) -> Iterator[Step]:
     """The Steps of all batches."""
     stop, each, allowed = _stop_ids(model, options.stop), options.each, options.allowed
-    sampler, whole, parts = _begun(model, canvas, options)
     network = for_sampling(model)
+    sampler, whole, parts = _begun(model, canvas, options, network)
     planned, calls = sum(int(whole.calls[part].max()) for part in parts), 0
     for part in parts:
         whose = part.div(each, rounding_mode="floor").tolist()
@@ -200,12 +200,19 @@ def _stop_ids(model: Denoiser, stop: int | Sequence[int] | None) -> tuple[int, .
     return stop_ids(stop, model.vocab_size)
 
 
-def _begun(model: Denoiser, canvas: Tensor, options: Options) -> tuple[Sampler, State, list[Tensor]]:
-    """The sampler to use, the state of its sequences before the first call, and their batches."""
+def _begun(
+    model: Denoiser, canvas: Tensor, options: Options, network: Denoiser | None = None
+) -> tuple[Sampler, State, list[Tensor]]:
+    """The sampler to use, the state of its sequences before the first call, and their batches.
+
+    network: the model as it is called, which decides how far it is worth looking ahead.
+    """
     sampler = sampler_for(model, canvas, options)
     streams = Streams.of(options.seed, len(canvas), options.index)
+    chains = isinstance(model if network is None else network, LooksAhead)
     stop = _stop_ids(model, options.stop)
-    state = sampler.begin(canvas, Task(model.mask_id, streams, options.pick, options.alpha, options.steps, stop))
+    task = Task(model.mask_id, streams, options.pick, options.alpha, options.steps, stop, chains)
+    state = sampler.begin(canvas, task)
     return sampler, state, _batches(state.calls, options.batch, options.each)
 
 

@@ -10,7 +10,7 @@ from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracl
 from unmask import draw, plan, predict, sample
 from unmask.networks.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle, TimeDependent
 from unmask.protocol import LooksAhead
-from unmask.samplers import ahead, decoding, remasking
+from unmask.samplers import decoding, remasking
 from unmask.samplers.ahead import Ahead
 from unmask.sampling import apply, stream
 
@@ -349,13 +349,13 @@ class TestRefusals:
             assert sample(model, length=length, ahead=off).calls == length
 
 
-def test_the_clock_changes_no_token(monkeypatch):
+def test_the_calls_of_the_automatic_window_follow_from_the_seed():
     model, length = ORACLES["markov"]
-    expected = sample(model, num=3, length=length).tokens
-    for seed in range(8):
-        chance = random.Random(seed)
-        monkeypatch.setattr(ahead, "seconds_now", lambda _, chance=chance: chance.random() * 100)
-        assert torch.equal(sample(model, num=3, length=length, ahead="auto").tokens, expected)
+    for wrapped in (OrderCausal(model), Canvases(model)):
+        runs = [sample(wrapped, num=3, length=length, ahead=True, seed=5) for _ in range(3)]
+        assert len({run.calls for run in runs}) == 1 and runs[0].calls < length
+        widths = [[step.draws.tolist() for step in run.trace] for run in runs]
+        assert widths[0] == widths[1] == widths[2]
 
 
 def test_the_test_network_is_one_that_looks_ahead():

@@ -19,8 +19,7 @@ per guess: that saves rounds, which is latency on an accelerator, not operations
 
 from __future__ import annotations
 
-import time as clock
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -31,11 +30,6 @@ from unmask.noise import KeptNoise
 from unmask.plan import Plan, Planner, first_hitting
 from unmask.sampler import Ask, State, Step, Task
 from unmask.samplers.width import WIDTHS, Width, shared_width
-
-
-def seconds_now(x: Tensor) -> float:
-    """A clock for passes: on a CPU the running time of this thread, whatever else the machine does."""
-    return clock.thread_time() if x.device.type == "cpu" else clock.perf_counter()
 
 
 @dataclass
@@ -51,11 +45,10 @@ class AheadState(State):
 
 @dataclass(frozen=True, kw_only=True)
 class AheadAsk(Ask):
-    """The next W positions of the order, and when they were requested."""
+    """The next W positions of the order."""
 
     slots: Tensor  # int64 [B, W]: of the order
     guesses: Tensor  # int64 [B, W]: -1 where there is none
-    started: float
 
 
 @dataclass(frozen=True)
@@ -89,17 +82,13 @@ class Ahead:
             )
         noise = KeptNoise(task.streams.at("token", canvas.shape[1]).keys)
         guesses = torch.full(canvas.shape, -1, dtype=torch.int64)
-        width = Width(None if self.window == "auto" else self.widest, most=self.widest)
+        width = Width(None if self.window == "auto" else self.widest, task.chains, self.widest)
         settled = torch.zeros(len(canvas), dtype=torch.int64)
         return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, width)
 
-    def shares(self, state: AheadState, ask: AheadAsk, sequences: int) -> AheadAsk:
-        """The ask of a pass that begins now with this many sequences; if they are many, auto's next one is narrow.
-
-        For callers that ask long before the network is called, or call it for several runs at once.
-        """
+    def shares(self, state: AheadState, sequences: int) -> None:
+        """If many sequences share a pass, auto's next one is narrow; for callers that run several states at once."""
         state.width.most = min(shared_width(sequences), self.widest)
-        return replace(ask, started=seconds_now(state.x))
 
     def skip(self, state: AheadState, needless: Tensor) -> None:
         """Remove positions from the order, and their guesses; the later ones move up."""
@@ -115,9 +104,9 @@ class Ahead:
 
     def ask(self, state: AheadState) -> AheadAsk:
         """The next W positions of the order, on a canvas that shows the guesses."""
-        started, plan = seconds_now(state.x), state.plan
+        plan = state.plan
         left = plan.holes - state.settled
-        width = min(state.width.next, int(left.max())) if len(left) else 0
+        width = min(state.width.of(len(left)), int(left.max())) if len(left) else 0
         slots = state.settled.unsqueeze(1) + torch.arange(width)
         real = slots < plan.holes.unsqueeze(1)
         inside = torch.where(real, slots, 0)
@@ -126,14 +115,14 @@ class Ahead:
         # A step is one slot, so slot s is called at the time of step s.
         time = torch.where(real, plan.call_time.gather(1, inside), 0.0) if width else torch.zeros(rows.shape)
         if width == 1:  # no chain: an ordinary call
-            return AheadAsk(rows, time.squeeze(1), slots=slots, guesses=guesses, started=started)
+            return AheadAsk(rows, time.squeeze(1), slots=slots, guesses=guesses)
         # The last row's guess is not shown: no row comes after it.
         known = torch.minimum((guesses >= 0).sum(1), (left - 1).clamp(0, max(width - 1, 0)))
         row, column = (torch.arange(width) < known.unsqueeze(1)).nonzero(as_tuple=True)
         canvas = state.x.clone()
         at = indices(canvas.device, row, rows[row, column])
         canvas[at] = upload(guesses[row, column], canvas.device)
-        return AheadAsk(rows, time, canvas, known, slots=slots, guesses=guesses, started=started)
+        return AheadAsk(rows, time, canvas, known, slots=slots, guesses=guesses)
 
     def fill(self, state: AheadState, ask: AheadAsk, log_mu: Tensor) -> Step:
         """Settle the tokens up to and including the first that differs from its guess; the rest are new guesses."""
@@ -154,8 +143,7 @@ class Ahead:
         state.noise.forget(torch.where(settles, rows, -1))
         state.settled = state.settled + count
         wrong = int((settles & (guesses >= 0) & ~same).sum())
-        seconds, (sequences, width) = seconds_now(state.x) - ask.started, rows.shape
-        state.width.passed(width, int(run.sum()), wrong, seconds, tokens=int(count.sum()), sequences=sequences)
+        state.width.passed(int(run.sum()), wrong)
         kept, later = settles[:, : int(count.max())], real & ~settles
         most = kept.shape[1]
         tau = state.plan.times.gather(1, slots[:, :most].clamp(max=state.plan.times.shape[1] - 1))

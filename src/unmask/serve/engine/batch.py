@@ -127,7 +127,7 @@ class Batch:
             self._regroup(self._todo)
             for shared in self.states:
                 if isinstance(shared.sampler, Ahead):
-                    shared.ask = shared.sampler.shares(shared.state, shared.ask, max(map(len, self._todo)))
+                    shared.sampler.shares(shared.state, max(map(len, self._todo)))
             self._shown = self._stacked()
         return failed
 

@@ -15,7 +15,7 @@ from unmask.checks import check_canvas
 from unmask.draw import Pick
 from unmask.loading import Known, describe, load, locate
 from unmask.noise import Streams
-from unmask.protocol import Allowed, Caches, for_sampling, takes_lengths
+from unmask.protocol import Allowed, Caches, LooksAhead, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.remasking import Remasking
 from unmask.text.blanks import Blanks
@@ -114,7 +114,9 @@ class Work:
         network = self.model.denoiser
         canvas = check_canvas(network, torch.tensor([self.canvas] * self.number, dtype=torch.int64), None, None)
         streams = Streams.of(self.seed, self.number)
-        return self.sampler.begin(canvas, Task(network.mask_id, streams, self.pick, self.model.schedule, self.steps))
+        chains = isinstance(self.served.network, LooksAhead)
+        task = Task(network.mask_id, streams, self.pick, self.model.schedule, self.steps, chains)
+        return self.sampler.begin(canvas, task)
 
 
 def trial(served: Served) -> Work:
