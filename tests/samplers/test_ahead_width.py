@@ -30,7 +30,7 @@ def simulated(width, cost, right, tokens=512, sequences=1, seed=0):
             guesses[i] = max(guesses[i], most) - min(run + 1, most)
         spent += cost(now, shown)
         used.append(now)
-        width.passed(all_right, wrong)
+        width = width.passed(all_right, wrong)
     return spent, used
 
 

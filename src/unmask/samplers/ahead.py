@@ -19,7 +19,7 @@ per guess: that saves rounds, which is latency on an accelerator, not operations
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -88,7 +88,7 @@ class Ahead:
 
     def shares(self, state: AheadState, sequences: int) -> None:
         """If many sequences share a pass, auto's next one is narrow; for callers that run several states at once."""
-        state.width.most = min(shared_width(sequences), self.widest)
+        state.width = replace(state.width, most=min(shared_width(sequences), self.widest))
 
     def skip(self, state: AheadState, needless: Tensor) -> None:
         """Remove positions from the order, and their guesses; the later ones move up."""
@@ -143,7 +143,7 @@ class Ahead:
         state.noise.forget(torch.where(settles, rows, -1))
         state.settled = state.settled + count
         wrong = int((settles & (guesses >= 0) & ~same).sum())
-        state.width.passed(int(run.sum()), wrong)
+        state.width = state.width.passed(int(run.sum()), wrong)
         kept, later = settles[:, : int(count.max())], real & ~settles
         most = kept.shape[1]
         tau = state.plan.times.gather(1, slots[:, :most].clamp(max=state.plan.times.shape[1] - 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MEMORY = 0.98  # weight of a guess relative to the next one
@@ -15,7 +15,7 @@ SEVERAL = 0.1  # of a pass with more than one row per sequence
 CANVAS = 2 / 3  # of a guess where each is a canvas of its own, beside that of one canvas (kjv)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Width:
     """The width of the next pass: a number, or the one with the most tokens per cost.
 
@@ -40,11 +40,12 @@ class Width:
         allowed = [width for width in WIDTHS if width <= self.most] or [1]
         return max(allowed, key=lambda width: settled(width, q) / cost(width, q, sequences, self.chains))
 
-    def passed(self, right: int, wrong: int) -> None:
-        """Count the right guesses of a pass before the first wrong one of each sequence, and these wrong ones."""
+    def passed(self, right: int, wrong: int) -> Width:
+        """With the counts of one more pass: the right guesses before the first wrong one of each sequence, and these wrong ones."""
         retry, faded = RETRY if right + wrong == 0 else 0.0, MEMORY ** max(right + wrong, 1)
-        self.right = faded * self.right + right + retry * RIGHT
-        self.wrong = faded * self.wrong + wrong + retry * WRONG
+        return replace(
+            self, right=faded * self.right + right + retry * RIGHT, wrong=faded * self.wrong + wrong + retry * WRONG
+        )
 
 
 def cost(width: int, q: float, sequences: int, chains: bool) -> float:
