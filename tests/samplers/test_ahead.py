@@ -1,7 +1,6 @@
 """Looking ahead gives the very tokens of one call per token, in fewer calls, whatever the window."""
 
 import itertools
-import random
 
 import pytest
 import torch

@@ -115,7 +115,7 @@ class Work:
         canvas = check_canvas(network, torch.tensor([self.canvas] * self.number, dtype=torch.int64), None, None)
         streams = Streams.of(self.seed, self.number)
         chains = isinstance(self.served.network, LooksAhead)
-        task = Task(network.mask_id, streams, self.pick, self.model.schedule, self.steps, chains)
+        task = Task(network.mask_id, streams, self.pick, self.model.schedule, self.steps, chains=chains)
         return self.sampler.begin(canvas, task)
 
 
