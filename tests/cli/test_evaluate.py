@@ -222,3 +222,30 @@ def test_a_run_is_evaluated_on_its_held_out_part_and_overlap_is_reported(tmp_pat
 def test_a_model_that_is_no_run_needs_data(model: Path, capsys: Any) -> None:
     assert main([str(model), "--device", "cpu"]) == 2
     assert "does not say what it was trained on: name the DATA" in capsys.readouterr().err
+
+
+def test_zero_shot_is_the_bound_of_each_data_set_with_the_models_own_tokenizer(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """A stand-in for a corpus, a text, and one with letters that the tokenizer does not have."""
+    from unmask.data import corpora
+    from unmask.evaluate.likelihood.zero_shot import held_out
+
+    model = folder(tmp_path / "model", "characters")
+    text = "".join("abcdefghij"[i * i % 7 + i % 3] for i in range(40_000))
+    stand_in = corpora.Corpus("sotu", lambda: {"train": [text]}, "none", "a stand-in", "characters", LENGTH)
+    monkeypatch.setattr(corpora, "load", lambda name, cache=None: stand_in)
+    assert held_out("sotu", 150) == text[38_000:38_150]
+    (tmp_path / "own.txt").write_text(text[:1_000], encoding="utf-8")
+    (tmp_path / "other.txt").write_text("\u2603" * 50, encoding="utf-8")
+    data = f"sotu,{tmp_path}/own.txt,{tmp_path}/other.txt"
+    arguments = [str(model), data, "--zero-shot", "--passes", "4", "--number", "6", "--device", "cpu"]
+    assert main([*arguments, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [one["data"] for one in records] == data.split(",") and "error" in records[2]
+    assert main([str(model), f"{tmp_path}/own.txt", "--passes", "4", "--number", "6", "--json", "--device", "cpu"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert records[1]["perplexity"] == alone["perplexity"] and records[1]["law"] == "in a random order"
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"{records[1]['perplexity']['value']:.5g}" in shown and "left out" in shown and "± sequences" in shown

