@@ -101,11 +101,7 @@ COMMAND = Command(
     "evaluate",
     EvaluateOptions,
     {"model": MODEL_HELP, "data": f"{DATA_HELP}. By default the run's own"},
-    (
-        "unmask evaluate kjv kjv --number 64",
-        "unmask evaluate kjv --zero-shot --number 64",
-        "unmask evaluate runs/book --until 0.01 --output book.json",
-    ),
+    ("unmask evaluate kjv kjv --number 64", "unmask evaluate runs/book --until 0.01 --output book.json"),
 )
 
 
