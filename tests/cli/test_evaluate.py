@@ -221,7 +221,7 @@ def test_a_run_is_evaluated_on_its_held_out_part_and_overlap_is_reported(tmp_pat
 
 def test_a_model_that_is_no_run_needs_data(model: Path, capsys: Any) -> None:
     assert main([str(model), "--device", "cpu"]) == 2
-    assert "does not say what it was trained on: name the DATA" in capsys.readouterr().err
+    assert "does not say its data: name the DATA" in capsys.readouterr().err
 
 
 def test_zero_shot_is_the_bound_of_each_data_set_with_the_models_own_tokenizer(

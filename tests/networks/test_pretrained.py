@@ -210,7 +210,7 @@ HEADERS = {
 def test_a_corrupt_weights_file_is_one_clear_error(name: str, folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(HEADERS[name](path.read_bytes()))
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is (?:neither safetensors|damaged|truncated)"):
         load(folder)
 
 

@@ -37,7 +37,8 @@ def load_network(folder: str | Path, own: Any = None) -> Any:
 
     own: a module, or a function of (vocab_size, length) that makes one, for the weights of a user's network.
     """
-    content_of(Path(folder) / CONFIG)  # a regular file
+    if (Path(folder) / CONFIG).exists():
+        content_of(Path(folder) / CONFIG)  # a regular file, or a refusal
     header = pretrained.read_header(folder)
     if (Path(folder) / pretrained.WEIGHTS).is_file():
         check_numbers(Path(folder), header, shapes_of(Path(folder) / pretrained.WEIGHTS))
