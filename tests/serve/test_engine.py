@@ -19,7 +19,7 @@ from unmask.draw import Pick, inverse_cdf
 from unmask.networks.cache.seats import Seated
 from unmask.noise import Streams
 from unmask.plan import Plan, first_hitting
-from unmask.serve.engine import shared_state
+from unmask.sampler import State
 from unmask.serve.engine.batch import Batch
 from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.forecast import begins
@@ -441,12 +441,12 @@ class TestFailing:
     def test_a_step_that_fails_after_its_fill_is_undone(self, predictor, monkeypatch):
         """What the fill has changed in place, and the tokens already written, are taken back before it is repeated."""
         served = {"a": Served(Model(Gated(lively(network(TOKENIZERS["bpe"]))), TOKENIZERS["bpe"], name="a"))}
-        failures, usual = [], shared_state.apply
+        failures, usual = [], State.advance
 
-        def failing(step, tokens, mask_id):
-            usual(step, tokens, mask_id)
-            if len(tokens) > 1:
-                failures.append(len(tokens))
+        def failing(state, step):
+            usual(state, step)
+            if len(state.x) > 1:
+                failures.append(len(state.x))
                 raise RuntimeError("after the fill")
 
         body = {"steps": 5, "predictor": predictor}
@@ -455,7 +455,7 @@ class TestFailing:
             served["a"].model.denoiser.hold()
             asked = [Asked(engine, served, {"seed": seed, **body}) for seed in (5, 0, 1)]
             until(lambda: len(served["a"].model.denoiser.calls) == 1)  # the others join after the first one's pass
-            monkeypatch.setattr(shared_state, "apply", failing)
+            monkeypatch.setattr(State, "advance", failing)
             served["a"].model.denoiser.gate.set()
             _, *others = [one.answer()[0].tokens for one in asked]
         assert len(failures) > 2 and others == [one.tokens[0].tolist() for one in truth]
