@@ -1,6 +1,6 @@
 """Find a model by name: a folder or file, the models bundled with the package, the cache, or the Hugging Face hub.
 
-Folders of this project are read by ``text.folder``, other formats by ``text.adapters``.
+Folders of this project are read by ``checkpoints.folder``, other formats by ``checkpoints.formats``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from unmask import devices, hub
-from unmask.checkpoints import folder as own
+from unmask.checkpoints import folder as our_format
 from unmask.checkpoints import steps as checkpoints
 from unmask.checkpoints.folder import CONFIG, TOKENIZER
 from unmask.text.model import Model
@@ -50,7 +50,7 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = "a
     path = locate(name)
     # A folder or file is named by its full path, so that a saved trace finds it from anywhere.
     called = str(path.resolve()) if Path(name).expanduser().exists() else str(name)
-    model = (own.load if own.is_ours(path) else _load_theirs)(path, name=called, **override)
+    model = (our_format.load if our_format.is_ours(path) else _load_theirs)(path, name=called, **override)
     return model if device is None else replace(model, denoiser=_put(model.denoiser, device))
 
 
@@ -67,7 +67,7 @@ def _load_theirs(path: Path, *, name: str, **override: Any) -> Model:
 def tokenizer_of(name: str) -> Any:
     """The tokenizer of a model; for folders of this project, without reading the network."""
     path = locate(name)
-    return own.tokenizer_of(path) if own.is_ours(path) else load(name).tokenizer
+    return our_format.tokenizer_of(path) if our_format.is_ours(path) else load(name).tokenizer
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
@@ -160,7 +160,7 @@ def describe(found: Known) -> dict[str, Any]:
     """What a model's files say about it, without reading its weights; for a damaged one, the error."""
     about: dict[str, Any] = {"name": found.name, "where": found.where, "folder": str(found.folder)}
     try:
-        return about | (own.about if own.is_ours(found.folder) else _describe_theirs)(found.folder)
+        return about | (our_format.about if our_format.is_ours(found.folder) else _describe_theirs)(found.folder)
     except (ValueError, OSError, ImportError) as error:
         return about | {"error": " ".join(str(error).split())}
 

@@ -21,10 +21,10 @@ from unmask.serve.engine.job import Done
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
 from unmask.serve.http.app import create_app
+from unmask.serve.http.final_text import first_stop, held_back
 from unmask.serve.http.openai import Completion
 from unmask.serve.http.request import completion_works
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest
-from unmask.serve.http.settled import first_stop, held_back
 from unmask.serve.http.transcript import Transcript
 
 

@@ -43,7 +43,7 @@ def load_network(folder: str | Path, own: Any = None) -> Any:
     if (Path(folder) / pretrained.WEIGHTS).is_file():
         check_numbers(Path(folder), header, shapes_of(Path(folder) / pretrained.WEIGHTS))
     kind = header["architecture"]
-    if kind == pretrained.OWN:
+    if kind == pretrained.USER_NETWORK:
         return read_own(Path(folder), header, own)
     if own is not None:
         raise ValueError(f"{folder} holds a {kind!r} network of this project: it needs no network of your own")

@@ -1,4 +1,4 @@
-"""Common to the adapters of LLaDA and Dream: their weights in one network, with every shape checked."""
+"""Common to LLaDA and Dream: their weights in one network, with every shape checked."""
 
 from __future__ import annotations
 

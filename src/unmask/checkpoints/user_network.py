@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from unmask.networks import pretrained
-from unmask.networks.pretrained import AVERAGE, CONFIG, OWN, README, WEIGHTS, Card
+from unmask.networks.pretrained import AVERAGE, CONFIG, README, USER_NETWORK, WEIGHTS, Card
 
 # A network, or a function of (vocab_size, length) that makes one.
 Make = nn.Module | Callable[[int, int], nn.Module]
@@ -25,7 +25,7 @@ def described(network: Any, card: Card, extra: Mapping[str, Any]) -> dict[str, s
 
     name, parameters = type(network).__qualname__, sum(parameter.numel() for parameter in network.parameters())
     config = {
-        "architecture": OWN,
+        "architecture": USER_NETWORK,
         "unmask_version": __version__,
         "storage": "float32",
         "class": name,

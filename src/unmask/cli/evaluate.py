@@ -20,7 +20,7 @@ from unmask.cli.options import (
     MODEL_HELP,
     OnCluster,
     OnMachine,
-    OwnNetwork,
+    UserNetwork,
     check_files,
     check_number,
     guarded,
@@ -54,7 +54,7 @@ OVER_SEQUENCES = "over the sequences, for the text they were taken from; more se
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(OnMachine, OwnNetwork, OnCluster):
+class EvaluateOptions(OnMachine, UserNetwork, OnCluster):
     """Estimate the likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
     For a masked model the result is an upper bound on -log p, with its errors; for a model that is sampled from left to

@@ -54,7 +54,7 @@ class OnMachine(OnDevice):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnNetwork:
+class UserNetwork:
     """The code of a network that is not part of the project."""
 
     network: str | None = None
@@ -125,7 +125,7 @@ def short_warnings() -> Iterator[None]:
 
 
 def loaded(name: str, network: str | None, device: str) -> Model:
-    """A model by name; network as in ``OwnNetwork``."""
+    """A model by name; network as in ``UserNetwork``."""
     own = None if network is None else imported(network, "another way to name a network")
     return load(name, device=device) if own is None else load(name, device=device, network=own)
 

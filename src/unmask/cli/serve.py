@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from unmask import devices
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, OnMachine, OwnNetwork, guarded, loaded, use_threads
+from unmask.cli.options import MODEL_HELP, OnMachine, UserNetwork, guarded, loaded, use_threads
 from unmask.extras import needed
 from unmask.loading import Known, available, default, describe, locate
-from unmask.networks.pretrained import OWN
+from unmask.networks.pretrained import USER_NETWORK
 from unmask.serve.engine.limits import Limits
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ LAST_SECONDS = 5  # after the grace period, for the last answers
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(OnMachine, OwnNetwork):
+class ServeOptions(OnMachine, UserNetwork):
     """Serve models: OpenAI's /v1/completions and /v1/models, our own /v1/unmask, and a web page at /.
 
     The environment variable UNMASK_TOKEN, or the file --token-file, holds a bearer token that clients must send. After
@@ -79,7 +79,7 @@ def served(name: str, device: str, called: str | None = None, network: str | Non
     place = locate(name)
     about = describe(Known(name, "cache", place))
     card = about.get("card") or {}
-    model = loaded(name, network if about.get("architecture") == OWN else None, devices.chosen(device))
+    model = loaded(name, network if about.get("architecture") == USER_NETWORK else None, devices.chosen(device))
     model = replace(model, name=called or short_names([name])[0])
     told = {key: FOLDERS.sub("", value) if isinstance(value, str) else value for key, value in card.items()}
     return Served(model, told, template_of(Path(place)))

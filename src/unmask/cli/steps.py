@@ -16,7 +16,7 @@ from unmask.cli.options import (
     DATA_HELP,
     MODEL_HELP,
     OnMachine,
-    OwnNetwork,
+    UserNetwork,
     check_files,
     check_number,
     guarded,
@@ -35,7 +35,7 @@ SHOWN = 9  # columns of the profile's line
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepsOptions(OnMachine, OwnNetwork):
+class StepsOptions(OnMachine, UserNetwork):
     """Show the nats that a sequence loses if several tokens are decoded per network call.
 
     The loss follows from the entropy profile, which is measured on DATA or comes with the model. It is 0 with one token

@@ -16,7 +16,7 @@ import torch
 
 from unmask import devices
 from unmask.cli.grid import grid, side_of
-from unmask.cli.options import OnMachine, OwnNetwork, check_files, check_number, loaded, use_threads
+from unmask.cli.options import OnMachine, UserNetwork, check_files, check_number, loaded, use_threads
 from unmask.files import write_whole
 from unmask.names import SamplerOptions
 from unmask.sampler import Step
@@ -33,7 +33,7 @@ MOST_SEED = 100_000  # of seeds that are drawn: short enough to be typed
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(OnMachine, OwnNetwork, SamplerOptions):
+class TextOptions(OnMachine, UserNetwork, SamplerOptions):
     """Options that sample and infill share."""
 
     number: int = 1

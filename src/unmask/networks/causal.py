@@ -18,7 +18,7 @@ from torch.nn import functional
 from unmask.networks.anyorder import Entries
 from unmask.networks.cache.in_turn import LeftToRightCached
 from unmask.networks.cache.packing import packed
-from unmask.networks.cache.rows import own
+from unmask.networks.cache.rows import private_copy
 from unmask.networks.config import DDiTConfig
 from unmask.networks.layers import Transformer, by_rows
 from unmask.networks.pretrained import Pretrained
@@ -81,7 +81,7 @@ class Causal(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """The network to call in sampling: the same function with an exact KV cache."""
-        alone = own(self)
+        alone = private_copy(self)
         return LeftToRightCached(alone, cache(lambda: packed(alone)))
 
     def next_states(self, inputs: Tensor, at: tuple[Tensor, ...] | None = None) -> Tensor:

@@ -20,7 +20,7 @@ from unmask.networks.anyorder import Entries
 from unmask.networks.cache.cached import AnyOrderCached
 from unmask.networks.cache.in_turn import BlockCached
 from unmask.networks.cache.packing import packed
-from unmask.networks.cache.rows import AskedRows, constants_folded, own
+from unmask.networks.cache.rows import AskedRows, constants_folded, private_copy
 from unmask.networks.config import PRESETS, DDiTConfig, preset
 from unmask.networks.layers import Transformer, all_positions, by_rows
 from unmask.networks.pretrained import Pretrained
@@ -195,8 +195,8 @@ class DDiT(Transformer, Pretrained):
         if self.config.self_conditioning:
             return SelfConditioned(constants_folded(self))
         if self.config.block or self.config.adapters:
-            return BlockCached(packed(own(self)), self.config.block or None)
-        return AnyOrderCached(packed(own(self))) if self.config.attention == "order" else AskedRows(self)
+            return BlockCached(packed(private_copy(self)), self.config.block or None)
+        return AnyOrderCached(packed(private_copy(self))) if self.config.attention == "order" else AskedRows(self)
 
     def for_bound(self) -> nn.Module:
         """The network to call for a bound: a self-conditioned network as mu(x, t) = F(x, t, F(x, t))."""

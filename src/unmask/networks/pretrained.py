@@ -39,7 +39,7 @@ else:
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 AVERAGE = "ema.safetensors"
 ARCHITECTURES = ("ddit", "causal", "any-order")
-OWN = "own"  # the architecture of a network whose class the user provides
+USER_NETWORK = "own"  # the architecture of a network whose class the user provides
 DISPLAYS = ("text", "molecule", "image", "grid")
 FORMER = {"shifted": False}  # fields that earlier versions wrote, and the values that change nothing
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields

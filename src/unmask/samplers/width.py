@@ -41,7 +41,7 @@ class Width:
         return max(allowed, key=lambda width: settled(width, q) / cost(width, q, sequences, self.chains))
 
     def passed(self, right: int, wrong: int) -> Width:
-        """With the counts of one more pass: right guesses before the first wrong one of each sequence, and wrong ones."""
+        """With the guesses of one more pass: the right ones before the first wrong one of each sequence, and these."""
         retry, faded = RETRY if right + wrong == 0 else 0.0, MEMORY ** max(right + wrong, 1)
         return replace(
             self, right=faded * self.right + right + retry * RIGHT, wrong=faded * self.wrong + wrong + retry * WRONG

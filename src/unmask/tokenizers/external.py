@@ -39,7 +39,7 @@ class ExternalTokenizer:
 
     special_ids: ids that are not data, including the mask: they are never drawn, and decoding omits them. frame: ids
     that ``unmask.Model`` puts before and after a text, as part of the canvas. around: the special tokens that the
-    network expects around a text, such as [CLS] and [SEP]: the adapters of masked LMs add them around every canvas, and
+    network expects around a text, such as [CLS] and [SEP]: masked LMs add them around every canvas, and
     they are not part of it.
     """
 

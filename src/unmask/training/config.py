@@ -24,7 +24,7 @@ from unmask.training.settings import (
     RunSettings,
 )
 
-OWN = "own"  # the preset of a user's network
+USER_NETWORK = "own"  # the preset of a user's network
 DEFAULT_OBJECTIVE = "time"
 CHECKPOINT = "checkpoint"  # and of one that is fine-tuned
 AT_LEAST_ONE = (
@@ -87,7 +87,7 @@ class TrainConfig(
         assert self.preset is not None, "resolve the configuration first"
         if self.preset == CHECKPOINT:
             raise ValueError("the run's network is a checkpoint's: init names it")
-        if self.preset == OWN:
+        if self.preset == USER_NETWORK:
             raise ValueError("the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)")
         process = self.process
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from unmask.training.config import CHECKPOINT, OWN, TrainConfig
+from unmask.training.config import CHECKPOINT, USER_NETWORK, TrainConfig
 from unmask.training.ema import default_decay
 
 
@@ -47,7 +47,7 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small
         # A constant rate: whether the loss still falls at the end is then due to the network.
         config = replace(_filled(config, steps=OVERFIT_STEPS, decay="constant"), dropout=0.0, patience=0)
     own = small is not None
-    config = _filled(config, preset=OWN if own else size.preset, batch=size.batch, steps=size.steps)
+    config = _filled(config, preset=USER_NETWORK if own else size.preset, batch=size.batch, steps=size.steps)
     narrow = config.network(1, length).width < NARROW if small is None else small  # measured: docs/training.md
     config = _filled(
         config,

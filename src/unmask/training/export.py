@@ -10,15 +10,13 @@ from typing import Any
 
 from torch import nn
 
-from unmask.checkpoints import tuned
-from unmask.checkpoints import user_network as own
-from unmask.checkpoints import write_back as again
+from unmask.checkpoints import tuned, user_network, write_back
 from unmask.checkpoints.folder import TOKENIZER
 from unmask.files import new_folder
 from unmask.networks import pretrained
 from unmask.networks.pretrained import Card
 from unmask.tokenizers.chat import CHAT
-from unmask.training.config import OWN, TrainConfig
+from unmask.training.config import USER_NETWORK, TrainConfig
 from unmask.training.data import Data
 from unmask.training.finetune import Base
 from unmask.training.learner import Learner
@@ -37,7 +35,7 @@ def export(
         files = dict(base.files) | {pretrained.README: tuned_card(base, about(config, data, learner)[0]).encode()}
         shutil.rmtree(folder, ignore_errors=True)
         with new_folder(folder) as partial:
-            again.write(partial, base.found, base.loaded.names, network.state_dict(), files)
+            write_back.write(partial, base.found, base.loaded.names, network.state_dict(), files)
         return
     texts = beside(network, replace(config, lora=None), data, learner, base, whole=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -61,7 +59,7 @@ def beside(
     else:
         if base is not None:
             extra |= {"origin": base.origin()}
-        described = own.described if config.preset == OWN else pretrained.described
+        described = user_network.described if config.preset == USER_NETWORK else pretrained.described
         made = described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
     return made if base is None or base.template is None else made | {CHAT: base.template}
 

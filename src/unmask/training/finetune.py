@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from unmask.checkpoints import contents, formats
-from unmask.checkpoints import write_back as again
+from unmask.checkpoints import contents, formats, write_back
 from unmask.checkpoints.contents import Found, Loaded
 from unmask.checkpoints.convert import origin_of
 from unmask.checkpoints.folder import is_ours
@@ -148,4 +147,4 @@ def _read(called: str, path: Path) -> Base:
         raise ValueError(
             f"init={called!r}: MDLM's left-to-right baseline is not fine-tuned: --objective left-to-right trains one"
         )
-    return Base(called, found, loaded, template_of(found.folder), again.files_beside(found))
+    return Base(called, found, loaded, template_of(found.folder), write_back.files_beside(found))

@@ -20,7 +20,7 @@ LEAST_ROWS = 256  # a product of fewer rows is slow
 
 
 @runtime_checkable
-class Apart(Protocol):
+class LinearHead(Protocol):
     """A network whose logits are a linear map of final states, which it computes at given positions."""
 
     def states(self, tokens: Tensor, time: Tensor | None, at: tuple[Tensor, ...] | None) -> Tensor: ...
@@ -31,7 +31,7 @@ class Apart(Protocol):
 
 
 def cross_entropy(
-    network: Apart, states: Tensor, x0: Tensor, masking: Masking, scale: float = 1.0
+    network: LinearHead, states: Tensor, x0: Tensor, masking: Masking, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """``objective.cross_entropy`` from the final states [M, width] of the masked positions.
 

@@ -19,7 +19,7 @@ from unmask.data.text8 import compared
 from unmask.text.model import Model
 from unmask.training import checkpoint as checkpoints
 from unmask.training import data as find_data
-from unmask.training.config import OWN, TrainConfig
+from unmask.training.config import USER_NETWORK, TrainConfig
 from unmask.training.data import Data
 from unmask.training.defaults import explained
 from unmask.training.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
@@ -236,7 +236,7 @@ class Training:
 
     def _finished(self, network: nn.Module) -> Finished:
         config, data, learner = self.config, self.data, self.learner
-        own = type(network).__name__ if config.preset == OWN else ""
+        own = type(network).__name__ if config.preset == USER_NETWORK else ""
         ended = Finished(learner.step, self.run.model, self.why, learner.bound, own=own, notes=self._notes())
         picture = draw_curve(self.run.metrics, self.run.folder / "curve.png")
         if config.overfit and learner.bound is not None:

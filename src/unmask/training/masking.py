@@ -108,7 +108,7 @@ class Losses(nn.Module):
             return scale * losses.sum(), losses.detach().to(widest(x0.device))
         evaluated = network if self.training else for_bound(network)
         objective = self.objective if self.training else process.validated(self.objective)
-        if evaluated is network and isinstance(network, head.Apart):
+        if evaluated is network and isinstance(network, head.LinearHead):
             states = process.states(network, x0, masking, objective)
             if states is not None:
                 total, terms = head.cross_entropy(network, states, x0, masking, scale)

@@ -17,7 +17,7 @@ from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
 from unmask.processes import process_of
 from unmask.protocol import check
-from unmask.training.config import OWN, TrainConfig
+from unmask.training.config import USER_NETWORK, TrainConfig
 from unmask.training.data import Data
 from unmask.training.masking import Loss
 
@@ -70,7 +70,7 @@ def made(make: Make, data: Data, config: TrainConfig) -> nn.Module:
     """The user's module for these data, with the initial weights of the seed; refused if it does not fit them."""
     usual = {field.name: field.default for field in fields(TrainConfig)}
     given = [name for name in FOR_OURS if getattr(config, name) != usual[name]]
-    if config.preset not in (None, OWN):
+    if config.preset not in (None, USER_NETWORK):
         given.insert(0, "preset")
     if given:
         raise ValueError(f"{', '.join(given)}: only for the networks of this project, not for a custom network")

@@ -205,8 +205,8 @@ def load_judge(
     only conditions on it, which is the default and the paper's convention; all others judge it, after their start
     token.
     """
-    from unmask import loading as find
-    from unmask.evaluate.judge import huggingface, llama2c, own
+    from unmask import loading
+    from unmask.evaluate.judge import huggingface, left_to_right, llama2c
 
     path, text = Path(name).expanduser(), str(name)
     if not path.exists() and text in NAMES:
@@ -218,10 +218,10 @@ def load_judge(
             )
         make = partial((huggingface if path.suffix == ".gguf" else llama2c).load, path)
     elif path.is_dir():
-        make = partial((own if _is_ours(path) else huggingface).load, path)
+        make = partial((left_to_right if _is_ours(path) else huggingface).load, path)
     else:
-        known = text in {found.name for found in find.available()}
-        make = partial((own if known else huggingface).load, text)
+        known = text in {found.name for found in loading.available()}
+        make = partial((left_to_right if known else huggingface).load, text)
     if first is None:
         return make(device=device, batch=batch, window=window)
     if "first" not in inspect.signature(make).parameters and make is not huggingface.smollm2:

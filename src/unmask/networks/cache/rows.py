@@ -50,7 +50,7 @@ class AskedRows(nn.Module):
         # If projections are cached, the weights must not change.
         config = network.config
         keeps = config.conditioning == "none" and config.attention == "bidirectional" and not config.reads_left
-        self.network = own(network) if keeps else constants_folded(network)
+        self.network = private_copy(network) if keeps else constants_folded(network)
         self.first: FirstProjections | None = FirstProjections() if keeps else None
         for block in self.network.blocks:
             block.add_module("mlp", InPieces(*block.mlp))
@@ -263,6 +263,6 @@ def constants_folded(network: T) -> T:
     return folded(network) if constant else sharing(network)
 
 
-def own(network: T) -> T:
+def private_copy(network: T) -> T:
     """A copy without adaLN that shares nothing: cached results need weights that do not change."""
     return folded(network) if network.config.adaln else separate(network)

@@ -23,6 +23,7 @@ from unmask.serve.http import metrics, openai, transcript
 from unmask.serve.http.chat import chat_completion
 from unmask.serve.http.errors import add_errors
 from unmask.serve.http.exchange import EventStream, Exchange, unless_gone
+from unmask.serve.http.final_text import stops_of
 from unmask.serve.http.metrics import Metrics
 from unmask.serve.http.middleware import CLIENT, AccessMiddleware
 from unmask.serve.http.openai import Choices, Shape
@@ -30,7 +31,6 @@ from unmask.serve.http.page import add_page
 from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.request import completion_works, find, recorded, unmask_work
 from unmask.serve.http.schemas import RESPONSES, ChatRequest, CompletionRequest, UnmaskRequest
-from unmask.serve.http.settled import stops_of
 from unmask.serve.http.tokens import add_tokens
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from unmask.serve.engine.change import Change
 from unmask.serve.engine.job import Done, Filled, Refused
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, error_of, sse
+from unmask.serve.http.final_text import FinalText, first_stop, held_back
 from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.request import Prompted
-from unmask.serve.http.settled import Settled, first_stop, held_back
 from unmask.text.model import Model
 
 LEAST = -9999.0  # stands for log 0, because JSON has no infinity
@@ -35,7 +35,7 @@ class Completion:
         self.work, self.model, self.prompt = prompted.work, prompted.served.model, prompted.prompt
         self.text, self.finish_reason, self.completion_tokens = "", "", 0
         self.ended: Filled | Done | None = None  # the event that finished it
-        self._sequence = None if self.work is None else Settled(self.work, stops)
+        self._sequence = None if self.work is None else FinalText(self.work, stops)
         self._first = 0 if self._sequence is None else self._sequence.first
         self._sent, self._told = 0, self._first
         self._scores: dict[int, Scores] = {}  # by position

@@ -15,8 +15,8 @@ from unmask.serve.engine.change import Change
 from unmask.serve.engine.job import Done, Filled, Forecast, Refused
 from unmask.serve.engine.work import Work
 from unmask.serve.http.exchange import Exchange, error_of, sse
+from unmask.serve.http.final_text import FinalText
 from unmask.serve.http.refusals import ApiError
-from unmask.serve.http.settled import Settled
 from unmask.serve.http.structure import structure
 from unmask.tokenizers.molecules import verdict
 
@@ -75,7 +75,7 @@ class Transcript:
         self.pieces: list[str | None] = [None] * len(self.ids)
         self._show(range(len(self.ids)))
         self._count = Counter(i for i in self.ids if i is not None)
-        self._sequence = Settled(work, stops, begin=0) if stops else None
+        self._sequence = FinalText(work, stops, begin=0) if stops else None
         self.stop: int | None = None  # where in the text a stop sequence begins
 
     def apply(self, change: Change) -> list[tuple[int, str | None]]:

@@ -32,7 +32,7 @@ def held_back(text: str, stops: Sequence[str]) -> int:
     return longest
 
 
-class Settled:
+class FinalText:
     """A sequence as it is filled. Its text up to the first masked position can no longer change.
 
     The generated part is the text from the first masked position to the last. begin: the first id whose text is
