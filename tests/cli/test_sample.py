@@ -368,7 +368,9 @@ class TestPipes:
 
     def test_a_terminal_sees_the_canvas_and_then_the_picture(self, models):
         ours, theirs = pty.openpty()
-        process = run("sample", models / "levels", "--steps", "16", "--seed", "1", stdin=theirs, stdout=theirs, stderr=theirs)
+        process = run(
+            "sample", models / "levels", "--steps", "16", "--seed", "1", stdin=theirs, stdout=theirs, stderr=theirs
+        )
         os.close(theirs)
         output = b""
         with suppress(OSError):  # EIO: the other end is closed

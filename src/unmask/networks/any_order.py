@@ -31,7 +31,7 @@ from unmask.forward import check_begins
 from unmask.networks import anyorder
 from unmask.networks.cache.any_order import OneStreamCached
 from unmask.networks.cache.packing import packed
-from unmask.networks.cache.rows import own
+from unmask.networks.cache.rows import private_copy
 from unmask.networks.config import DDiTConfig
 from unmask.networks.layers import Angles, Rotary, Transformer, take, zeros
 from unmask.networks.pretrained import Pretrained
@@ -254,7 +254,7 @@ class OneStream(Transformer, Pretrained):
 
     def for_sampling(self) -> nn.Module:
         """The network to call in sampling: the same function with an exact cache."""
-        return OneStreamCached(packed(own(self)))
+        return OneStreamCached(packed(private_copy(self)))
 
 
 def place_of(order: Tensor, length: int) -> Tensor:

@@ -53,7 +53,7 @@ class TrainConfig(
             allowed, value = _allowed(hint), getattr(self, name)
             if allowed and value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-        if self.preset not in (None, OWN, CHECKPOINT, *PRESETS):
+        if self.preset not in (None, USER_NETWORK, CHECKPOINT, *PRESETS):
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
         for name in AT_LEAST_ONE:
             _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
