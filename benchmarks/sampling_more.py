@@ -104,7 +104,7 @@ def tricks(size: Size) -> dict[str, Any]:
     """First-hitting without one of the optimisations, against all of them: how much more a step costs."""
     network, canvas = size.network(), half(size)
     anew, unfolded = size.network().for_sampling(), size.network()
-    with patch.object(fast_path, "own", sharing):
+    with patch.object(fast_path, "private_copy", sharing):
         unfolded = fast_path.AskedRows(unfolded)
     anew.first = unfolded.first = None
 
