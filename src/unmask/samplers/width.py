@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MEMORY = 0.98  # weight of a guess relative to the next one
-RIGHT, WRONG = 1.0, 0.05  # before the first guess: it begins wide, and one wrong guess makes it narrow
-RETRY = 0.01  # of these counts, added by a pass without guesses, so that guessing is tried again
+RIGHT, WRONG = 1.0, 0.05  # before the first guess, of which one that is wrong makes it narrow
+WIDENS = 8  # the width is at most so many times the right guesses that are remembered
+RETRY = 0.005  # of these counts, added by a pass without guesses, so that guessing is tried again
 # The cost of a pass beside that of reading the weights, which is 1 (docs/results/ahead-seconds.json, one CPU thread).
 SEQUENCE = 1 / 25  # of a sequence (kjv-anyorder, 16 together)
 ROW = 1 / 20  # of a row; between 1/30 (kjv-anyorder) and 1/12 (12 x 768, V = 50,257)
@@ -37,7 +38,7 @@ class Width:
         if self.fixed is not None:
             return self.fixed
         q = self.right / (self.right + self.wrong)
-        allowed = [width for width in WIDTHS if width <= self.most] or [1]
+        allowed = [width for width in WIDTHS if width <= min(self.most, WIDENS * self.right)] or [1]
         return max(allowed, key=lambda width: settled(width, q) / cost(width, q, sequences, self.chains))
 
     def passed(self, right: int, wrong: int) -> Width:
