@@ -129,9 +129,12 @@ def test_the_command_trains_resumes_and_reports(arguments: list[str], tmp_path: 
 
 
 def test_what_is_wrong_is_one_line(arguments: list[str], capfd: Any) -> None:
-    for wrong in (["--config", "nowhere.toml"], ["--preset", "huge"], ["--heads", "3"], ["--valid", "nowhere"]):
+    for wrong in (["--config", "nowhere.toml"], ["--heads", "3"], ["--valid", "nowhere"]):
         assert main([*arguments, *wrong]) == 2
         assert capfd.readouterr().err.count("\n") == 1, wrong
+    with pytest.raises(SystemExit):  # before anything is prepared
+        main([*arguments, "--preset", "huge"])
+    assert capfd.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

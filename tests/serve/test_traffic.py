@@ -188,7 +188,7 @@ class TestGiants:
         monkeypatch.setattr(type(MODELS["tiny"].tokenizer), "encode", never)
         with listening({"tiny": SERVED["tiny"]}) as (address, _):
             answer = httpx.post(f"{address}/v1/{path}", json=body, timeout=300)
-            assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+            assert answer.status_code in (400, 422) and answer.json()["error"]["param"] == param, answer.text
             assert "at most" in answer.json()["error"]["message"]
 
     def test_the_default_length_is_a_few_times_the_models_own(self):

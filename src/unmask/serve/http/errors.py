@@ -7,6 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from unmask.errors import OptionError
 from unmask.serve.engine.job import Refused
 from unmask.serve.http.exchange import error_of
 from unmask.serve.http.refusals import ApiError
@@ -33,7 +34,9 @@ def add_errors(app: FastAPI) -> None:
         if not request.headers.get("content-type", "").startswith("application/json"):
             first = {"loc": (), "msg": "the body must be JSON, with Content-Type: application/json", "type": "no_json"}
         # For a field of several types the location ends with the type; only the part that the client wrote is reported.
+        cause = first.get("ctx", {}).get("error")
         place = [str(part) for part in first["loc"] if part != "body"]
+        place += [cause.option] if isinstance(cause, OptionError) else []
         where = ".".join(place[:1] if first["type"] == "value_error" else place)
         where = where.encode(errors="backslashreplace").decode()  # a name may contain half of a surrogate pair
         says = str(first["msg"]).removeprefix("Value error, ")

@@ -92,8 +92,9 @@ class Strict(BaseModel):
         if isinstance(value, dict) and len(value) > MOST_FIELDS:
             raise ValueError(f"the body has {len(value):,} fields: there are {len(cls.model_fields)}")
         for name, item in value.items() if isinstance(value, dict) else ():
-            if isinstance(item, list | dict) and len(item) > (MOST_ITEMS if isinstance(item, dict) else MOST_TOKENS):
-                raise ValueError(f"{str(name)[:40]} has {len(item):,} items, which is too many")
+            most = MOST_ITEMS if isinstance(item, dict) else MOST_TOKENS
+            if isinstance(item, list | dict) and len(item) > most:
+                raise OptionError(str(name)[:40], f"{len(item):,} items; this server takes at most {most:,}")
         return value
 
 
