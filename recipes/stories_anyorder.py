@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import unmask
+from recipes.corpora import stories
 from recipes.stories_start import weights
 from unmask.checkpoints import llama2c
 from unmask.checkpoints.folder import TOKENIZER
-from unmask.data import stories
 from unmask.masking import Masking
 from unmask.networks import pretrained
 from unmask.networks.any_order import OneStream
