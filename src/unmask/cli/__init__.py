@@ -32,6 +32,7 @@ VERBS = {
     "convert": "convert a checkpoint to the format of unmask or MDLM",
     "audit": "test whether a categorical sampler has the right distribution",
 }
+MOVED = {"reproduce": "in a checkout, python -m reproduction does that"}
 
 
 def usage() -> str:
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in VERBS:
         close = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(VERBS)}"
+        hint = MOVED.get(name, hint)
         print(f"unmask: there is no command {name!r}; {hint}", file=sys.stderr)
         return BAD_INPUT
     ready()
