@@ -214,7 +214,7 @@ def soak(served: dict[str, Served], requests: int, length: int) -> dict[str, flo
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """The tables of docs/serving.md."""
+    """The tables of docs/results/serving.md."""
     lines = [
         f"Width {found['width']}, {found['layers']} layers, {found['length']} tokens, {found['threads']} threads.",
         "",

@@ -181,7 +181,7 @@ def giants(name: str) -> dict[str, dict[str, float]]:
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """The tables of docs/serving.md."""
+    """The tables of docs/results/serving.md."""
     tables = []
     if lengths := found.get("lengths"):
         rows = [

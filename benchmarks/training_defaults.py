@@ -1,4 +1,4 @@
-"""Which settings of ``unmask train`` win at the sizes that it chooses on a CPU: the table of docs/training.md.
+"""Which settings of ``unmask train`` win at the sizes that it chooses on a CPU: the table of docs/results/training.md.
 
     python -m benchmarks.training_defaults FOLDER [kjv|sotu]
 

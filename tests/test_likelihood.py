@@ -272,7 +272,7 @@ class TestBound:
         ({"by": "tokens"}, "by must be"),
         ({"passes": 0}, "passes"),
         ({"batch": 0}, "batch must be at least 1"),
-        ({"tokens": torch.full((1, 4), 3)}, "must be complete"),
+        ({"tokens": torch.full((1, 4), 3)}, "must not contain the mask id"),
         ({"tokens": torch.zeros(4, dtype=torch.int64)}, "tokens must be token ids"),
         ({"where": torch.ones(1, 3, dtype=torch.bool)}, "where must be bool"),
         ({"where": torch.zeros(1, 4, dtype=torch.bool)}, "one position at least"),

@@ -34,7 +34,7 @@ def complete(model: Denoiser, value: object, name: str) -> Tensor:
     if tokens.shape[1] < 1:
         raise ValueError(f"{name} must have at least one token per sequence, got {tuple(tokens.shape)}")
     if bool((tokens == model.mask_id).any()):
-        raise ValueError(f"{name} must be complete: they hold the mask {model.mask_id}")
+        raise ValueError(f"{name} must not contain the mask id {model.mask_id}")
     wrong = (tokens < 0) | (tokens >= model.vocab_size)
     if bool(wrong.any()):
         raise ValueError(f"{name} must be ids in 0..{model.vocab_size - 1}, got {int(tokens[wrong][0])}")

@@ -149,7 +149,7 @@ class SamplerOptions(Numbers):
     """first-order, or one of the paper's second-order predictors, extrapolate (Algorithm 3) and correct (Algorithm 4),
     which need no extra network call. auto is the paper's rule: extrapolate up to 128 steps, correct beyond."""
     decoding: DecodingName | None = None
-    """A decoding order instead of --sampler (docs/orders.md). confidence (MaskGIT), llada and dream unmask the most
+    """A decoding order instead of --sampler (docs/sampling.md). confidence (MaskGIT), llada and dream unmask the most
     confident tokens first; threshold (Fast-dLLM) all tokens above a probability; margin the largest margin; entropy
     the lowest entropy; entropy-bounded as many as an entropy bound allows; llada-random and dream-origin random
     positions; remdm random positions, and masks tokens again. remdm and dream-origin need --steps; entropy-bounded and

@@ -51,7 +51,7 @@ class Numbers(Shaping):
     """The number of steps of parallel and ancestral sampling: the maximum of network calls per sequence."""
     ahead: int | Literal["auto"] | None = None
     """The look-ahead window in tokens, or auto: the same tokens in fewer network passes. For samplers that fill one
-    token per step, such as first-hitting, and for left-to-right models (docs/parallel.md)."""
+    token per step, such as first-hitting, and for left-to-right models (docs/sampling.md)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

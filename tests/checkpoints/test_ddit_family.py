@@ -288,7 +288,7 @@ def test_what_has_mdlms_tensors_and_is_another_model_is_refused_by_name(tmp_path
             ({"config": runs | {"parameterization": "mean", "time_conditioning": True}}, "uniform-state"),
             ({"config": runs | {"parameterization": "subs", "diffusion": "uniform"}}, "diffusion='uniform'"),
             ({"config": runs | {"parameterization": "subs", "backbone": "dimamba"}}, "backbone='dimamba'"),
-            (made.hub_config(VOCAB, rotary_scaling=2.0), "says rotary_scaling=2.0, which this project does not know"),
+            (made.hub_config(VOCAB, rotary_scaling=2.0), "says rotary_scaling=2.0, an unknown setting"),
             (made.hub_config(VOCAB, model_type="mdlm2"), "model_type='mdlm2'"),
         )
     ):

@@ -206,7 +206,7 @@ def test_a_run_is_evaluated_on_its_held_out_part_and_overlap_is_reported(tmp_pat
         assert ("the run's own held-out part" in shown.err) == (data != [str(run)])
     assert len(set(values)) == 1
     assert main([str(run), str(copied), *options]) == 0
-    assert "WARNING: 47%" in (said := capsys.readouterr().err) and "this is no held-out number" in said
+    assert "WARNING: 47%" in (said := capsys.readouterr().err) and "this is not a held-out result" in said
     copied.write_text(text[:300] + text[3800:] * 17)
     assert main([str(run), str(copied), *options]) == 0
     assert "note: 4.9% of these data are copied" in (said := capsys.readouterr().err) and "WARNING" not in said

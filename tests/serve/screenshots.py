@@ -1,4 +1,4 @@
-"""The pictures of docs/page.md, from a running server with the bundled models.
+"""The pictures of docs/serving.md, from a running server with the bundled models.
 
 unmask serve kjv kjv-ar digits molecules sudoku --port 8000
 python -m tests.serve.screenshots http://127.0.0.1:8000/ docs

@@ -53,8 +53,7 @@ def refuse_unknown(path: Path, said: Mapping[str, Any], known: frozenset[str], p
     """Refuse an unknown setting by name: the network could be a different one."""
     for name in sorted(said.keys() - known - EVERYBODYS):
         raise ValueError(
-            f"{path}: its config says {prefix}{name}={said[name]!r}, which this project does not know: its "
-            "network may be another one than would be built"
+            f"{path}: its config says {prefix}{name}={said[name]!r}, an unknown setting: it could change the network"
         )
 
 

@@ -190,7 +190,7 @@ def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunDat
         held_out = its_own and chosen.split != "train"
         advice = "Take the copies out of the data" if held_out else f"unmask evaluate {chosen.model} has one"
         yield (
-            f"WARNING: {shared.found:.0%} of these data are in the run's training data: this is no held-out number. "
+            f"WARNING: {shared.found:.0%} of these data are in the run's training data: this is not a held-out result. "
             f"{advice}"
         )
     elif shared.copied >= COPIES_TOLD:

@@ -38,7 +38,7 @@ class InfillOptions(texts.TextOptions):
     text: str
     proposal: str | None = None
     """A masked model with the same tokenizer, which sees both sides of a blank: it draws the particles, 16 by default,
-    and the model weighs them (docs/guidance.md)."""
+    and the model weighs them (docs/infilling.md)."""
     mask_character: str | None = None
     """A character that stands for one token; underscores are then plain text."""
 

@@ -46,9 +46,9 @@ class TextOptions(OnMachine, UserNetwork, SamplerOptions):
     stop: bool = False
     """Stop at the end of a text: positions after it cost no network call."""
     contains: tuple[str, ...] = ()
-    """Words that must occur in the text. They guide every draw (docs/guidance.md)."""
+    """Words that must occur in the text. They guide every draw (docs/infilling.md)."""
     pattern: str | None = None
-    """A regular expression that the whole text must match. It guides every draw (docs/guidance.md)."""
+    """A regular expression that the whole text must match. It guides every draw (docs/infilling.md)."""
     particles: int | None = None
     """The number of particles for each text. More of them bring a guided sample closer to the exact distribution."""
     compile: bool = False

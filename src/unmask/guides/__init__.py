@@ -5,7 +5,7 @@
     matching          a regular expression or another finite automaton
     classifier_free   mu^(1 + s) / mu'^s with another network, or the same one without its prompt: not exact
 
-``unmask.samplers.guided`` defines guides and particles; docs/guidance.md says what is exact.
+``unmask.samplers.guided`` defines guides and particles; docs/infilling.md says what is exact.
 """
 
 from unmask.guides.automaton import Automaton, matching

@@ -147,9 +147,9 @@ def in_turn(
 ) -> Entries:
     """The entries of ``everywhere`` or ``noised_blocks`` for a network with adapters (``unmask.networks.adapters``).
 
-    Each reads the token to its left, the first the one that begins every sequence, or the mask. In turn it sees no
-    later position, out of turn its whole block. If a token begins every sequence, nothing is to its left, and the first
-    entry is seen by no other: a left-to-right network does not have it.
+    Each entry also reads its left neighbour; the first reads the start token, or the mask if there is none. In turn an
+    entry sees no later position, out of turn its whole block. The start token has no left neighbour, and no other entry
+    sees its entry: a left-to-right network does not have it.
     """
     block, every = config.block, torch.arange(tokens.shape[1], device=tokens.device)
     start = config.mask_id if config.start < 0 else config.start

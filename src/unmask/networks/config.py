@@ -139,7 +139,9 @@ class DDiTConfig:
                 f"mask behind EMPTY and OPEN, got mask_id={self.mask_id} and vocab_size={self.vocab_size}"
             )
         if self.attention != "bidirectional" and self.self_conditioning:
-            raise ValueError(f"self_conditioning feeds back every position: attention={self.attention!r} has not all")
+            raise ValueError(
+                f"self_conditioning needs every position, which attention={self.attention!r} does not compute"
+            )
 
 
 def preset(name: str, vocab_size: int, length: int, mask_id: int | None = None, **changes: Any) -> DDiTConfig:

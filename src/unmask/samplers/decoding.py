@@ -16,8 +16,8 @@ network that reads the time gets alpha^-1(1 - masked/L).
 Which distribution results: with one token per call, choosing the position by the network's prediction from the visible
 tokens (margin, entropy, entropy_bounded with gamma = 0) leaves the chain rule intact, and is exact for a network whose
 conditionals come from one joint distribution. Choosing it by the token drawn there (confidence, llada) prefers likely
-tokens, with any number of calls. Tokens unmasked together are drawn independently. docs/orders.md has measurements;
-``plan.first_hitting`` has the model's distribution.
+tokens, with any number of calls. Tokens unmasked together are drawn independently. Measurements are in
+docs/results/sampling.md; ``plan.first_hitting`` has the model's distribution.
 """
 
 from __future__ import annotations

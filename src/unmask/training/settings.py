@@ -70,7 +70,7 @@ class NetworkSettings:
     """The number of attention heads, instead of the preset's."""
     attention: Attention = "bidirectional"
     """What a token attends to: all positions; the visible tokens; the tokens that became visible before it (order); or
-    its own block and the blocks before it (docs/anyorder.md)."""
+    its own block and the blocks before it (docs/networks.md)."""
     block: int | None = None
     """The block size, for --attention block."""
     conditioning: Literal["none", "time", "ratio"] = "none"
@@ -96,7 +96,7 @@ class ObjectiveSettings:
     objective: Objective = "time"
     """Eq. 6, Eq. 7, the weights of Mask-Predict or MaskGIT, SEDD's score entropy, the left-to-right baseline, Eq. 7
     with all terms of one order (for --attention order, whose default it is), or insertion: rows of different lengths
-    (docs/lengths.md)."""
+    (docs/infilling.md)."""
     times: Times = "stratified"
     """How times or counts are drawn over the global batch; adaptive is importance sampling of counts."""
     schedule: ScheduleName = "linear"

@@ -41,8 +41,8 @@ def test_an_interval_that_is_too_narrow_would_be_noticed() -> None:
 def test_the_mean_of_skewed_perplexities_is_covered_too(num: int, spread: float) -> None:
     """exp of a normal variable; its mean is exp(mu + s^2 / 2). Binomial threshold for 0.92, false alarms 1e-6.
 
-    docs/evaluation.md states what was found in many more trials. Efron's BCa and intervals that are symmetric on the
-    plain scale hold it in fewer than 0.87 of them for 12 sequences of spread 1, which this threshold refuses.
+    docs/results/evaluation.md has many more trials. Efron's BCa and intervals that are symmetric on the plain scale
+    hold it in fewer than 0.87 of them for 12 sequences of spread 1, which this threshold refuses.
     """
     random, trials, hits = np.random.default_rng(2), 1500, 0
     for trial in range(trials):

@@ -50,7 +50,7 @@ def mean_interval(
     The bootstrap-t: the mean of each resample in units of its own standard error, whose quantiles replace Student's t.
     ``log`` applies it to the logarithm of the mean, which suits positive numbers with a long tail. On each side the
     wider of the bootstrap's and Student's is taken, since the bootstrap underestimates the spread of few sequences.
-    docs/evaluation.md has the measured coverage of these intervals; Efron's BCa covers a skewed mean less often.
+    The coverage is measured in docs/results/evaluation.md; Efron's BCa covers a skewed mean less often.
     """
     x, w = np.asarray(values, dtype=np.float64), np.asarray(1.0 if weights is None else weights, dtype=np.float64)
     if x.ndim != 1 or not len(x) or w.shape not in ((), x.shape):

@@ -116,7 +116,7 @@ def _check(model: Denoiser, tokens: Tensor, passes: int, batch: int | None) -> N
     if tokens.ndim != 2 or tokens.dtype != torch.int64 or not tokens.numel():
         raise ValueError(f"tokens must be int64 [sequences, length], got {tokens.dtype} {tuple(tokens.shape)}")
     if bool((tokens == model.mask_id).any()):
-        raise ValueError(f"tokens must be complete: they hold the mask {model.mask_id}")
+        raise ValueError(f"tokens must not contain the mask id {model.mask_id}")
     process_of(model).require("profile")
     if passes < 1 or (batch is not None and batch < 1):
         raise ValueError(f"passes and batch must be at least 1, got {passes} and {batch}")

@@ -115,8 +115,8 @@ def check_size(jobs: Sequence[Job], limits: Limits) -> None:
         rows = job.widest * (job.work.number if job.joint else 1)
         vocab_size = job.work.model.denoiser.vocab_size
         if rows * vocab_size > limits.max_logits:
-            says = f"one network call would answer for {rows} positions with {vocab_size} numbers each"
-            says += f", and may with at most {limits.max_logits} in all: take more steps"
+            says = f"one call would return {rows} x {vocab_size} logits; the limit is {limits.max_logits}"
+            says += ": take more steps"
             raise ApiError(400, says, param="steps")
     for job in jobs:
         numbers = job.widest * job.work.number * job.work.model.denoiser.vocab_size
