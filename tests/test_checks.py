@@ -45,7 +45,10 @@ MASKED = torch.full((1, 4), MODEL.mask_id)
         (lambda: unmask.objective.nelbo_by_count(MODEL, TOKENS, 7, generator=generator(0)), "got 7"),
         (lambda: unmask.objective.nelbo_by_count(MODEL, TOKENS, 1.5, generator=generator(0)), "whole numbers"),
         (lambda: unmask.objective.nelbo_by_count(MODEL, TOKENS, 1, generator=0), "must be a torch.Generator"),
-        (lambda: unmask.objective.nelbo_by_time(MODEL, MASKED, 0.5, generator=generator(0)), "hold the mask"),
+        (
+            lambda: unmask.objective.nelbo_by_time(MODEL, MASKED, 0.5, generator=generator(0)),
+            "must not contain the mask id",
+        ),
         (lambda: unmask.objective.left_to_right(MODEL, TOKENS[0]), "x0.None"),
         (lambda: unmask.nelbo(MODEL, MASKED), "tokens must not contain the mask id"),
         (lambda: unmask.nelbo(MODEL, TOKENS + 99), "tokens must be ids in 0.."),
