@@ -122,6 +122,8 @@ def test_options_are_declared_once_and_shown_everywhere():
         assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in shown.values())
         for name, one in declared.items():
             assert shown[name].default is one.default and shown[name].annotation == one.type
+        assert not hasattr(function, "__signature__") and not hasattr(function, "__wrapped__")
+        assert len(shown) == function.__code__.co_argcount + function.__code__.co_kwonlyargcount
     named = {one.name for one in dataclasses.fields(SamplerOptions)}
     assert {one.name for one in dataclasses.fields(Numbers)} < named & {*declared}
     assert named == {*SamplingRequest.model_fields} and named < {one.name for one in dataclasses.fields(OnCommandLine)}
@@ -130,9 +132,9 @@ def test_options_are_declared_once_and_shown_everywhere():
         assert len(places) == len(set(places))
 
 
-def test_a_misspelt_option_names_the_nearest():
+def test_a_misspelt_or_invalid_option_is_named():
     oracle = unmask.EnumeratedOracle(torch.ones(2, 2) / 4)
-    with pytest.raises(TypeError, match=r"sample\(\) has no option 'temprature': did you mean 'temperature'"):
+    with pytest.raises(TypeError, match=r"sample\(\) got an unexpected keyword argument 'temprature'"):
         unmask.sample(oracle, length=2, temprature=1)
     with pytest.raises(unmask.OptionError, match="temperature must be a number of at least 0, got 'a'") as refused:
         unmask.sample(oracle, length=2, temperature="a")

@@ -7,13 +7,12 @@ refused by its process (``unmask.processes``).
 
 from __future__ import annotations
 
-import difflib
-import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from types import FunctionType
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from torch import Tensor
 
@@ -212,37 +211,38 @@ O_ = TypeVar("O_")
 def takes(build: Callable[P, O_]) -> Callable[[Callable[[T, O_], R]], Callable[Concatenate[T, P], R]]:
     """Let a function of (model, options) take the options as keywords: those of the dataclass ``build``.
 
-    So the dataclass is the one declaration of the options. Type checkers, editors and ``inspect.signature`` see each of
-    them with its type and its default.
+    So the dataclass is the one declaration of the options. As ``dataclass`` writes ``__init__``, this writes a function
+    with a parameter for each field; Python itself checks the names of a call.
     """
+    parameters = tuple(inspect.signature(build).parameters.values())
 
     def wrap(function: Callable[[T, O_], R]) -> Callable[Concatenate[T, P], R]:
-        @functools.wraps(function)
-        def call(first: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            _check_names(function.__name__, kwargs, known)
-            return function(first, build(*args, **kwargs))
-
-        first = next(iter(inspect.signature(function).parameters.values()))
-        options = inspect.signature(build).parameters
-        known = tuple(options)
-        parameters = [first.replace(kind=first.POSITIONAL_ONLY), *options.values()]
-        returns = inspect.signature(function).return_annotation
-        call.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
-        call.__doc__ = OPTIONS.sub(lambda _: _explained(build, known), function.__doc__ or "")
-        return call
+        call = _written(function, build, parameters)
+        call.__module__, call.__qualname__ = function.__module__, function.__qualname__
+        call.__doc__ = OPTIONS.sub(lambda _: _explained(build, parameters), function.__doc__ or "")
+        return cast(Callable[Concatenate[T, P], R], call)
 
     return wrap
 
 
-def _explained(options: Any, names: Sequence[str]) -> str:
+def _written(function: Callable[[T, O_], R], build: Any, parameters: Sequence[inspect.Parameter]) -> FunctionType:
+    """The function ``def name(model, /, num: ... = ..., *, steps: ... = ..., ...)``, compiled."""
+    first = next(iter(inspect.signature(function).parameters))
+    shown, passed = [first, "/"], []
+    for one in parameters:
+        if one.kind is one.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        default = "" if one.default is one.empty else f" = options[{one.name!r}].default"
+        shown.append(f"{one.name}: {one.annotation!r}{default}")
+        passed.append(f"{one.name}={one.name}")
+    name, returns = function.__name__, inspect.signature(function).return_annotation
+    source = f"def {name}({', '.join(shown)}) -> {returns!r}:\n    return function({first}, build({', '.join(passed)}))"
+    names = {"function": function, "build": build, "options": {one.name: one for one in parameters}}
+    exec(compile(source, f"<options of {name}>", "exec", dont_inherit=True), names)
+    return cast(FunctionType, names[name])
+
+
+def _explained(build: Any, parameters: Sequence[inspect.Parameter]) -> str:
     """The arguments for a docstring in Google's style."""
-    helps = help_texts(options)
-    return "\n        ".join(f"{name}: {helps.get(name, '')}" for name in names)
-
-
-def _check_names(function: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f": did you mean {close[0]!r}?" if close else f"; it takes {', '.join(known)}"
-            raise TypeError(f"{function}() has no option {name!r}{hint}")
+    helps = help_texts(build)
+    return "\n        ".join(f"{one.name}: {helps.get(one.name, '')}" for one in parameters)
