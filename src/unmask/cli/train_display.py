@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from unmask.cli.prepare import SECONDS_BETWEEN_UPDATES, STAGES, plain_lines
 from unmask.data.prepare import Progress
-from unmask.training.events import Event, Finished, Report, Started, Stepped, Validated
+from unmask.training.events import Event, Finished, Replanned, Report, Started, Stepped, Validated
 from unmask.training.lines import Lines, RecentSpeed, opening, told
 
 
@@ -61,6 +61,8 @@ class Live:
             self.speed.add(event)
             count, shown = _count(event.step, self.bar.tasks[-1].total), f"{self.speed.text()}{self.bound}"
             self.bar.update(self.task, completed=event.step, description=count, shown=shown)
+        elif isinstance(event, Replanned):
+            self.bar.update(self.task, total=event.steps)
         elif (text := told(event)) is not None:
             if isinstance(event, Finished):
                 self.bar.stop()  # or it would be drawn once more below what comes next

@@ -29,6 +29,14 @@ class Stepped:
 
 
 @dataclass(frozen=True)
+class Replanned:
+    """As the speed has changed, other steps fit into the run's minutes."""
+
+    step: int
+    steps: int  # of the whole run
+
+
+@dataclass(frozen=True)
 class Validated:
     step: int
     bound: Bound
@@ -58,7 +66,8 @@ class Finished:
     overfit: str = ""  # the result of --overfit
     own: str = ""  # the class of a user's network
     notes: tuple[str, ...] = ()  # notes for readers of the bound
+    forecast: float | None = None  # seconds of training after which the bound may fall to the trigram's
 
 
-Event = Started | Stepped | Validated | Previewed | Saved | Finished
+Event = Started | Stepped | Replanned | Validated | Previewed | Saved | Finished
 Report = Callable[[Event], object]

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from unmask.training.ema import EMA
 from unmask.training.lora import blocks
 from unmask.training.masking import Losses, of_step
 from unmask.training.network import SHAPE, Network
+from unmask.training.pace import Plan
 
 
 class NotFinite(ArithmeticError):
@@ -84,6 +85,8 @@ class Learner:
         self.ema = EMA(self.parameters, config.ema)
         self.adaptive = AdaptiveCount(network.length) if config.times == "adaptive" else None
         self.step = 0
+        assert config.steps is not None
+        self.plan = Plan(config.steps)
         self.saved = self.validated = -1  # the last step that was saved, and validated
         self.bound: dict[str, Any] | None = None  # the record of the last validation
         self.best: dict[str, Any] | None = None  # that of the best, with its step
@@ -92,7 +95,7 @@ class Learner:
     def update(self, tokens: TokenFile, trouble: Path) -> Update:
         """One step: the gradient over the global batch, clipped, and the update, unless something is not finite."""
         config = self.config
-        assert config.batch and config.steps is not None and config.learning_rate and config.decay
+        assert config.batch and config.learning_rate and config.decay
         indices = global_batch(len(tokens), config.batch, config.seed, self.step)
         masking = of_step(
             process_of(self.network),
@@ -114,7 +117,7 @@ class Learner:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse(trouble, loss, norm, indices, losses)
         rate = optimizer.learning_rate(
-            self.step + 1, peak=config.learning_rate, warmup=config.warmup or 0, steps=config.steps, decay=config.decay
+            self.step + 1, peak=config.learning_rate, warmup=config.warmup or 0, plan=self.plan, decay=config.decay
         )
         for one in self.optimizers:
             for group in one.param_groups:
@@ -195,6 +198,7 @@ class Learner:
             "bound": self.bound,
             "best": self.best,
             "worse": self.worse,
+            "plan": {"first": self.config.steps, **asdict(self.plan)},
         }
 
     def judge(self, record: dict[str, Any]) -> None:
@@ -218,6 +222,9 @@ class Learner:
             self.bound = checkpoint.state["bound"] and dict(checkpoint.state["bound"])
             self.best = checkpoint.state.get("best") and dict(checkpoint.state["best"])  # older runs have none
             self.worse = int(checkpoint.state.get("worse", 0))
+            plan = dict(checkpoint.state.get("plan") or {})
+            if plan.pop("first", None) == self.config.steps:  # a run with a constant rate may be given other steps
+                self.plan = Plan(**plan)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{checkpoint.path / 'state.json'} is not this program's: {error!r}") from error
 

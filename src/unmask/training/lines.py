@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 from unmask.bound import Bound
-from unmask.training.events import Event, Finished, Previewed, Saved, Started, Stepped, Validated
+from unmask.training.events import Event, Finished, Previewed, Replanned, Saved, Started, Stepped, Validated
 
 WINDOW = 50  # steps over which the speed and the shown loss are averaged
 SECONDS_BETWEEN_LINES = 10.0
+LONGEST = 24 * 60  # minutes that a forecast may name
 
 
 class RecentSpeed:
@@ -50,6 +52,8 @@ class Lines:
                 self.last = time.monotonic()
                 left = _duration(self.speed.seconds_per_step * (self.steps - event.step))
                 self._print(f"step {event.step:,}/{self.steps:,}  {self.speed.text()}  {left} left")
+        elif isinstance(event, Replanned):
+            self.steps = event.steps
         elif (text := told(event)) is not None:
             self._print(text)
 
@@ -94,7 +98,7 @@ def _ending(event: Finished) -> Iterator[str]:
     if event.overfit:
         yield event.overfit
     if event.bound is not None and event.trigram is not None:
-        yield _beside_trigram(event.bound, event.trigram)
+        yield _beside_trigram(event.bound, event.trigram, event.forecast)
         yield from event.notes
     if event.picture is not None:
         yield f"the curve of the run: {event.picture}"
@@ -111,7 +115,7 @@ def _short(text: str) -> str:
     return " ".join(text.split())[:300] or "(an empty text)"
 
 
-def _beside_trigram(bound: dict[str, Any], trigram: float) -> str:
+def _beside_trigram(bound: dict[str, Any], trigram: float, forecast: float | None) -> str:
     value, error = bound["nats_per_token"], bound["error"]
     beside = (
         f"{value:.3f} ± {error:.3f} nats per token held out; a Kneser-Ney trigram of the same data has {trigram:.3f}"
@@ -119,8 +123,18 @@ def _beside_trigram(bound: dict[str, Any], trigram: float) -> str:
     if value < trigram - 2 * error:
         return f"{beside}: the network has learned more than counting gives"
     if value > trigram + 2 * error:
-        return f"{beside}: counting is still better; train longer, or on more data"
+        return f"{beside}: counting is still better; {_until(forecast)}"
     return f"{beside}: they are about equal"
+
+
+def _until(forecast: float | None) -> str:
+    """The way on for a run that is not as good as counting."""
+    if forecast is None:
+        return "the bound has stopped falling: give it more data"
+    minutes = math.ceil(forecast / 60)
+    if minutes > LONGEST:
+        return "its curve does not reach it within a day: give it more data, or a smaller network (--preset tiny)"
+    return f"if the curve goes on, passing it takes {minutes} minutes or more on this machine (--minutes)"
 
 
 def _count(value: float) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,23 @@ from unmask.training import data as find_data
 from unmask.training.config import USER_NETWORK, TrainConfig
 from unmask.training.data import Data
 from unmask.training.defaults import explained
-from unmask.training.events import Finished, Previewed, Report, Saved, Started, Stepped, Validated
+from unmask.training.events import Finished, Previewed, Replanned, Report, Saved, Started, Stepped, Validated
 from unmask.training.export import beside, export
 from unmask.training.finetune import Base, opened
 from unmask.training.learner import Learner
 from unmask.training.lora import merged, save_adapters
 from unmask.training.masking import Loss
 from unmask.training.network import SMALL, made
+from unmask.training.pace import Pace, forecast
 from unmask.training.report import Plain, by_heart, draw_curve, samples_of, trigram
 from unmask.training.run import MetricsFile, Run
 from unmask.training.signals import Interrupted, Signals
-from unmask.training.start import make_accelerator, network_of, planned, resolved, restored
+from unmask.training.start import make_accelerator, network_of, plan, resolved, restored
 from unmask.training.trackers import trackers
 from unmask.training.validate import validate
 
 FIRST_VALIDATION = 60.0  # seconds until the first validation, sample and checkpoint, for any length of run
+FIRST_PART = 0.1  # of the minutes, if that is less
 
 
 def train(
@@ -54,6 +58,7 @@ def train(
     with every event of ``events``, in the main process; progress while text is prepared. Raises Interrupted after
     SIGTERM or SIGINT, when a last checkpoint is saved, and NotFinite before a bad update.
     """
+    started = time.monotonic()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     accelerator = accelerator or make_accelerator(config)
@@ -82,9 +87,9 @@ def train(
             run.check(config, data, network)
         if main:
             stack.enter_context(run.locked())
-        started = time.monotonic()
-        if config.minutes is not None and asked.steps is None and not resumed:
-            config, network = planned(asked, data, network, accelerator, small, progress)
+        if planned := config.minutes is not None and asked.steps is None and not resumed:
+            spent = time.monotonic() - started
+            config, network = plan(asked, data, network, accelerator, small, progress, spent)
         learner = Learner(config, network, accelerator)
         accelerator.wait_for_everyone()  # all processes have looked at the folder before it changes
         lines = restored(learner, run, config) if resumed else 0
@@ -95,7 +100,7 @@ def train(
             run.start(config, data, network)
             metrics = stack.enter_context(closing(MetricsFile(run.metrics, lines)))
         tracked = stack.enter_context(trackers(config, run, learner.step, accelerator))
-        training = Training(config, data, run, learner, metrics, (report, *tracked), started, base=base)
+        training = Training(config, data, run, learner, metrics, (report, *tracked), started, planned, base=base)
         training.tell(_started(asked, training))
         with Signals() as signals:
             training.loop(signals)
@@ -112,19 +117,27 @@ class Training:
     learner: Learner
     metrics: MetricsFile | None  # of the main process
     reports: tuple[Report, ...]
-    started: float  # by time.monotonic: the minutes count from here, including planning
+    started: float  # by time.monotonic: the minutes count from here, including the preparation of the data
+    planned: bool  # whether the steps were chosen for the minutes, and may change with the speed
     why: str = ""  # the run ended before its last step
     base: Base | None = None  # the fine-tuned checkpoint
     begun: float = 0.0  # when its loop began, by time.monotonic
+    bounds: list[tuple[float, float]] = field(default_factory=list)  # seconds of the loop, nats per token
+
+    def __post_init__(self) -> None:
+        minutes = self.config.minutes
+        self.pace = Pace(math.inf if minutes is None else 60 * minutes)
 
     def loop(self, signals: Signals) -> None:
         """Validate, save, stop or step. What was done at a step is recorded, so a resumed run does it once."""
         config, learner = self.config, self.learner
-        assert config.steps is not None and config.validate_every and config.save_every
+        assert config.validate_every and config.save_every
         self.begun = time.monotonic()
         while True:
             now = self._agreed(signals)
-            end = learner.step == config.steps or (now.late and learner.step > 0)
+            if now.left is not None:
+                self.replan(now.left)
+            end = learner.step == learner.plan.steps or (now.late and learner.step > 0)
             first = now.waiting and learner.validated < 0
             wanted = end or first or learner.step % config.validate_every == 0
             if learner.step and wanted and learner.validated < learner.step:
@@ -146,18 +159,26 @@ class Training:
 
     def _reason(self, given_up: bool) -> str:
         """Why the run ends here, if not at its last step."""
-        if self.learner.step == self.config.steps:
+        if self.learner.step == self.learner.plan.steps:
             return ""
         if given_up:
             return f"{self.learner.worse} validations in a row were no better than that of an earlier step"
         return f"the {self.config.minutes:g} minutes are over"
 
+    def replan(self, left: int) -> None:
+        """Plan this many more steps, for they fit into the rest of the minutes."""
+        learner = self.learner
+        self.pace.planned = time.monotonic() - self.started
+        learner.plan = learner.plan.again(learner.step, learner.step + left, self.config.warmup or 0)
+        self.tell(Replanned(learner.step, learner.plan.steps))
+
     def step(self) -> None:
         started = time.perf_counter()
         result = self.learner.update(self.data.train, self.run.folder)
         seconds = time.perf_counter() - started
+        self.pace.steps.append(seconds)
         step = self.learner.step
-        if step % self.config.log_every == 0 or step == self.config.steps:
+        if step % self.config.log_every == 0 or step == self.learner.plan.steps:
             self.log(
                 "train",
                 loss=result.loss,
@@ -171,6 +192,7 @@ class Training:
         """The bound on held-out data, and a sampled preview, with the averaged weights."""
         config, learner = self.config, self.learner
         assert config.micro_batch is not None
+        started = time.monotonic()
         with learner.with_average():
             bound = validate(
                 learner.losses,
@@ -186,9 +208,15 @@ class Training:
                 return
             learner.judge(bound.record())
             self.log("validation", **bound.record())
+            self.bounds.append((started - self.begun, bound.nats_per_token))
             self.tell(Validated(learner.step, bound))
             if config.preview and self.metrics is not None and not learner.sharded:
+                before = time.monotonic()
                 self.preview(lambda: signals.received)
+                self.pace.sample = time.monotonic() - before
+            self.pace.validation = time.monotonic() - started
+            if self.metrics is not None:
+                _ = self.counted  # now, because nothing may take long after the last step
 
     def preview(self, stop: Callable[[], object]) -> None:
         """One sampled sequence, always from the same seed; a signal stops it silently."""
@@ -199,9 +227,16 @@ class Training:
             self.log("preview", text=texts[0])
             self.tell(Previewed(self.learner.step, texts[0]))
 
+    @cached_property
+    def counted(self) -> float | None:
+        """Nats per token of a trigram, for comparison."""
+        few = self.config.validate_sequences
+        return trigram(self.data.train, self.data.valid, few) if self.config.preview else None
+
     def save(self) -> None:
         """A checkpoint of this step; a failure in the main process fails all."""
         learner, accelerator = self.learner, self.learner.accelerator
+        started = time.monotonic()
         tensors, failure = learner.tensors(), None
         if self.metrics is not None:
             self.metrics.sync()
@@ -217,6 +252,7 @@ class Training:
         if bool(failed.any()):
             raise OSError(f"step {learner.step} could not be saved: {failure or 'see the main process'}") from failure
         learner.saved = learner.step
+        self.pace.saving = time.monotonic() - started
 
     def finish(self) -> Path:
         """Publish the model, the best one if validations can end the run, and report the result."""
@@ -246,7 +282,8 @@ class Training:
         return replace(
             ended,
             picture=picture,
-            trigram=trigram(data.train, data.valid, config.validate_sequences) if config.preview else None,
+            trigram=self.counted,
+            forecast=None if self.counted is None else forecast(self.bounds, self.counted),
             samples=samples_of(self._model(network), config.seed) if config.preview else (),
         )
 
@@ -273,11 +310,14 @@ class Training:
     def _agreed(self, signals: Signals) -> Now:
         """The signals and clocks of all processes: they must all do the same at the same step."""
         accelerator, clock = self.learner.accelerator, time.monotonic()
-        late = self.config.minutes is not None and clock - self.started > 60 * self.config.minutes
-        now = [signals.received, int(clock - self.begun > FIRST_VALIDATION), int(late)]
-        if accelerator.num_processes > 1:
-            now = accelerator.gather(torch.tensor([now], device=accelerator.device)).amax(0).tolist()
-        return Now(now[0], bool(now[1]), bool(now[2]))
+        spent, every = clock - self.started, self.config.validate_every or 1
+        waiting = clock - self.begun > min(FIRST_VALIDATION, FIRST_PART * self.pace.budget)
+        left = self.pace.left(spent, every) if self.planned else None
+        now = [signals.received, int(waiting), int(self.pace.late(spent)), -1 if left is None else left]
+        if accelerator.num_processes > 1:  # the first process's speed is that of all: they wait for each other
+            everyone = accelerator.gather(torch.tensor([now], device=accelerator.device))
+            now = [*everyone[:, :3].amax(0).tolist(), int(everyone[0, 3])]
+        return Now(now[0], bool(now[1]), bool(now[2]), None if now[3] < 0 else now[3])
 
 
 @dataclass(frozen=True)
@@ -287,6 +327,7 @@ class Now:
     signal: int  # the number of a received signal, or 0
     waiting: bool  # the user has waited long enough to see a first result
     late: bool  # the minutes are over
+    left: int | None  # how many more steps fit into them, if it is time to plan again
 
 
 def _started(asked: TrainConfig, training: Training) -> Started:

@@ -9,18 +9,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from unmask.training.pace import Plan
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that Muon iterates
 
 
 def learning_rate(
-    step: int, *, peak: float, warmup: int, steps: int, decay: Literal["constant", "cosine"] = "constant"
+    step: int, *, peak: float, warmup: int, plan: Plan, decay: Literal["constant", "cosine"] = "constant"
 ) -> float:
     """The rate of update number ``step`` = 1, 2, ...: a linear warm-up, then constant or half a cosine to 0."""
     if step < warmup:
         return peak * step / warmup
     if decay == "constant":
         return peak
-    return peak * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup)))) / 2
+    return peak * (1 + math.cos(math.pi * plan.part(step, warmup))) / 2
 
 
 def orthogonalized(matrices: Tensor, iterations: int = 5) -> Tensor:

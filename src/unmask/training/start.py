@@ -81,7 +81,7 @@ def settled(config: TrainConfig, data: Data, accelerator: Any, small: bool | Non
     return config
 
 
-def planned(
+def plan(
     asked: TrainConfig,
     data: Data,
     network: Network,
@@ -93,7 +93,7 @@ def planned(
     """The configuration with the steps that fit into its minutes, by timing a few of them with a separate learner.
 
     If few would fit, and the size of the network was left open, the next smaller size is tried. spent: the seconds that
-    timing larger ones has taken.
+    the preparation of the data and timing larger ones have taken.
     """
     assert asked.minutes is not None
     budget = 60 * asked.minutes
@@ -115,7 +115,7 @@ def planned(
     if steps < FEW_STEPS and free and one.preset in SMALLER:
         chosen = replace(asked, preset=SMALLER[one.preset])
         network = of_config(settled(chosen, data, accelerator), data.train.vocab_size, data.train.length)
-        return planned(chosen, data, network, accelerator, small, report, spent)
+        return plan(chosen, data, network, accelerator, small, report, spent)
     return settled(replace(asked, steps=steps), data, accelerator, small), network
 
 
@@ -141,6 +141,6 @@ def restored(learner: Learner, run: Run, config: TrainConfig) -> int:
     if found is None:
         return 0
     learner.restore(found)
-    if config.steps is not None and learner.step > config.steps:
-        raise ValueError(f"steps={config.steps}: {found.path} has {learner.step} steps already; ask for more")
+    if learner.step > learner.plan.steps:
+        raise ValueError(f"steps={learner.plan.steps}: {found.path} has {learner.step} steps already; ask for more")
     return int(found.state.get("metrics_lines", 0))

@@ -1,0 +1,80 @@
+"""The steps of a run of given minutes: planned again as its speed changes, so that it ends on time."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+RECENT = 50  # steps over which the speed is averaged
+OFTEN = 0.05  # of the minutes, between two plans
+ENOUGH = 2  # validations that a forecast needs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a run, as planned at step ``since``, when the part ``done`` of the decay was over.
+
+    A decaying learning rate depends on the part that is over. A new plan keeps the part, so the rate has no jump.
+    """
+
+    steps: int
+    since: int = 0
+    done: float = 0.0
+
+    def part(self, step: int, warmup: int) -> float:
+        """How much of the decay is over at this step: 0 after the warm-up, 1 at the last step."""
+        since = max(self.since, warmup)
+        return min(1.0, self.done + (1 - self.done) * ((step - since) / max(1, self.steps - since)))
+
+    def again(self, step: int, steps: int, warmup: int) -> Plan:
+        """The plan from this step on, with another number of steps."""
+        return Plan(max(steps, step, 1), step, self.part(step, warmup) if step > warmup else 0.0)
+
+
+@dataclass
+class Pace:
+    """What a run's steps, validations and checkpoints take, in seconds."""
+
+    budget: float  # seconds of the whole run; inf for no limit
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    validation: float = 0.0  # of the last one, with its sample
+    sample: float = 0.0
+    saving: float = 0.0
+    planned: float = 0.0  # when it was planned last, since the start
+
+    @property
+    def ending(self) -> float:
+        """What comes after the last step: a validation, a checkpoint, the model, and its samples."""
+        return self.validation + 2 * self.saving + 2 * self.sample
+
+    def late(self, spent: float) -> bool:
+        """Whether the rest of the budget is needed for the end."""
+        return spent + self.ending > self.budget
+
+    def left(self, spent: float, every: int) -> int | None:
+        """How many more steps fit, with a validation for every so many; None if it is too early to plan again."""
+        if math.isinf(self.budget) or not self.steps or spent - self.planned < OFTEN * self.budget:
+            return None
+        each = sum(self.steps) / len(self.steps) + (self.validation + self.saving) / every
+        return max(0, int((self.budget - self.ending - spent) / each))
+
+
+def forecast(points: Sequence[tuple[float, float]], target: float) -> float | None:
+    """The seconds of training after which a bound falls to the target, from its last points (seconds, nats).
+
+    log nats is taken as linear in log seconds. A real curve flattens towards the entropy of the data, so this is the
+    least that it takes. None if the bound does not fall.
+    """
+    known = [(math.log(seconds), math.log(nats)) for seconds, nats in points if seconds > 0 and nats > 0]
+    known = known[-max(ENOUGH, len(known) // 2) :]
+    if len(known) < ENOUGH or target <= 0:
+        return None
+    x, y = (sum(values) / len(known) for values in zip(*known, strict=True))
+    spread = sum((a - x) ** 2 for a, _ in known)
+    slope = sum((a - x) * (b - y) for a, b in known) / spread if spread else 0.0
+    if slope >= 0:
+        return None
+    power = x + (math.log(target) - y) / slope
+    return math.exp(power) if power < 50 else None
