@@ -18,6 +18,7 @@ from unmask import devices, hub
 from unmask.checkpoints import folder as our_format
 from unmask.checkpoints import steps as checkpoints
 from unmask.checkpoints.folder import CONFIG, TOKENIZER
+from unmask.checkpoints.storage import Weights, store
 from unmask.text.model import Model
 
 BOX = Path(__file__).parent / "box"
@@ -33,7 +34,13 @@ class Known:
     folder: Path
 
 
-def load(name: str | os.PathLike[str], *, device: str | torch.device | None = "auto", **override: Any) -> Model:
+def load(
+    name: str | os.PathLike[str],
+    *,
+    device: str | torch.device | None = "auto",
+    weights: Weights = "auto",
+    **override: Any,
+) -> Model:
     """Load a model by its name, its path, or its id on the Hugging Face hub.
 
     ``unmask models`` lists the names; ``unmask inspect`` describes a folder or file.
@@ -43,6 +50,8 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = "a
             hub, ORG/NAME@REVISION for one commit, tag or branch.
         device: Where to put the network: "cpu", "cuda", "cuda:1", "mps", ... As with --device of the commands, "auto"
             takes this machine's accelerator if it has one with float64, and otherwise the CPU.
+        weights: How matrices are stored: "float32", "bfloat16", "int8" or "int4" (docs/models.md says what they cost).
+            "auto" keeps the precision of the files. Products are computed in the machine's fastest type.
         **override: Settings that a checkpoint lacks or that should differ from it. For MDLM, for example, ``time=True``
             feeds the time to a network that was trained without it, and ``ema=False`` takes the raw weights.
             ``network`` is the class or module of a model that ``unmask.train`` trained with your network.
@@ -51,7 +60,9 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = "a
     # A folder or file is named by its full path, so that a saved trace finds it from anywhere.
     called = str(path.resolve()) if Path(name).expanduser().exists() else str(name)
     model = (our_format.load if our_format.is_ours(path) else _load_theirs)(path, name=called, **override)
-    return model if device is None else replace(model, denoiser=_put(model.denoiser, device))
+    target = devices.chosen(device) if isinstance(device, str) else str(device or devices.CPU)
+    network = store(model.denoiser, weights, on_cpu=target.startswith("cpu"))
+    return replace(model, denoiser=network if device is None else _put(network, device))
 
 
 def _load_theirs(path: Path, *, name: str, **override: Any) -> Model:

@@ -9,17 +9,20 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from unmask.checkpoints.storage import Weights
 from unmask.cli import zero_shot
+from unmask.cli.beside import check_beside, difference, sentence_of
 from unmask.cli.command import Command
 from unmask.cli.options import (
     DATA_HELP,
     MODEL_HELP,
     OnCluster,
     OnMachine,
+    StoredWeights,
     UserNetwork,
     check_files,
     check_number,
@@ -54,7 +57,7 @@ OVER_SEQUENCES = "over the sequences, for the text they were taken from; more se
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(OnMachine, UserNetwork, OnCluster):
+class EvaluateOptions(OnMachine, StoredWeights, UserNetwork, OnCluster):
     """Estimate the likelihood of data under a model: nats per token, perplexity, bits per token and per character.
 
     For a masked model the result is an upper bound on -log p, with its errors; for a model that is sampled from left to
@@ -80,6 +83,9 @@ class EvaluateOptions(OnMachine, UserNetwork, OnCluster):
     zero_shot: bool = False
     """Evaluate on several corpora that the model was not trained on, in one table: kjv, sotu, text8 and enwik8, or
     those of DATA, as in kjv,book.txt. Each is represented by the beginning of its held-out part."""
+    beside: Weights | None = None
+    """Evaluate the model with this storage of its weights as well, on the same sequences and masks, and print the
+    difference with its paired error: --weights int8 --beside float32."""
     split: Literal["train", "valid", "test"] = "valid"
     """Which part of a corpus, of prepared data, or of a run's own data. The whole file of text8 has a test part."""
     batch: int | None = None
@@ -117,9 +123,11 @@ def main(arguments: Sequence[str]) -> int:
                 check_number(chosen.number)
                 zero_shot.run(chosen)
                 return
+            check_beside(chosen)
             made = _evaluated(chosen)
+            other = _evaluated(replace(chosen, weights=chosen.beside, output=None)) if chosen.beside else None
             if processes.main():
-                _write(chosen, made)
+                _write(chosen, made, other)
 
     def stopped() -> str:
         kept = chosen.output is not None and _partial(chosen.output).exists()
@@ -136,7 +144,7 @@ def _evaluated(chosen: EvaluateOptions) -> Evaluation:
     if chosen.model == TRUTH and not Path(TRUTH).exists():
         _, tokens = train_and(chosen.split, chosen.data, progress=_preparing())
         return evaluate_truth(tokens, sequences=chosen.number)
-    model = loaded(chosen.model, chosen.network, processes.device(chosen.device))
+    model = loaded(chosen.model, chosen.network, processes.device(chosen.device), chosen.weights)
     partial = _partial(chosen.output) if chosen.output is not None else None
     if partial is not None and not chosen.resume and processes.main():
         partial.unlink(missing_ok=True)
@@ -201,23 +209,27 @@ def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunDat
         )
 
 
-def _write(chosen: EvaluateOptions, made: Evaluation) -> None:
+def _write(chosen: EvaluateOptions, made: Evaluation, other: Evaluation | None) -> None:
+    more = {} if other is None else {"beside": difference(chosen, made, other)}
     if chosen.output is not None:
-        write_whole(Path(chosen.output), (json.dumps(_named(chosen, made.to_dict()), indent=1) + "\n").encode())
+        record = _named(chosen, made.to_dict()) | more
+        write_whole(Path(chosen.output), (json.dumps(record, indent=1) + "\n").encode())
         _partial(chosen.output).unlink(missing_ok=True)
     if chosen.picture is not None:
         from unmask.evaluate.likelihood.picture import draw
 
         draw(made, Path(chosen.picture))
     if chosen.json:
-        print(json.dumps(_named(chosen, made.to_dict(sequences=False))))
+        print(json.dumps(_named(chosen, made.to_dict(sequences=False)) | more))
     else:
         _table(made, chosen, sys.stdout)
+        if other is not None:
+            print(sentence_of(more["beside"]))
 
 
 def _named(chosen: EvaluateOptions, made: dict[str, Any]) -> dict[str, Any]:
     """With the data as given: the token file of a text no longer exists."""
-    return made | {"data": chosen.data or f"{chosen.model}, its own {chosen.split} part"}
+    return made | {"data": chosen.data or f"{chosen.model}, its own {chosen.split} part", "weights": chosen.weights}
 
 
 def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:

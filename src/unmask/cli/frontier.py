@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, OnDevice, guarded
+from unmask.cli.options import MODEL_HELP, OnDevice, StoredWeights, guarded
 from unmask.evaluate import processes
 from unmask.evaluate.data import found
 from unmask.evaluate.frontier.advice import TOLERANCE, advice
@@ -27,7 +27,7 @@ DEFAULT_SAMPLERS = "first-hitting,parallel,parallel-extrapolate,parallel-correct
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontierOptions(OnDevice):
+class FrontierOptions(OnDevice, StoredWeights):
     """Compare models and samplers: perplexity under a judge against entropy, network calls and seconds.
 
     The models may be masked, SEDD or left-to-right. Every point has both perplexities and the entropy with intervals.
@@ -116,7 +116,9 @@ def _measured(chosen: FrontierOptions) -> list[Point]:
     if processes.main():
         folder.mkdir(parents=True, exist_ok=True)
     device = processes.device(chosen.device)
-    subjects = [SampledModel(name, load(name, device=device), kind_of(name)) for name in chosen.models]
+    subjects = [
+        SampledModel(name, load(name, device=device, weights=chosen.weights), kind_of(name)) for name in chosen.models
+    ]
     # Tokens of one tokenizer are compared as they are; with several tokenizers, the judge's are used.
     same = all(subject.model.tokenizer == subjects[0].model.tokenizer for subject in subjects)
     conditions = replace(conditions, own_tokens=same)

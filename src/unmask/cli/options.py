@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from unmask.checkpoints.storage import Weights
 from unmask.cli import BAD_INPUT, CLOSED, FAILED, INTERRUPTED
 from unmask.cli.command import program
 from unmask.extras import needed
@@ -59,6 +60,15 @@ class UserNetwork:
 
     network: str | None = None
     """module:Class, for what unmask.train made with a network of your own; modules of this folder are found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredWeights:
+    """How the network is kept in memory."""
+
+    weights: Weights = "auto"
+    """How matrices are stored: float32, bfloat16 (half the memory), int8 (a quarter) or int4 (a sixth). auto keeps the
+    precision of the files. docs/speed.md says what each costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +134,11 @@ def short_warnings() -> Iterator[None]:
         yield
 
 
-def loaded(name: str, network: str | None, device: str) -> Model:
-    """A model by name; network as in ``UserNetwork``."""
+def loaded(name: str, network: str | None, device: str, weights: Weights = "auto") -> Model:
+    """A model by name; network as in ``UserNetwork``, weights as in ``StoredWeights``."""
     own = None if network is None else imported(network, "another way to name a network")
-    return load(name, device=device) if own is None else load(name, device=device, network=own)
+    given = {} if own is None else {"network": own}
+    return load(name, device=device, weights=weights, **given)
 
 
 def imported(target: str, otherwise: str) -> Any:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask import devices
+from unmask.checkpoints.storage import Weights
 from unmask.cli.command import Command
-from unmask.cli.options import MODEL_HELP, OnMachine, UserNetwork, guarded, loaded, use_threads
+from unmask.cli.options import MODEL_HELP, OnMachine, StoredWeights, UserNetwork, guarded, loaded, use_threads
 from unmask.extras import needed
 from unmask.loading import Known, available, default, describe, locate
 from unmask.networks.pretrained import USER_NETWORK
@@ -38,7 +39,7 @@ LAST_SECONDS = 5  # after the grace period, for the last answers
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(OnMachine, UserNetwork):
+class ServeOptions(OnMachine, StoredWeights, UserNetwork):
     """Serve models: OpenAI's /v1/completions and /v1/models, our own /v1/unmask, and a web page at /.
 
     The environment variable UNMASK_TOKEN, or the file --token-file, holds a bearer token that clients must send. After
@@ -71,7 +72,9 @@ def main(arguments: Sequence[str]) -> int:
     return guarded("serve", lambda: _serve(chosen))
 
 
-def served(name: str, device: str, called: str | None = None, network: str | None = None) -> Served:
+def served(
+    name: str, device: str, called: str | None = None, network: str | None = None, weights: Weights = "auto"
+) -> Served:
     """A model by name, with its card; clients see no path of this machine."""
     from unmask.serve.engine.work import Served
     from unmask.tokenizers.chat import template_of
@@ -79,7 +82,8 @@ def served(name: str, device: str, called: str | None = None, network: str | Non
     place = locate(name)
     about = describe(Known(name, "cache", place))
     card = about.get("card") or {}
-    model = loaded(name, network if about.get("architecture") == USER_NETWORK else None, devices.chosen(device))
+    own = network if about.get("architecture") == USER_NETWORK else None
+    model = loaded(name, own, devices.chosen(device), weights)
     model = replace(model, name=called or short_names([name])[0])
     told = {key: FOLDERS.sub("", value) if isinstance(value, str) else value for key, value in card.items()}
     return Served(model, told, template_of(Path(place)))
@@ -123,7 +127,7 @@ def _serve(options: ServeOptions) -> int:
     with _listening(options) as listening:  # before loading the models, which may take long
         names = options.models or _boxed()
         called = zip(names, short_names(names), strict=True)
-        models = [served(name, options.device, short, options.network) for name, short in called]
+        models = [served(name, options.device, short, options.network, options.weights) for name, short in called]
         own = (*LOOPBACK, options.host) if loopback or options.hosts else ()
         app = create_app(models, options.limits, token=tokens, hosts=(*own, *options.hosts))
         config = uvicorn.Config(

@@ -16,6 +16,7 @@ from unmask.cli.options import (
     DATA_HELP,
     MODEL_HELP,
     OnMachine,
+    StoredWeights,
     UserNetwork,
     check_files,
     check_number,
@@ -35,7 +36,7 @@ SHOWN = 9  # columns of the profile's line
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepsOptions(OnMachine, UserNetwork):
+class StepsOptions(OnMachine, StoredWeights, UserNetwork):
     """Show the nats that a sequence loses if several tokens are decoded per network call.
 
     The loss follows from the entropy profile, which is measured on DATA or comes with the model. It is 0 with one token
@@ -78,7 +79,7 @@ def _steps(chosen: StepsOptions) -> None:
     check_files(chosen, "output")
     use_threads(chosen.threads)
     check_number(chosen.number)
-    model = loaded(chosen.model, chosen.network, devices.chosen(chosen.device))
+    model = loaded(chosen.model, chosen.network, devices.chosen(chosen.device), chosen.weights)
     profile = _profile(chosen, model)
     if chosen.output is not None:
         write_whole(Path(chosen.output), (profile.to_json() + "\n").encode())

@@ -16,7 +16,7 @@ import torch
 
 from unmask import devices
 from unmask.cli.grid import grid, side_of
-from unmask.cli.options import OnMachine, UserNetwork, check_files, check_number, loaded, use_threads
+from unmask.cli.options import OnMachine, StoredWeights, UserNetwork, check_files, check_number, loaded, use_threads
 from unmask.files import write_whole
 from unmask.names import SamplerOptions
 from unmask.sampler import Step
@@ -33,7 +33,7 @@ MOST_SEED = 100_000  # of seeds that are drawn: short enough to be typed
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(OnMachine, UserNetwork, SamplerOptions):
+class TextOptions(OnMachine, StoredWeights, UserNetwork, SamplerOptions):
     """Options that sample and infill share."""
 
     number: int = 1
@@ -104,7 +104,7 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
     check_number(chosen.number)
     check_files(chosen, "output")
     use_threads(chosen.threads)
-    model = loaded(name, chosen.network, device or devices.chosen(chosen.device))
+    model = loaded(name, chosen.network, device or devices.chosen(chosen.device), chosen.weights)
     if not chosen.compile:
         return model
     from unmask.networks.compiled import Compiled

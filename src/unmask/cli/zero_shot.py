@@ -25,7 +25,7 @@ def run(chosen: Any) -> None:
     """Evaluate on each corpus, and print all results together."""
     if chosen.picture is not None:
         raise OptionError("picture", "--picture is for one data set: leave it out with --zero-shot")
-    model = loaded(chosen.model, chosen.network, processes.device(chosen.device))
+    model = loaded(chosen.model, chosen.network, processes.device(chosen.device), chosen.weights)
     data = chosen.data.split(",") if chosen.data else CORPORA
     how = {name: getattr(chosen, name) for name in ("by", "passes", "until", "batch", "seed")}
     rows = dict(zero_shot(model, data, sequences=chosen.number, **how))

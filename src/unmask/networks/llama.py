@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from unmask.networks.anyorder import inside
 from unmask.networks.layers import Angles, check_tokens, rotate, take
+from unmask.networks.stored import tied
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ class Llama(nn.Module):
 
         lengths [B]: sequences of several lengths, padded behind their ends; not for a causal network.
         """
-        weight = self.embed.weight[: self.vocab_size] if self.head is None else self.head.weight
-        logits = functional.linear(self.states(tokens, rows, lengths), weight)
+        states = self.states(tokens, rows, lengths)
+        logits = tied(self.embed, states, self.vocab_size) if self.head is None else self.head(states)
         return logits.float().index_fill(-1, self.suppressed, -torch.inf)
 
     def states(self, tokens: Tensor, rows: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -71,6 +71,17 @@ class Evaluation:
             nats, errors = (list(map(_finite, values.tolist())) for values in (self.bound.nats, self.bound.errors))
             made["per_sequence"] = {"index": self.indices.tolist(), "nats": nats, "errors": errors}
         return made
+
+
+def paired(one: Evaluation, other: Evaluation) -> tuple[float, float]:
+    """How many bits per token one model needs more than the other for the same sequences, and its standard error.
+
+    The sequences are drawn once, and with them what they have in common: the error is that of the differences.
+    """
+    if not torch.equal(one.indices, other.indices):
+        raise ValueError("two evaluations are compared sequence by sequence: they must be of the same sequences")
+    gap = replace(one.bound, nats=one.bound.nats - other.bound.nats)
+    return gap.bits_per_token, gap.error_over_sequences / math.log(2)
 
 
 def _mean_and_error(values: Tensor) -> tuple[float, float]:

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from unmask.files import exclusive, sync
+from unmask.networks.stored import Matrix
 
 Key = tuple[int, int]  # round, batch
 Result = dict[str, list[float]]  # "nats" of each row, and more
@@ -99,10 +101,16 @@ def _read(path: Path, file: BinaryIO, identity: dict[str, Any]) -> tuple[Done, i
 
 def fingerprint(network: Any) -> str:
     """sha256 of a network's weights, or of the tables of an oracle."""
-    named = network.state_dict() if isinstance(network, torch.nn.Module) else vars(network)
+    named = _tensors(network) if isinstance(network, torch.nn.Module) else vars(network)
     digest = hashlib.sha256(type(network).__name__.encode())
     for name, value in sorted(named.items()):
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _tensors(network: torch.nn.Module) -> dict[str, Any]:
+    if any(isinstance(module, Matrix) for module in network.modules()):  # it has no state_dict
+        return dict(chain(network.named_parameters(), network.named_buffers()))
+    return network.state_dict()

@@ -30,6 +30,7 @@ from unmask.networks.layers import (
     rotate,
     take,
 )
+from unmask.networks.stored import scale_outputs
 
 if TYPE_CHECKING:
     from unmask.networks.ddit import DDiT
@@ -228,8 +229,8 @@ def folded(network: T) -> T:
         _fold(block.norm1, *vectors[:2])
         _fold(block.norm2, *vectors[3:5])
         down = cast("nn.Linear", block.mlp[2])
-        block.attn_out.weight.mul_(vectors[2].unsqueeze(1))
-        down.weight.mul_(vectors[5].unsqueeze(1))
+        scale_outputs(block.attn_out, vectors[2])
+        scale_outputs(down, vectors[5])
         down.bias.mul_(vectors[5])
         block.adaLN_modulation = None
     final = modulation(network.output_layer.adaLN_modulation, c, 2) or ()
