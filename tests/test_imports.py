@@ -3,11 +3,17 @@
 import-linter checks the order of the packages for what runs. Types alone may also not go in a circle.
 """
 
+import re
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import grimp
 import pytest
+
+TESTS = Path(__file__).parent
+BESIDE = ("benchmarks", "recipes", "reproduction", "examples")
+IMPORT = re.compile(rf"^\s*(?:from|import) ({'|'.join(BESIDE)})\b", re.MULTILINE)
 
 
 def order_of(imports):
@@ -34,3 +40,8 @@ def test_packages_import_each_other_in_no_circle_not_even_for_their_types():
 def test_a_type_that_the_core_takes_from_a_sampler_is_a_circle():
     with pytest.raises(CycleError):
         order_of([*every_import(), ("unmask.sampler", "unmask.samplers.guided")])
+
+
+def test_tests_of_the_package_need_nothing_beside_it():
+    importing = [path.relative_to(TESTS) for path in TESTS.rglob("*.py") if IMPORT.search(path.read_text())]
+    assert importing and {path.parts[0] for path in importing} <= {*BESIDE}

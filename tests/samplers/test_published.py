@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy import stats
 
-from reproduction import ctmc
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, noise, oracle, same_law
 from unmask import apply, plan, sample, theory
 from unmask.networks.oracles.enumerated import MarkovOracle, TimeDependent
@@ -207,21 +206,6 @@ class TestSEDD:
     def test_tweedie_is_ancestral_under_every_schedule(self, schedule):
         expected = self.laws(ancestral_law, schedule)
         torch.testing.assert_close(self.laws(tweedie_law, schedule), expected, rtol=1e-9, atol=1e-12)
-
-    @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
-    def test_they_are_the_formulas_of_the_theory_room(self, schedule):
-        """s(m, t) = alpha / (1 - alpha) mu into the steps of unmask.theory, away from the ends."""
-        mu = np.array([0.2, 0.5, 0.3, 0.0])
-        s, t = torch.tensor(0.5).double(), torch.tensor(0.55).double()
-        alpha_s, alpha_t = float(schedule.alpha(s)), float(schedule.alpha(t))
-        score = ctmc.score_from_mean(mu, alpha_t)
-        noise_s, noise_t = float(ctmc.noise_from_alpha(alpha_s)), float(ctmc.noise_from_alpha(alpha_t))
-        sigma = float(ctmc.noise_rate(alpha_t, float(schedule.alpha_prime(t))))
-        euler = ctmc.euler_absorbing(score, 3, sigma=sigma, sigma_bar=noise_t, step=float(t - s))
-        tweedie = ctmc.tweedie_absorbing(score, 3, sigma_bar_s=noise_s, sigma_bar_t=noise_t)
-        for law, expected in ((euler_law, euler), (tweedie_law, tweedie)):
-            leave, stay = (float(value) for value in law(schedule, s, t))
-            np.testing.assert_allclose(np.r_[leave * mu[:3], stay], expected, rtol=1e-9)
 
     def test_euler_differs_elsewhere_and_never_goes_negative(self):
         assert not torch.allclose(self.laws(euler_law, Cosine()), self.laws(ancestral_law, Cosine()), rtol=1e-2)
