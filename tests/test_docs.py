@@ -1,14 +1,12 @@
 """Every Python block of the docs runs as it is printed, the blocks of a page one after the other."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import python
 from tests.hf.test_hf import tiny_bert
 from tests.small_models import TEXT, folder
 
@@ -41,11 +39,7 @@ def place(tmp_path_factory):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ELSEWHERE], ids=lambda page: page.name)
 def test_its_python_runs(page, place):
-    code = "\n".join(blocks(page))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOME": str(place)}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=place, env=environment, capture_output=True, text=True
-    )
+    done = python("-c", "\n".join(blocks(page)), cwd=place, HOME=str(place))
     assert done.returncode == 0, done.stderr
 
 

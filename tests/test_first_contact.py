@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import python
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -43,7 +45,8 @@ def commands_of_the_readme():
 @pytest.mark.parametrize("command", commands_of_the_readme())
 def test_the_commands_of_the_readme_run(command, tmp_path):
     verb, *arguments = shlex.split(command)[1:]
-    done = run("-m", "unmask", verb, *arguments, cwd=tmp_path, HOME=str(tmp_path), UNMASK_CACHE=str(tmp_path / "cache"))
+    own = {"HOME": str(tmp_path), "UNMASK_CACHE": str(tmp_path / "cache")}
+    done = python("-m", "unmask", verb, *arguments, cwd=tmp_path, **own)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     if verb == "infill" and "stories" in arguments:

@@ -18,10 +18,10 @@ from contextlib import suppress
 
 import pytest
 
+from tests.forked import PROCESSES
 from tests.small_models import TEXT, folder
 from unmask.cli import CLOSED, VERBS
 
-MODULES = [f"unmask.cli.{verb}" for verb in VERBS]
 TINY = ["--steps", "2", "--batch", "2", "--preset", "tiny", "--tokenizer", "characters", "--length", "16"]
 # What each is asked to do in DATA, a folder with a model, a left-to-right one, a text and samples; OUT is new.
 ASKED = {
@@ -122,10 +122,8 @@ class Reader:
 
 def started(verb: str, arguments: list[str], out: str | None, err: str) -> multiprocessing.process.BaseProcess:
     """The verb in a process whose stdout and stderr are these files; None is a pipe without a reader."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["accelerate", "matplotlib.pyplot", *MODULES, __name__])
     own = {name: os.environ[name] for name in ("HOME", "UNMASK_CACHE")}
-    process = context.Process(target=child, args=(verb, arguments, out, err, own))
+    process = PROCESSES.Process(target=child, args=(verb, arguments, out, err, own))
     process.start()
     return process
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.forked import PROCESSES
 from unmask.data.tokenwriter import TokenWriter
 from unmask.tokenizers.vocabularies import characters
 from unmask.training import loop
@@ -22,10 +22,6 @@ from unmask.training.loop import train
 from unmask.training.signals import Interrupted
 
 loop.FIRST_VALIDATION = math.inf  # no test's checkpoints hang on a clock
-
-# The server has torch imported, and what torch imports at the first step, so that a new process costs a fork.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["accelerate", "torch._dynamo", "unmask.training.loop", "tests.training.runs"])
 
 Before = Callable[[], dict[str, Any] | None] | None  # may return arguments of train
 
