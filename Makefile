@@ -18,7 +18,7 @@ help:
 	@echo "make test-all  the long tests too"
 	@echo "make test-wheel  build wheel and sdist, and try each in a venv of its own"
 	@echo "make lint      ruff, mypy --strict on src, and the direction of imports"
-	@echo "make docs      build the documentation in site/, strictly, and check its links"
+	@echo "make docs      build the documentation in site/, strictly, check its links, run the notebooks"
 	@echo "make docs-tables  write the tables of README and docs again, from docs/results/*.json"
 	@echo "make browser   as root on Debian: install the Chromium that the tests of the page drive"
 	@echo "make bench     benchmarks: ratios measured in one run"
@@ -59,7 +59,7 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 test-all: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m ''
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m '' tests notebooks
 
 test-wheel: $(STAMP)
 	$(BIN)/pytest -m slow tests/test_install.py
@@ -69,7 +69,7 @@ docs-tables: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/zensical build --strict
-	$(BIN)/pytest tests/test_site.py tests/test_docs.py
+	$(BIN)/pytest tests/test_site.py tests/test_docs.py notebooks
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.sampling --output sampling.json --picture sampling.png

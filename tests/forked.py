@@ -45,7 +45,7 @@ class Done:
 
 
 def python(*arguments: str, cwd: Path, **environment: str) -> Done:
-    """``python -c CODE`` or ``python -m MODULE ...`` with one thread and a silent machine: no warnings, no network."""
+    """``python -c CODE``, ``python -m MODULE ...`` or ``python FILE ...``: one thread, no warnings, no network."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         process = PROCESSES.Process(target=_run, args=(arguments, cwd, environment, out, err))
@@ -68,9 +68,11 @@ def _run(arguments: Sequence[str], cwd: Path, environment: dict[str, str], out: 
     huggingface_hub.constants.HF_HUB_OFFLINE = True  # it was imported by the server
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    kind, program, *rest = arguments
-    sys.argv = [program if kind == "-m" else kind, *rest]
-    if kind == "-m":
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    first, *rest = arguments
+    sys.argv = [*arguments] if first not in ("-c", "-m") else rest
+    if first == "-m":
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
     else:
-        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+        runpy.run_path(first, run_name="__main__")

@@ -85,7 +85,7 @@ class Replacing:
 def main(arguments: list[str]) -> int:
     at = arguments.index("--")
     plugin = Replacing(arguments[:at])
-    options = ["-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = ["-q", "-m", "", "-o", "addopts=", "-p", "no:cacheprovider", "-p", "no:xdist"]
     code = pytest.main([*options, *arguments[at + 1 :]], plugins=[plugin])
     print(json.dumps(plugin.failed))
     return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else 1

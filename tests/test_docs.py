@@ -43,5 +43,10 @@ def test_its_python_runs(page, place):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_page_that_fails_is_seen(tmp_path):
+    done = python("-c", "print('before')\n1 / 0", cwd=tmp_path)
+    assert done.returncode == 1 and done.stdout == "before\n" and "ZeroDivisionError" in done.stderr
+
+
 def test_there_are_pages_to_run():
     assert len(PAGES) - len(ELSEWHERE) >= 6

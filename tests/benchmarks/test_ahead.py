@@ -27,7 +27,7 @@ def test_the_chains_of_the_benchmark_answer_as_the_oracles_do(length):
 class TestTheRejectionSamplerItIsComparedWith:
     @pytest.mark.parametrize("window", [1, 2, 4])
     def test_its_joint_is_the_models(self, window, interface):
-        model, num = oracle(3, 4, seed=1), 4_000 if interface is OrderCausal else 40_000
+        model, num = oracle(3, 4, seed=1), 4_000 if interface is OrderCausal else 16_000
         tokens = sample(interface(model), num=num, seed=1, length=4, sampler=Rejection(window)).tokens
         assert chi_square(frequencies(tokens, 3), model.joint) > FALSE_ALARM
 

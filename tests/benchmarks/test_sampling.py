@@ -76,6 +76,7 @@ def test_sequences_are_multiplied_up_from_steps() -> None:
     assert sampling.whole_sequence(size, seconds, 10, "float32", batch=2) == pytest.approx(3 * calls + (10 - calls) / 2)
 
 
+@pytest.mark.slow
 def test_whole_runs_finish_alone() -> None:
     made = sampling_more.whole(SIZE)
     assert set(made) == {"ours", *sampling.WAYS, "ours, B = 4", "float32, B = 4"} and min(made.values()) > 0
@@ -87,7 +88,7 @@ def test_exponents_are_those_of_powers() -> None:
 
 
 def test_a_measured_run_becomes_tables(tmp_path: Any) -> None:
-    size = replace(SIZE, rounds=2)
+    size = replace(SIZE, rounds=1)
     made: dict[str, Any] = {"steps": {"tiny": sampling.steps(size)}, "parts": {"tiny": sampling.parts(size)}}
     made["sizes"] = {"tiny": asdict(size)}
     made["alone"] = {"tiny": sampling_more.alone(replace(size, inner=2))}

@@ -1,11 +1,10 @@
 """``unmask new`` writes a project whose test passes, whose training goes on, and which samples."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import python
 from tests.small_models import TEXT
 from unmask.cli import main
 
@@ -20,7 +19,7 @@ def test_a_new_project_passes_its_test_trains_and_samples(
     (project / "text.txt").write_text(TEXT * 100)
 
     def run(*arguments: str) -> str:
-        done = subprocess.run([sys.executable, *arguments], cwd=project, capture_output=True, text=True)
+        done = python(*arguments, cwd=project)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -28,7 +27,7 @@ def test_a_new_project_passes_its_test_trains_and_samples(
     assert "finished" in (said := run("train.py", "text.txt", "--minutes", "0.02")) or "ended early" in said
     assert "nats" in run("sample.py")
     unmask = ("-m", "unmask")
-    refused = subprocess.run([sys.executable, *unmask, "sample", "run"], cwd=project, capture_output=True, text=True)
+    refused = python(*unmask, "sample", "run", cwd=project)
     assert (
         refused.returncode == 2 and "give its class with --network MODULE:Net, or load it in Python" in refused.stderr
     )

@@ -279,6 +279,17 @@ def twice_in_a_save() -> None:
     in_a_save(signal.SIGINT, 2)
 
 
+SIGNALLED = {"steps": 8, "save_every": 5, "validate_every": 4}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(letters: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that no signal reaches."""
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert run(settings(letters, out, **SIGNALLED)) == [0]
+    return out
+
+
 @pytest.mark.parametrize(
     ("before", "code", "step"),
     [
@@ -291,14 +302,13 @@ def twice_in_a_save() -> None:
     ],
 )
 def test_a_signal_is_answered_with_one_last_checkpoint(
-    before: Callable[[], None], code: int, step: int, letters: Path, tmp_path: Path
+    before: Callable[[], None], code: int, step: int, letters: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    config = settings(letters, tmp_path / "run", steps=8, save_every=5, validate_every=4)
+    config = settings(letters, tmp_path / "run", **SIGNALLED)
     assert run(config, before) == [code]
     assert [path.name for path in listed(tmp_path / "run" / "checkpoints")] == [f"step-{step:08d}"]
     assert run(replace(config, resume=True)) == [0]
-    assert run(replace(config, out=str(tmp_path / "whole"))) == [0]
-    assert_same(tmp_path / "run", tmp_path / "whole", 8)
+    assert_same(tmp_path / "run", undisturbed, 8)
 
 
 @pytest.mark.parametrize(("before", "code"), [(twice_in_a_step, 143), (twice_in_a_save, 130)])
