@@ -25,7 +25,7 @@ from unmask.errors import OptionError, check_number
 from unmask.guide import Guide
 from unmask.plan import Planner
 from unmask.predict import Predictor, first_order
-from unmask.protocol import Allowed
+from unmask.protocol import Allowed, Denoiser
 from unmask.sampler import Sampler
 from unmask.schedule import Linear, Schedule
 
@@ -82,6 +82,9 @@ class Options(Numbers):
     exact, or parallel with steps."""
     predict: Predictor = first_order
     """unmask.predict.first_order, or extrapolate and correct, the second-order variants for steps."""
+    draft: Denoiser | None = None
+    """With ahead: a cheap model of the same ids that guesses where there is no guess yet, such as counts
+    (unmask.networks.ngram.Counts). It changes the number of calls and no token."""
     sampler: Sampler | None = None
     """One of unmask.samplers, instead of plan and predict; its distribution may differ from the model's."""
     guide: Guide | None = None
@@ -135,6 +138,8 @@ class Options(Numbers):
             if self.penalises and name in given:
                 says = f"penalties are exact where one token is drawn per call, by a plan: leave out {name}"
                 raise OptionError("presence_penalty" if self.presence_penalty else "frequency_penalty", says)
+        if self.draft is not None and self.window is None:
+            raise OptionError("draft", "a draft guesses the tokens of the look-ahead window: give ahead too")
         if self.window is not None and not self.predict.plain:
             raise OptionError("predict", "ahead needs predict.first_order: with one token per step there is no other")
 

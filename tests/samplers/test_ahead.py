@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
-from unmask import draw, plan, predict, sample
+from unmask import OptionError, draw, plan, predict, sample
+from unmask.networks.ngram import Counts, kneser_ney
 from unmask.networks.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle, TimeDependent
 from unmask.protocol import LooksAhead
 from unmask.samplers import decoding, remasking
@@ -198,6 +199,61 @@ class TestTheSameTokens:
         for canvas in (torch.zeros(2, 5, dtype=torch.int64), torch.zeros(0, 5, dtype=torch.int64)):
             made = sample(interface(model), canvas=canvas, ahead=4)
             assert torch.equal(made.tokens, canvas) and made.calls == 0
+
+
+class TestADraft:
+    """Any model may guess: the tokens are those of one call per token, and a good draft saves calls."""
+
+    LENGTH = 24
+
+    @pytest.fixture(scope="class")
+    def model(self):
+        return MarkovOracle(table(12), table(12, 12, seed=1))
+
+    @pytest.fixture(scope="class")
+    def drafts(self, model):
+        text = sample(model, num=400, length=self.LENGTH, seed=99).tokens.numpy()
+        counts = Counts(kneser_ney(text, 2, model.vocab_size), model.mask_id)
+        return {
+            "itself": model,
+            "counts": counts,
+            "another law": MarkovOracle(table(12, seed=5), table(12, 12, seed=6)),
+        }
+
+    @pytest.mark.parametrize("how", [plan.first_hitting, plan.left_to_right, plan.Blocks(6)])
+    @pytest.mark.parametrize("window", [1, 4, 64, "auto"])
+    def test_changes_no_token(self, model, drafts, how, window, interface):
+        for canvas in (torch.full((3, self.LENGTH), model.mask_id), ragged(model, self.LENGTH)):
+            expected = sample(model, canvas=canvas, plan=how, seed=2, temperature=0.8)
+            for draft in drafts.values():
+                made = sample(
+                    interface(model), canvas=canvas, plan=how, seed=2, temperature=0.8, ahead=window, draft=draft
+                )
+                assert torch.equal(made.tokens, expected.tokens)
+
+    def test_that_is_the_model_is_always_right(self, model, interface):
+        for how in (plan.first_hitting, plan.left_to_right):
+            made = sample(interface(model), num=2, length=self.LENGTH, plan=how, ahead=6, draft=model)
+            assert made.calls == self.LENGTH // 6
+
+    def test_from_left_to_right_needs_fewer_calls_than_the_models_own_guesses(self, model, drafts):
+        how = {"num": 8, "length": self.LENGTH, "plan": plan.left_to_right, "ahead": 4, "seed": 1}
+        own, counted = (sample(OrderCausal(model), **how, **more) for more in ({}, {"draft": drafts["counts"]}))
+        assert torch.equal(own.tokens, counted.tokens)
+        assert int(counted.nfe.sum()) < 0.8 * int(own.nfe.sum())
+
+    def test_with_texts_that_end(self, model, drafts, interface):
+        expected = sample(model, num=20, length=self.LENGTH, stop=3)
+        made = sample(interface(model), num=20, length=self.LENGTH, stop=3, ahead=5, draft=drafts["counts"])
+        assert torch.equal(made.tokens, expected.tokens)
+
+    def test_of_other_ids_is_refused(self, model):
+        with pytest.raises(OptionError, match="the draft must have the model's ids, 12 of them and the mask 12"):
+            sample(model, length=4, ahead=2, draft=ORACLES["enumerated"][0])
+        with pytest.raises(OptionError, match="draft: model must be callable"):
+            sample(model, length=4, ahead=2, draft="kjv")
+        with pytest.raises(OptionError, match="give ahead too"):
+            sample(model, length=4, draft=model)
 
 
 @pytest.mark.parametrize("window", [2, 5, "auto"])

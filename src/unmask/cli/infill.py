@@ -78,6 +78,7 @@ def _infill(chosen: InfillOptions) -> None:
     text = typed(text, model)
     proposal = None if chosen.proposal is None else texts.model_for(chosen, chosen.proposal)
     how: dict[str, Any] = {"mask_character": chosen.mask_character, "proposal": proposal, **chosen.sampling()}
+    how |= texts.draft_for(chosen, model)
     asked = InfillRequest(text, chosen.number, **how)
     each = weighed.particles(model, asked) if proposal is None else weighed.check_proposal(model, asked)
     number = chosen.in_all(each)

@@ -92,6 +92,7 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
         return texts.put(chosen, model, _on_cluster(chosen, model, ids))
     with short_warnings(), texts.shown(model, ids, number) as callback:
         how = chosen.sampling() | {"length": chosen.length, "max_tokens": chosen.max_tokens}
+        how |= texts.draft_for(chosen, model)
         made = model.sample(chosen.number, prompt=chosen.prompt, callback=callback, **how)
     texts.write(chosen, model, made)
 
@@ -114,6 +115,8 @@ def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list
     """The lines of all sequences, in order: the same batches as with one process, each on some worker."""
     if chosen.compile:
         raise ValueError("--compile is for one machine: leave it out with --ray")
+    if chosen.draft is not None:
+        raise ValueError("--draft is for one machine: leave it out with --ray")
     canvas = torch.tensor([ids] * chosen.number, dtype=torch.int64)
     how = chosen.sampling() | {"batch": chosen.batch or BATCH, "schedule": model.schedule}
     for name in ("stop", "contains", "pattern"):  # these change no batch

@@ -17,6 +17,7 @@ import torch
 from unmask import devices
 from unmask.cli.grid import grid, side_of
 from unmask.cli.options import OnMachine, StoredWeights, UserNetwork, check_files, check_number, loaded, use_threads
+from unmask.errors import OptionError
 from unmask.files import write_whole
 from unmask.names import SamplerOptions
 from unmask.sampler import Step
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Texts = TypeVar("Texts", bound="TextOptions")
 
+NGRAM, ORDER = "ngram:", 5  # of --draft
 MOST_SEED = 100_000  # of seeds that are drawn: short enough to be typed
 
 
@@ -49,6 +51,9 @@ class TextOptions(OnMachine, StoredWeights, UserNetwork, SamplerOptions):
     """Words that must occur in the text. They guide every draw (docs/infilling.md)."""
     pattern: str | None = None
     """A regular expression that the whole text must match. It guides every draw (docs/infilling.md)."""
+    draft: str | None = None
+    """With --ahead: another model of the same tokens that guesses first, or ngram:DATA, the 5-gram counts of prepared
+    data or a corpus. The texts are the same; there are fewer calls where it guesses right."""
     particles: int | None = None
     """The number of particles for each text. More of them bring a guided sample closer to the exact distribution."""
     compile: bool = False
@@ -111,6 +116,22 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
 
     print("compiling the network: the first calls take half a minute or more", file=sys.stderr)
     return replace(model, denoiser=Compiled(model.denoiser))
+
+
+def draft_for(chosen: TextOptions, model: Model) -> dict[str, Any]:
+    """The keyword argument of sampling that --draft asks for."""
+    if chosen.draft is None:
+        return {}
+    if not chosen.draft.startswith(NGRAM):
+        return {"draft": loaded(chosen.draft, None, "cpu").denoiser}
+    from unmask.evaluate.data import train_and
+    from unmask.networks.ngram import Counts, kneser_ney
+
+    train, _ = train_and("train", chosen.draft.removeprefix(NGRAM))
+    if train.tokenizer.hash != model.tokenizer.hash:
+        raise OptionError("draft", f"{chosen.draft}: these data have another tokenizer than {model.name}")
+    counts = kneser_ney(train.sequences(range(len(train))).numpy(), ORDER, train.vocab_size)
+    return {"draft": Counts(counts, model.denoiser.mask_id)}
 
 
 def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None] | None]:

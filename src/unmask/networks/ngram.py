@@ -19,7 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -70,6 +73,54 @@ class KneserNey:
             numbers[here] = found
         logs: Floats = np.log(p[column > 0]).reshape(shape)
         return logs
+
+    def following(self, contexts: Ints) -> Floats:
+        """p(. | the tokens before it) [N, V]; contexts int [N, K] end at the token before it.
+
+        vocab_size is the mark of a beginning; -1 and everything before it is not known.
+        """
+        base, known = self.vocab_size + 1, contexts.shape[1]
+        p = np.full((len(contexts), self.vocab_size), 1 / self.vocab_size)
+        for k, order in enumerate(self.orders[: known + 1], 1):
+            rows, numbers = np.arange(len(contexts)), np.zeros(len(contexts), dtype=np.int64)
+            for j, shorter in enumerate(self.orders[: k - 1]):  # the number of the last k - 1 tokens
+                tokens = contexts[rows, known - k + 1 + j]
+                numbers = np.where(tokens < 0, -1, shorter.find(numbers * base + tokens))
+                rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+            p[rows] *= order.left[numbers, None]
+            first, last = np.searchsorted(order.keys, numbers * base), np.searchsorted(order.keys, (numbers + 1) * base)
+            for row, start, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+                tokens = order.keys[start:end] % base
+                data = tokens < self.vocab_size
+                p[row, tokens[data]] += order.own[start:end][data]
+        return p
+
+
+@dataclass(frozen=True)
+class Counts:
+    """An n-gram model as a denoiser: a position given the visible tokens to its left, up to the first masked one.
+
+    It costs next to nothing, so it serves as a draft (``samplers.ahead``).
+    """
+
+    model: KneserNey
+    mask_id: int
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    def __call__(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """tokens [B, L], rows [B, R] -> the log-probabilities [B, R, V], float64 on the CPU."""
+        x = tokens.cpu()
+        at = torch.arange(x.shape[1]).expand_as(x) if rows is None else rows.cpu()
+        most = len(self.model.orders) - 1
+        x = torch.where(x == self.mask_id, -1, x)
+        x = functional.pad(functional.pad(x, (1, 0), value=self.vocab_size), (most, 0), value=-1)
+        before = at.unsqueeze(2) + torch.arange(1, most + 1)  # position l of the tokens is l + most + 1 of x
+        contexts = x.gather(1, before.flatten(1)).view(-1, most).numpy()
+        logs = torch.from_numpy(self.model.following(contexts)).log_()
+        return logs.view(*at.shape, self.vocab_size).to(tokens.device)
 
 
 def kneser_ney(documents: Documents, order: int, vocab_size: int) -> KneserNey:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask import plan as plans
-from unmask import timing
+from unmask import protocol, timing
 from unmask.devices import home, upload
 from unmask.errors import OptionError
 from unmask.forward import beside, check_begins, holes
@@ -68,6 +68,7 @@ class Process:
     def check(self, model: Denoiser, canvas: Tensor, options: Options) -> None:
         """Refuse a canvas int64 [B, L] or options of sampling that this kind of network does not support."""
         self.require(*(one.name for one in fields(Options) if one.name in options.given))
+        check_draft(model, options.draft)
         if self.first_token is not None:
             check_begins(canvas, model.mask_id, self.first_token)
         if self.continues and options.guide is not None and options.guide.everywhere:
@@ -111,7 +112,11 @@ class Process:
             from unmask.samplers.guided import Guided
 
             return Guided(plan, options.guide, options.each, options.own_orders)
-        return Planned(plan, options.predict) if options.window is None else Ahead(plan, options.window)
+        return (
+            Planned(plan, options.predict)
+            if options.window is None
+            else Ahead(plan, options.window, None, options.draft)
+        )
 
     def plan(self, options: Options) -> Planner:
         """The plan of the options, or the default one."""
@@ -246,6 +251,20 @@ class Process:
             nats[here.cpu(), at] = token_nats(logits[here], x0[here, at])
             x[:, at] = x0[:, at]
         return nats
+
+
+def check_draft(model: Denoiser, draft: Denoiser | None) -> None:
+    """Refuse a draft that is no denoiser of the model's ids."""
+    if draft is None:
+        return
+    try:
+        protocol.check(draft)
+    except ValueError as error:
+        raise OptionError("draft", f"draft: {error}") from None
+    ids = (model.vocab_size, model.mask_id)
+    if (draft.vocab_size, draft.mask_id) != ids:
+        says = f"the draft must have the model's ids, {ids[0]:,} of them and the mask {ids[1]}"
+        raise OptionError("draft", f"{says}; it has {draft.vocab_size:,} and the mask {draft.mask_id}")
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

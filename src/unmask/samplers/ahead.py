@@ -13,6 +13,10 @@ In a random order a few passes are enough: early tokens are far apart and hardly
 right each token depends on the one before, and guesses are rarely right. This fixed point for fixed noise is that of
 predictive sampling (Wiggers and Hoogeboom, ICML 2020).
 
+A draft guesses where there is no guess yet: any cheap model of the same ids. Its tokens are drawn with their positions'
+own noise, so where it is close to the network they are the network's. It also guesses again to the right of a wrong
+guess, because the result there was computed from that guess. A draft changes the number of passes and no token.
+
 A network with a cache along the order (``protocol.LooksAhead``) computes W rows in one pass. Any other gets one canvas
 per guess: that saves rounds, which is latency on an accelerator, not operations.
 """
@@ -26,8 +30,11 @@ import torch
 from torch import Tensor
 
 from unmask.devices import download, indices, upload
+from unmask.network import logits_at
 from unmask.noise import KeptNoise
 from unmask.plan import Plan, Planner, first_hitting
+from unmask.predict import log_mean
+from unmask.protocol import Denoiser
 from unmask.sampler import Ask, State, Step, Task
 from unmask.samplers.width import WIDTHS, Width, shared_width
 
@@ -56,11 +63,14 @@ class Ahead:
     """A plan that fills one token per step, several steps per network pass. window: how many, or "auto".
 
     most: the widest window allowed, to bound the cost of a network call; the tokens are the same.
+    draft: a cheap denoiser that guesses, with each position's own noise, where there is no guess; the tokens are the
+    same.
     """
 
     plan: Planner = first_hitting
     window: int | Literal["auto"] = "auto"
     most: int | None = None
+    draft: Denoiser | None = None
 
     def __post_init__(self) -> None:
         window = self.window
@@ -82,7 +92,9 @@ class Ahead:
             )
         noise = KeptNoise(task.streams.at("token", canvas.shape[1]).keys)
         guesses = torch.full(canvas.shape, -1, dtype=torch.int64)
-        width = Width(None if self.window == "auto" else self.widest, task.chains, self.widest)
+        width = Width(
+            None if self.window == "auto" else self.widest, task.chains, self.widest, drafts=self.draft is not None
+        )
         settled = torch.zeros(len(canvas), dtype=torch.int64)
         return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, width)
 
@@ -116,6 +128,8 @@ class Ahead:
         time = torch.where(real, plan.call_time.gather(1, inside), 0.0) if width else torch.zeros(rows.shape)
         if width == 1:  # no chain: an ordinary call
             return AheadAsk(rows, time.squeeze(1), slots=slots, guesses=guesses)
+        if self.draft is not None:
+            guesses = self._drafted(self.draft, state, rows, slots, guesses)
         # The last row's guess is not shown: no row comes after it.
         known = torch.minimum((guesses >= 0).sum(1), (left - 1).clamp(0, max(width - 1, 0)))
         row, column = (torch.arange(width) < known.unsqueeze(1)).nonzero(as_tuple=True)
@@ -123,6 +137,21 @@ class Ahead:
         at = indices(canvas.device, row, rows[row, column])
         canvas[at] = upload(guesses[row, column], canvas.device)
         return AheadAsk(rows, time, canvas, known, slots=slots, guesses=guesses)
+
+    def _drafted(self, draft: Denoiser, state: AheadState, rows: Tensor, slots: Tensor, guesses: Tensor) -> Tensor:
+        """The guesses [B, W], those that are missing drawn from the draft, each given the ones before it."""
+        canvas, guesses = state.x.cpu().clone(), guesses.clone()
+        for k in range(rows.shape[1]):
+            real = rows[:, k] >= 0
+            new = (real & (guesses[:, k] < 0)).nonzero().squeeze(1)
+            if len(new):
+                at = rows[new, k]
+                logits = logits_at(draft, canvas[new], None, at.unsqueeze(1)).squeeze(1)
+                guesses[new, k] = state.task.pick(log_mean(logits), state.noise[new, at], normalised=True)[0].cpu()
+                state.guesses[new, slots[new, k]] = guesses[new, k]
+            row = real.nonzero().squeeze(1)
+            canvas[row, rows[row, k]] = guesses[row, k]
+        return guesses
 
     def fill(self, state: AheadState, ask: AheadAsk, log_mu: Tensor) -> Step:
         """Settle the tokens up to and including the first that differs from its guess; the rest are new guesses."""
@@ -140,6 +169,11 @@ class Ahead:
             count = torch.minimum(count, before + 1)
         settles = torch.arange(rows.shape[1]) < count.unsqueeze(1)
         state.guesses[row, slots[row, column]] = ids[row, column]
+        if self.draft is not None:  # a result to the right of the one before it was given a wrong left neighbour
+            follows = torch.zeros_like(real)
+            follows[:, 1:] = rows[:, 1:] == rows[:, :-1] + 1
+            behind = torch.arange(rows.shape[1]) >= count.unsqueeze(1)
+            state.guesses[row, slots[row, column]] = torch.where(follows & behind, -1, ids)[row, column]
         state.noise.forget(torch.where(settles, rows, -1))
         state.settled = state.settled + count
         wrong = int((settles & (guesses >= 0) & ~same).sum())

@@ -25,6 +25,7 @@ class Width:
     run and never its tokens.
 
     chains: one call computes a chain of guesses (``protocol.LooksAhead``); otherwise each guess is a canvas.
+    drafts: every row but the last has a guess, because a draft makes those that are missing.
     """
 
     fixed: int | None = None
@@ -32,6 +33,7 @@ class Width:
     most: int = WIDTHS[-1]  # the largest width allowed
     right: float = RIGHT
     wrong: float = WRONG
+    drafts: bool = False
 
     def of(self, sequences: int) -> int:
         """How many tokens the next pass computes for each of so many sequences."""
@@ -39,7 +41,8 @@ class Width:
             return self.fixed
         q = self.right / (self.right + self.wrong)
         allowed = [width for width in WIDTHS if width <= min(self.most, WIDENS * self.right)] or [1]
-        return max(allowed, key=lambda width: settled(width, q) / cost(width, q, sequences, self.chains))
+        tokens = drafted if self.drafts else settled
+        return max(allowed, key=lambda width: tokens(width, q) / cost(width, tokens(width, q), sequences, self.chains))
 
     def passed(self, right: int, wrong: int) -> Width:
         """With the guesses of one more pass: the right ones before the first wrong one of each sequence, and these."""
@@ -49,10 +52,10 @@ class Width:
         )
 
 
-def cost(width: int, q: float, sequences: int, chains: bool) -> float:
-    """What a pass costs, if each guess is right with probability q."""
+def cost(width: int, tokens: float, sequences: int, chains: bool) -> float:
+    """What a pass costs that settles so many tokens on average."""
     if not chains:
-        return 1 + CANVAS * (width - settled(width, q))  # the other rows are the guesses of the next pass
+        return 1 + CANVAS * (width - tokens)  # the other rows are the guesses of the next pass
     return 1 + sequences * (SEQUENCE + ROW * width) + SEVERAL * (width > 1)
 
 
@@ -63,6 +66,11 @@ def shared_width(sequences: int) -> int:
     they compute.
     """
     return max(1, WIDTHS[-1] // max(sequences, 1))
+
+
+def drafted(width: int, q: float) -> float:
+    """The mean number of tokens that a pass settles if each row has a guess, right with probability q."""
+    return sum(q**k for k in range(width))
 
 
 def settled(width: int, q: float) -> float:

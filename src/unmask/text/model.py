@@ -433,7 +433,7 @@ class Model:
         asked = given["length"] if canvas is None else canvas.shape[1]
         if self.length is not None and isinstance(asked, int) and asked > self.length:
             message = f"{asked} tokens: {self.name} was trained on {self.length} at a time, and may do badly beyond"
-            warnings.warn(message, stacklevel=4)
+            warnings.warn(message, stacklevel=5)
         if canvas is not None and "guide" not in changes and given["allowed"] is None:
             stops = bool(given["stop"])
             given["allowed"] = [self.allowed(row, blanks, stops=stops) for row in canvas.tolist()]
