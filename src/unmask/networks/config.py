@@ -57,6 +57,7 @@ class DDiTConfig:
     attention: Attention = "bidirectional"  # the attention pattern: see anyorder.py
     block: int = 0  # block size, for attention="block"
     insertion: bool = False  # the last two ids are EMPTY and OPEN: see unmask.insertion
+    uniform: bool = False  # tokens are replaced by random ones, not masked: see unmask.processes.uniform
     adapters: int = 0  # the rank of the adapters of a left-to-right network (adapters.py); 0 for none
     start: int = -1  # the token that begins every sequence, for adapters and attention="order"; -1 for none
     neighbours: int = 0  # visible tokens on each side that a prediction reads, for attention="order" (any_order.py)
@@ -137,6 +138,12 @@ class DDiTConfig:
             raise ValueError(
                 "insertion=True needs attention='bidirectional', conditioning='none', no self_conditioning, and the "
                 f"mask behind EMPTY and OPEN, got mask_id={self.mask_id} and vocab_size={self.vocab_size}"
+            )
+        no_order = one_block and not (self.self_conditioning or self.adapters or self.reads_left or self.insertion)
+        if self.uniform and not (no_order and self.conditioning != "ratio" and self.mask_id == self.vocab_size):
+            raise ValueError(
+                "uniform=True needs attention='bidirectional', conditioning 'none' or 'time', no self_conditioning, "
+                f"adapters, reads_left or insertion, and mask_id = vocab_size: it has no mask, got {self.mask_id}"
             )
         if self.attention != "bidirectional" and self.self_conditioning:
             raise ValueError(

@@ -25,7 +25,7 @@ from unmask.networks.config import PRESETS, DDiTConfig, preset
 from unmask.networks.layers import Transformer, all_positions, by_rows
 from unmask.networks.pretrained import Pretrained
 from unmask.networks.self_conditioned import SelfConditioned
-from unmask.processes import AnyOrder, BlockByBlock, Insertion, Masked, Process
+from unmask.processes import AnyOrder, BlockByBlock, Insertion, Masked, Process, Uniform
 
 __all__ = ["PRESETS", "DDiT", "DDiTConfig", "preset"]
 
@@ -48,11 +48,13 @@ class DDiT(Transformer, Pretrained):
 
     @property
     def process(self) -> Process:
-        """What it is: masked, any order, blocks or insertion."""
+        """What it is: masked, any order, blocks, insertion or uniform state."""
         config = self.config
         how: dict[str, Any] = {"from_left": config.adapters > 0, "first_token": config.first_token}
         if config.insertion:
             return Insertion()
+        if config.uniform:
+            return Uniform(reads_time=config.conditioning == "time")
         if config.attention == "order":
             return AnyOrder()
         return BlockByBlock(size=config.block, **how) if config.block else Masked(**how)

@@ -9,12 +9,29 @@ from unmask.processes.insertion import Insertion
 from unmask.processes.left_to_right import LeftToRight
 from unmask.processes.masked import Masked
 from unmask.processes.process import Process
+from unmask.processes.uniform import Uniform
 
-__all__ = ["AnyOrder", "BlockByBlock", "Insertion", "LeftToRight", "Masked", "Process", "process_of", "trained"]
+__all__ = [
+    "AnyOrder",
+    "BlockByBlock",
+    "Insertion",
+    "LeftToRight",
+    "Masked",
+    "Process",
+    "Uniform",
+    "process_of",
+    "trained",
+]
 
 
-def trained(objective: str, attention: str, block: int | None) -> Process:
-    """The process of a new network of this project, by the settings of its training."""
+def trained(objective: str, attention: str, block: int | None, named: str | None = None) -> Process:
+    """The process of a new network of this project, by the settings of its training; ``named`` if one names it."""
+    if named == Uniform.name:
+        process = Uniform()
+        process.check_objective(objective)
+        if attention != "bidirectional":
+            raise OptionError("attention", f"process={named!r} needs attention='bidirectional', got {attention!r}")
+        return process
     whole: tuple[Process, ...] = (LeftToRight(), Insertion())
     by_attention: dict[str, Process] = {"order": AnyOrder(), "block": BlockByBlock(size=block or 1)}
     process = next((one for one in whole if objective in one.objectives), by_attention.get(attention, Masked()))

@@ -31,6 +31,7 @@ class Insertion(Process):
     draws_length = True
     orders = "by insertions in a random order"
     extra_ids = 1
+    settings: ClassVar[Mapping[str, Any]] = {"insertion": True}
     objectives = (INSERTION,)
     refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
@@ -50,10 +51,12 @@ class Insertion(Process):
         "profile": "an insertion model makes one decision per call: it has no profile",
     }
 
+    def check_sampler(self, sampler: Sampler | None) -> None:
+        if sampler is not None and getattr(sampler, "process", None) != self.name:
+            raise OptionError("sampler", "an insertion model has a sampler of its own: leave sampler out")
+
     def check(self, model: Denoiser, canvas: Tensor, options: Options) -> None:
         super().check(model, canvas, options)
-        if options.sampler is not None and not hasattr(options.sampler, "inserts"):
-            raise OptionError("sampler", "an insertion model has a sampler of its own: leave sampler out")
         most = length_of(model)
         if most is not None and canvas.shape[1] != most:
             raise OptionError("length", f"this model chooses the length, up to {most} tokens: leave length out")

@@ -52,6 +52,8 @@ class Process:
     extra_ids: ClassVar[int] = 0  # ids of the network that are no tokens, besides the mask
     objectives: ClassVar[tuple[str, ...]] = MASKED_OBJECTIVES  # of training; the first is the default
     orders: ClassVar[str] = "in a random order"  # how its tokens are drawn, unless from left to right
+    in_steps: ClassVar[str] = "parallel"  # the sampler for a given number of steps
+    settings: ClassVar[Mapping[str, Any]] = {}  # of the project's network of this kind, besides its attention
     refused: ClassVar[Mapping[str, str]] = {}  # what it cannot do: an option or a use, and a sentence about {it}
 
     from_left: bool = False  # whether left to right is the default order although it can take any
@@ -69,10 +71,18 @@ class Process:
         """Refuse a canvas int64 [B, L] or options of sampling that this kind of network does not support."""
         self.require(*(one.name for one in fields(Options) if one.name in options.given))
         check_draft(model, options.draft)
+        self.check_sampler(options.sampler)
         if self.first_token is not None:
             check_begins(canvas, model.mask_id, self.first_token)
         if self.continues and options.guide is not None and options.guide.everywhere:
             raise OptionError("guide", f"this guide needs every masked position; {self.phrase} computes the next ones")
+
+    def check_sampler(self, sampler: Sampler | None) -> None:
+        """Refuse a sampler that states another process."""
+        needed = getattr(sampler, "process", self.name)
+        if needed != self.name:
+            says = f"{type(sampler).__name__} needs a model of the process {needed!r}; this is {self.phrase}"
+            raise OptionError("sampler", says)
 
     def check_bound(self, by: str, where: Tensor | None) -> None:
         """Refuse a way to compute the bound, or given positions (false in ``where`` [B, L]), that it does not have."""

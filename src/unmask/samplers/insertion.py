@@ -54,7 +54,7 @@ class InsertionSampler:
     It takes one network call for each position of the canvas and one for each token.
     """
 
-    inserts: ClassVar[bool] = True
+    process: ClassVar[str] = "insertion"
 
     def begin(self, canvas: Tensor, task: Task) -> InsertionState:
         size, slots = canvas.shape

@@ -73,14 +73,14 @@ class TrainConfig(
                 f"attention='block' and block go together: attention={self.attention!r}, block={self.block}"
             )
         if self.times == "adaptive":
-            self.process.require("adaptive")
-        if self.process.draws_length and (self.conditioning != "none" or self.self_conditioning):
+            self.kind.require("adaptive")
+        if self.kind.draws_length and (self.conditioning != "none" or self.self_conditioning):
             raise ValueError(f"objective={self.objective!r} needs conditioning='none' and no self_conditioning")
 
     @property
-    def process(self) -> Process:
+    def kind(self) -> Process:
         """The process of the network that these settings make."""
-        return trained(self.objective, self.attention, self.block)
+        return trained(self.objective, self.attention, self.block, self.process)
 
     def network(self, vocab_size: int, length: int) -> DDiTConfig:
         """The network of a resolved configuration; the mask is one past the data."""
@@ -89,13 +89,12 @@ class TrainConfig(
             raise ValueError("the run's network is a checkpoint's: init names it")
         if self.preset == USER_NETWORK:
             raise ValueError("the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)")
-        process = self.process
+        process = self.kind
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
         config = preset(
             self.preset,
             vocab_size + process.extra_ids,
             length,
-            insertion=process.draws_length,
             attention=self.attention,
             block=self.block or 0,
             conditioning=self.conditioning,
@@ -105,6 +104,7 @@ class TrainConfig(
             learned_positions=self.learned_positions,
             tie_embeddings=self.tie_embeddings,
             dropout=self.dropout,
+            **process.settings,
             **size,
         )
         return twin(config) if process.exact or self.attention == "order" else config

@@ -80,7 +80,7 @@ def find(config: TrainConfig, progress: Progress | None = None, reads: Reads | N
 
     reads: the requirements of a checkpoint to be fine-tuned, for which the data are prepared.
     """
-    learns_ends = config.process.draws_length
+    learns_ends = config.kind.draws_length
     data = _found(replace(config, layout=config.layout or "rows") if learns_ends else config, progress, reads)
     if learns_ends:
         _check_ends(data.train)

@@ -51,7 +51,7 @@ class Network:
 def of_config(config: TrainConfig, vocab_size: int, length: int) -> Network:
     """The project's network of a resolved configuration."""
     shape = config.network(vocab_size, length)
-    kind = Causal if config.process.exact else OneStream if config.attention == "order" else DDiT
+    kind = Causal if config.kind.exact else OneStream if config.attention == "order" else DDiT
     return Network(lambda: kind(shape), length, asdict(shape))
 
 

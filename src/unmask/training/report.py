@@ -40,11 +40,11 @@ def samples_of(
 ) -> tuple[str, ...]:
     """A few texts of the model, always from the same seed; none if ``stop`` says so after a network call.
 
-    One token per call where the order is not free or goes by blocks. Otherwise PREVIEW_STEPS.
+    One token per call where the process takes no steps or goes by blocks. Otherwise PREVIEW_STEPS.
     """
     network, length = model.denoiser, model.length
     process = process_of(network)
-    in_steps = process.chooses and not process.continues
+    in_steps = "steps" not in process.refused and not process.continues
     steps = None if length is None or not in_steps else min(length, PREVIEW_STEPS)
 
     def check(step: object) -> None:

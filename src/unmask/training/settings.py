@@ -93,6 +93,9 @@ class NetworkSettings:
 class ObjectiveSettings:
     """The loss, and how its times are drawn."""
 
+    process: Literal["uniform"] | None = None
+    """uniform: tokens are replaced by random ones instead of a mask (docs/uniform.md). By default a masked model, or
+    what --objective and --attention say."""
     objective: Objective = "time"
     """Eq. 6, Eq. 7, the weights of Mask-Predict or MaskGIT, SEDD's score entropy, the left-to-right baseline, Eq. 7
     with all terms of one order (for --attention order, whose default it is), or insertion: rows of different lengths
