@@ -91,6 +91,7 @@ def test_a_batch_changes_no_token(oracle):
 
 def test_one_call_is_one_decision(oracle):
     counting = Counting(oracle)
+    counting.process = oracle.process
     made = unmask.sample(counting, num=1, length=N, sampler=InsertionSampler(), seed=0)
     assert len(counting.calls) == made.calls == int(made.nfe[0])
 

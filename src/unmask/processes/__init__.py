@@ -27,11 +27,10 @@ __all__ = [
 def trained(objective: str, attention: str, block: int | None, named: str | None = None) -> Process:
     """The process of a new network of this project, by the settings of its training; ``named`` if one names it."""
     if named == Uniform.name:
-        process = Uniform()
-        process.check_objective(objective)
+        Uniform().check_objective(objective)
         if attention != "bidirectional":
             raise OptionError("attention", f"process={named!r} needs attention='bidirectional', got {attention!r}")
-        return process
+        return Uniform()
     whole: tuple[Process, ...] = (LeftToRight(), Insertion())
     by_attention: dict[str, Process] = {"order": AnyOrder(), "block": BlockByBlock(size=block or 1)}
     process = next((one for one in whole if objective in one.objectives), by_attention.get(attention, Masked()))

@@ -40,7 +40,7 @@ from unmask.options import Options
 from unmask.processes.process import By, Process, at_least_float32
 from unmask.protocol import Denoiser
 from unmask.sampler import Sampler
-from unmask.schedule import Schedule
+from unmask.schedule import Linear, Schedule
 
 SMALLEST = 2.0**-53  # of alpha and 1 - alpha: at the ends the rate is infinite, and its integrand 0 / 0
 WHOLE = "a uniform-state model cannot tell given tokens from random ones"
@@ -113,7 +113,7 @@ class Uniform(Process):
         return Ancestral(scores=self.scores)
 
     def masking(
-        self, objective: str, u: Uniforms, *, schedule: Schedule, where: Tensor | None = None, **how: Any
+        self, objective: str, u: Uniforms, *, schedule: Schedule | None = None, where: Tensor | None = None, **how: Any
     ) -> Masking:
         """A time for each sequence; ``when`` holds each position's replacement in 0..1, -1 if it has none, and alpha.
 
@@ -121,7 +121,7 @@ class Uniform(Process):
         """
         if where is not None and not bool(where.all()):
             raise OptionError("where", self.refused["where"])
-        keys = u.keys
+        keys, schedule = u.keys, schedule or Linear()
         alpha, slope = stretched(schedule, u.t.to(keys.device))
         level = alpha.unsqueeze(1)
         replaced = torch.where(keys < level, -1.0, (keys - level) / (1 - level))
