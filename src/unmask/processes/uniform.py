@@ -59,7 +59,9 @@ class Uniform(Process):
     objectives = ("time",)
     settings: ClassVar[Mapping[str, Any]] = {"uniform": True}
     refused: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("plan", "predict", "predictor", "decoding", "ahead", "guide", "stop", "allowed"), REDRAWS),
+        **dict.fromkeys(
+            ("plan", "predict", "predictor", "decoding", "ahead", "draft", "guide", "stop", "allowed"), REDRAWS
+        ),
         **dict.fromkeys(("presence_penalty", "frequency_penalty", "adaptive", "n"), REDRAWS),
         **dict.fromkeys(("prompt", "text"), WHOLE + ": it draws whole texts and takes no {it}"),
         **dict.fromkeys(("fill_blanks", "score_continuations", "be_measured_by_steps"), WHOLE + ": it cannot {it}"),
