@@ -18,10 +18,10 @@ from unmask.masking import Uniforms
 from unmask.networks.ddit import DDiT, preset
 from unmask.networks.oracles.uniform import UniformOracle
 from unmask.processes import Uniform, process_of
-from unmask.processes.uniform import clean, log_noisy, noised, noisy, posterior, score_entropies, stretched
 from unmask.samplers import decoding
 from unmask.samplers.uniform import Uniformised
 from unmask.schedule import SCHEDULES, Linear
+from unmask.uniform import clean, log_noisy, noised, noisy, posterior, score_entropies, stretched
 
 
 def likelihood(alpha: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ import unmask
 from tests.processes.test_uniform import law_of as law_of_process
 from tests.uniform_models import ROWS, AtOneTime, L, V, chi_square, frequencies, joint, oracle
 from unmask.noise import Streams
-from unmask.processes.uniform import noisy, posterior
 from unmask.samplers.uniform import Ancestral, Uniformised, poisson_events, psi
+from unmask.uniform import noisy, posterior
 
 NUMBER = 20_000
 LARGEST = 83.7  # of a chi-square with 26 degrees of freedom: a false alarm in ten million

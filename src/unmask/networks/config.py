@@ -57,7 +57,7 @@ class DDiTConfig:
     attention: Attention = "bidirectional"  # the attention pattern: see anyorder.py
     block: int = 0  # block size, for attention="block"
     insertion: bool = False  # the last two ids are EMPTY and OPEN: see unmask.insertion
-    uniform: bool = False  # tokens are replaced by random ones, not masked: see unmask.processes.uniform
+    uniform: bool = False  # tokens are replaced by random ones, not masked: see unmask.uniform
     adapters: int = 0  # the rank of the adapters of a left-to-right network (adapters.py); 0 for none
     start: int = -1  # the token that begins every sequence, for adapters and attention="order"; -1 for none
     neighbours: int = 0  # visible tokens on each side that a prediction reads, for attention="order" (any_order.py)

@@ -1,4 +1,4 @@
-"""Samplers of uniform-state models (``unmask.processes.uniform``).
+"""Samplers of uniform-state models (``unmask.uniform``).
 
 ``Uniformised`` is exact. Among the reverse processes with the law of the forward process at every time, take the one
 with the fewest jumps: position l changes to y /= x^l at the rate -alpha'/(1 - alpha) mu_l(y). In w = -log(1 - alpha)
@@ -36,8 +36,8 @@ from unmask.devices import download, upload
 from unmask.draw import Pick
 from unmask.errors import OptionError, check_number
 from unmask.noise import Noise
-from unmask.processes.uniform import clean, noisy, posterior, stretched
 from unmask.sampler import Ask, State, Step, Task, filled
+from unmask.uniform import clean, noisy, posterior, stretched
 
 LONG_AFTER = 60.0
 LARGEST_WINDOW = 256  # events that one call may serve, if none of them changes a token

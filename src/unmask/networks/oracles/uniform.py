@@ -1,7 +1,7 @@
 """The optimal network of uniform-state diffusion for a known joint distribution.
 
 It returns log nu(v) = log p(x0^l = v | the other positions of the state x), the minimiser of the bound of
-``unmask.processes.uniform``. A noisy token x^k says alpha [v = x^k] + (1 - alpha)/V about its clean one, so nu is the
+``unmask.uniform``. A noisy token x^k says alpha [v = x^k] + (1 - alpha)/V about its clean one, so nu is the
 posterior of a masked oracle with soft evidence everywhere but at l. It reads the time, through alpha.
 """
 
@@ -17,8 +17,9 @@ from unmask.networks.oracles.baum_welch import forward_backward
 from unmask.networks.oracles.enumerated import EnumeratedOracle
 from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
 from unmask.networks.oracles.tables import check_complete, check_rows
-from unmask.processes.uniform import SMALLEST, Uniform
+from unmask.processes.uniform import Uniform
 from unmask.schedule import Linear, Schedule
+from unmask.uniform import SMALLEST
 
 LINEAR = Linear()
 
