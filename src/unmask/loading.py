@@ -68,8 +68,8 @@ def load(
 def _load_theirs(path: Path, *, name: str, **override: Any) -> Model:
     from unmask.checkpoints import contents, formats
 
-    found = contents.look(path)
-    loaded = formats.recognise(found).load(found, **override)
+    scan = contents.look(path)
+    loaded = formats.recognise(scan).load(scan, **override)
     if loaded.tokenizer is None:
         raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")
     return Model(loaded.denoiser, loaded.tokenizer, loaded.schedule, name=name, layout=loaded.layout)
@@ -100,7 +100,7 @@ def find(name: str | os.PathLike[str]) -> Path | None:
         from unmask.checkpoints.settings import reachable
 
         return reachable(path)
-    boxed = {found.name: found.folder for found in _folders(BOX, "box")}
+    boxed = {known.name: known.folder for known in _folders(BOX, "box")}
     return boxed[str(name)] if str(name) in boxed else _find_elsewhere(str(name), list(boxed))
 
 
@@ -124,21 +124,21 @@ def _newest_checkpoint(run: Path) -> Path:
         checkpoints.verify(path)
         return path
 
-    found = checkpoints.newest(run / "checkpoints", sound)
-    if found is None or not (found / CONFIG).is_file():
+    newest = checkpoints.newest(run / "checkpoints", sound)
+    if newest is None or not (newest / CONFIG).is_file():
         raise ValueError(
             f"{run} is a run that has not finished and has no checkpoint yet that is a model; "
             f"unmask train --resume --out {run} goes on"
         )
-    step = checkpoints.step_of(found)
+    step = checkpoints.step_of(newest)
     warnings.warn(f"{run} has not finished: its newest checkpoint, of step {step:,}, is used", stacklevel=2)
-    return found
+    return newest
 
 
 def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:
     from unmask.checkpoints.packages import NAMED, fetch
 
-    cached = {found.name: found.folder for found in _folders(_cache(), "cache")}
+    cached = {entry.name: entry.folder for entry in _folders(_cache(), "cache")}
     if name in cached:
         return cached[name]
     if name in NAMED:
@@ -148,7 +148,7 @@ def _find_elsewhere(name: str, boxed: list[str]) -> Path | None:
         return None
     known = sorted({*boxed, *cached})
     names = {known_name.lower(): known_name for known_name in (*NAMED, *known)}
-    close = [names[found] for found in difflib.get_close_matches(name.lower(), names, n=1)]
+    close = [names[entry] for entry in difflib.get_close_matches(name.lower(), names, n=1)]
     by_name = f"by name there are {', '.join(known) or 'none'}, and to be fetched {', '.join(NAMED)}"
     there = f"did you mean {close[0]!r}? Otherwise" if close else f"{by_name}; otherwise"
     raise ValueError(f"there is no model {name!r}: {there} give a run's folder, or a hub id ORG/NAME[@REVISION]")
@@ -167,11 +167,11 @@ def default() -> str:
     return DEFAULT if DEFAULT in names else names[0]
 
 
-def describe(found: Known) -> dict[str, Any]:
+def describe(known: Known) -> dict[str, Any]:
     """What a model's files say about it, without reading its weights; for a damaged one, the error."""
-    about: dict[str, Any] = {"name": found.name, "where": found.where, "folder": str(found.folder)}
+    about: dict[str, Any] = {"name": known.name, "where": known.where, "folder": str(known.folder)}
     try:
-        return about | (our_format.about if our_format.is_ours(found.folder) else _describe_theirs)(found.folder)
+        return about | (our_format.about if our_format.is_ours(known.folder) else _describe_theirs)(known.folder)
     except (ValueError, OSError, ImportError) as error:
         return about | {"error": " ".join(str(error).split())}
 
@@ -180,13 +180,13 @@ def _describe_theirs(folder: Path) -> dict[str, Any]:
     from unmask.checkpoints import contents, formats
 
     there = contents.look(folder)
-    said = formats.recognise(there).about(there)
+    facts = formats.recognise(there).about(there)
     return {
-        "architecture": said["format"],
+        "architecture": facts["format"],
         "megabytes": sum(t.bytes for t in there.tensors.values()) / 1e6,
-        "length": said.get("length"),
-        "tokenizer": said["format"],
-        "vocab_size": said.get("vocab_size") or 0,
+        "length": facts.get("length"),
+        "tokenizer": facts["format"],
+        "vocab_size": facts.get("vocab_size") or 0,
         "characters_per_token": None,
         "card": {},
     }
@@ -214,7 +214,7 @@ def _hub_cache() -> list[Known]:
         repositories = sorted(scan_cache_dir().repos, key=lambda repository: repository.repo_id)
     except CacheNotFound:
         return []
-    found = []
+    models = []
     for repository in repositories:
         for revision in repository.revisions:
             folder = Path(revision.snapshot_path)
@@ -223,8 +223,8 @@ def _hub_cache() -> list[Known]:
                     read_config(folder)
                 except ValueError:
                     continue
-                found.append(Known(repository.repo_id, "hub", folder))
-    return found
+                models.append(Known(repository.repo_id, "hub", folder))
+    return models
 
 
 def _put(network: Any, device: str | torch.device) -> Any:

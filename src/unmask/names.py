@@ -68,13 +68,13 @@ def published(name: str) -> Sampler:
     """A published sampler by name. Sampling by a plan imports none of these modules, nor ``decoding``."""
     from unmask.samplers import law, published
 
-    found: dict[str, Callable[[], Sampler]] = {
+    samplers: dict[str, Callable[[], Sampler]] = {
         "published-ancestral": published.Coupled,
         "published-euler": published.sedd_euler,
         "published-tweedie": published.sedd_tweedie,
         "published-law": law.CoupledByLaw,
     }
-    sampler: Sampler = _named("sampler", name, found)()
+    sampler: Sampler = _named("sampler", name, samplers)()
     return sampler
 
 
@@ -222,8 +222,8 @@ class SamplerOptions(Numbers):
 def predictor(name: str, steps: int | None) -> Predictor:
     """A predictor by name; auto is the paper's rule, by the number of steps."""
     auto = predictors.auto(steps) if steps else predictors.first_order
-    found: Predictor = _named("predictor", name, PREDICTORS | {"auto": auto})
-    return found
+    chosen: Predictor = _named("predictor", name, PREDICTORS | {"auto": auto})
+    return chosen
 
 
 def _named(what: str, name: str, table: dict[str, Any]) -> Any:

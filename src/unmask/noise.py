@@ -71,10 +71,10 @@ class Noise(Batched):
         rows = rows_at_once(columns, device)
         if keys.ndim != 1 or len(keys) <= rows:
             return _unit(_mixed(keys.unsqueeze(-1) ^ _columns(columns, keys.device)), dtype)
-        made = torch.empty(len(keys), columns, dtype=dtype)
+        uniforms = torch.empty(len(keys), columns, dtype=dtype)
         for start in range(0, len(keys), rows):
-            made[start : start + rows] = Noise(keys[start : start + rows]).uniform(columns, dtype=dtype)
-        return made
+            uniforms[start : start + rows] = Noise(keys[start : start + rows]).uniform(columns, dtype=dtype)
+        return uniforms
 
     def exponential(self, columns: int, *, device: torch.device | None = None) -> Tensor:
         """Exp(1) clocks [..., columns]: -log(1 - u), and 2^-54 where that is 0, which would win any race."""
@@ -102,8 +102,8 @@ class KeptNoise(Noise):
         keys = self.keys.tolist()
         new = [key for key in dict.fromkeys(keys) if key not in self.clocks]
         if new:
-            made = (row for piece in Noise(torch.tensor(new)).log_clocks(columns, device=device) for row in piece)
-            self.clocks.update(zip(new, made, strict=True))
+            drawn = (row for piece in Noise(torch.tensor(new)).log_clocks(columns, device=device) for row in piece)
+            self.clocks.update(zip(new, drawn, strict=True))
         rows = rows_at_once(columns, device)
         for start in range(0, len(keys), rows):
             yield torch.stack([self.clocks[key] for key in keys[start : start + rows]])

@@ -137,18 +137,18 @@ def filled(model: Denoiser, request: Request) -> Sample:
     return replace(done, seconds=clock.perf_counter() - started)
 
 
-def chosen_particles(made: S, population: Population) -> S:
+def chosen_particles(run: S, population: Population) -> S:
     """One particle of each population, with its Steps and its cost."""
     from unmask.samplers.guided import lineage
 
     each = population.tokens.shape[1]
     rows = torch.arange(len(population.chosen)) * each + population.chosen
     return replace(
-        made,
-        tokens=made.tokens[rows.to(made.tokens.device)],
-        trace=lineage(made.trace, rows),
-        nfe=made.nfe[rows],
-        ncs=made.ncs.view(-1, each).sum(1),
+        run,
+        tokens=run.tokens[rows.to(run.tokens.device)],
+        trace=lineage(run.trace, rows),
+        nfe=run.nfe[rows],
+        ncs=run.ncs.view(-1, each).sum(1),
         population=population if each > 1 else None,
     )
 

@@ -76,8 +76,8 @@ def run(chosen: AuditOptions) -> tuple[bool, str]:
     if chosen.normalisation:
         if isinstance(draw, str):
             raise ValueError(f"--normalisation audits a function or a model, package.module:function, not {draw!r}")
-        found = audit_normalisation(draw, vocab=chosen.vocab, seed=chosen.seed)
-        return found.exact, json.dumps(asdict(found)) if chosen.json else found.verdict
+        normalised = audit_normalisation(draw, vocab=chosen.vocab, seed=chosen.seed)
+        return normalised.exact, json.dumps(asdict(normalised)) if chosen.json else normalised.verdict
     report = audit(
         draw,
         takes=chosen.takes,

@@ -69,7 +69,7 @@ class Command(Generic[Chosen]):
         return self._shown(self.options, self.positional)
 
     def _shown(self, options: Any, first: Collection[str]) -> Any:
-        hints, told = get_type_hints(options), help_texts(options)
+        hints, helps = get_type_hints(options), help_texts(options)
         known: dict[str, Field[Any]] = {one.name: one for one in fields(options)}
         ordered = [*first, *(name for name in known if name not in first)]
         redeclared: list[Any] = []
@@ -79,16 +79,16 @@ class Command(Generic[Chosen]):
                     inner = self._shown(hints[name], ())
                     redeclared.append((name, inner, new_field(default_factory=inner)))
                 continue
-            kind = self._annotated(name, hints[name], known[name].default, told.get(name, ""))
+            kind = self._annotated(name, hints[name], known[name].default, helps.get(name, ""))
             given = () if known[name].default is MISSING else (new_field(default=known[name].default),)
             redeclared.append((name, kind, *given))
         unchecked = {"__post_init__": lambda self: None}  # tyro would print the error in its own format
         return make_dataclass("Parsed", redeclared, bases=(options,), namespace=unchecked, frozen=True, kw_only=True)
 
-    def _annotated(self, name: str, hint: Any, default: Any, told: str) -> Any:
+    def _annotated(self, name: str, hint: Any, default: Any, help_text: str) -> Any:
         import tyro
 
-        about: dict[str, Any] = {"help": self.positional.get(name) or told or None}
+        about: dict[str, Any] = {"help": self.positional.get(name) or help_text or None}
         several = hint == tuple[str, ...]
         if default in (None, "", ()) or (isinstance(default, bool) and not self.pairs) or several:
             about["help_behavior_hint"] = ""  # the help says what happens without it

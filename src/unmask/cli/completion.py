@@ -47,12 +47,12 @@ def words(verb: str) -> Words:
 def bash(verbs: dict[str, Words]) -> str:
     values = "\n".join(
         f'    "{verb} {option}") words="{" ".join(choices)}" ;;'
-        for verb, found in verbs.items()
-        for option, choices in found.options.items()
+        for verb, shape in verbs.items()
+        for option, choices in shape.options.items()
         if choices
     )
-    options = "\n".join(f'      {verb}) words="{" ".join(found.options)}" ;;' for verb, found in verbs.items())
-    models = "|".join(verb for verb, found in verbs.items() if found.models)
+    options = "\n".join(f'      {verb}) words="{" ".join(shape.options)}" ;;' for verb, shape in verbs.items())
+    models = "|".join(verb for verb, shape in verbs.items() if shape.models)
     return f"""_unmask() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" verb="${{COMP_WORDS[1]}}" words=""
   case "$verb $before" in
@@ -79,13 +79,13 @@ complete -o default -F _unmask unmask
 
 def fish(verbs: dict[str, Words]) -> str:
     lines = ["complete -c unmask -n __fish_use_subcommand -f"]
-    for verb, found in verbs.items():
+    for verb, shape in verbs.items():
         lines.append(f"complete -c unmask -n __fish_use_subcommand -a {verb} -d {shlex.quote(VERBS[verb])}")
-        for option, choices in found.options.items():
+        for option, choices in shape.options.items():
             given = f" -xa {shlex.quote(' '.join(choices))}" if choices else ""
-            about = f" -l {option.removeprefix('--')}{given} -d {shlex.quote(found.helps[option])}"
+            about = f" -l {option.removeprefix('--')}{given} -d {shlex.quote(shape.helps[option])}"
             lines.append(f"complete -c unmask -n '__fish_seen_subcommand_from {verb}'{about}")
-        if found.models:
+        if shape.models:
             names = " ".join(model.name for model in available())
             lines.append(f"complete -c unmask -n '__fish_seen_subcommand_from {verb}' -a {shlex.quote(names)}")
     return "\n".join(lines) + "\n"

@@ -46,16 +46,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _convert(chosen: ConvertOptions) -> None:
-    found = look(locate(chosen.path))
+    contents = look(locate(chosen.path))
     override: dict[str, Any] = {} if chosen.time == "as-trained" else {"time": chosen.time == "yes"}
     if chosen.raw:
         override["ema"] = False
     if chosen.to == "unmask":
-        done = to_own(found, chosen.out, half=chosen.half, **override)
+        done = to_own(contents, chosen.out, half=chosen.half, **override)
     elif chosen.half:
         raise ValueError("--half is for the layout unmask: MDLM's keeps the dtype of the weights")
     else:
-        done = to_mdlm(found, chosen.out, **override)
+        done = to_mdlm(contents, chosen.out, **override)
     print(f"{done['from']} -> {done['format']}: {chosen.out}", file=sys.stderr)
     if done["note"]:
         print(f"note: no tokenizer was written: {done['note']}", file=sys.stderr)

@@ -124,10 +124,10 @@ def main(arguments: Sequence[str]) -> int:
                 zero_shot.run(chosen)
                 return
             check_beside(chosen)
-            made = _evaluated(chosen)
+            evaluation = _evaluated(chosen)
             other = _evaluated(replace(chosen, weights=chosen.beside, output=None)) if chosen.beside else None
             if processes.main():
-                _write(chosen, made, other)
+                _write(chosen, evaluation, other)
 
     def stopped() -> str:
         kept = chosen.output is not None and _partial(chosen.output).exists()
@@ -209,38 +209,39 @@ def _notes(chosen: EvaluateOptions, model: Model, tokens: TokenFile, run: RunDat
         )
 
 
-def _write(chosen: EvaluateOptions, made: Evaluation, other: Evaluation | None) -> None:
-    more = {} if other is None else {"beside": difference(chosen, made, other)}
+def _write(chosen: EvaluateOptions, evaluation: Evaluation, other: Evaluation | None) -> None:
+    more = {} if other is None else {"beside": difference(chosen, evaluation, other)}
     if chosen.output is not None:
-        record = _named(chosen, made.to_dict()) | more
+        record = _named(chosen, evaluation.to_dict()) | more
         write_whole(Path(chosen.output), (json.dumps(record, indent=1) + "\n").encode())
         _partial(chosen.output).unlink(missing_ok=True)
     if chosen.picture is not None:
         from unmask.evaluate.likelihood.picture import draw
 
-        draw(made, Path(chosen.picture))
+        draw(evaluation, Path(chosen.picture))
     if chosen.json:
-        print(json.dumps(_named(chosen, made.to_dict(sequences=False)) | more))
+        print(json.dumps(_named(chosen, evaluation.to_dict(sequences=False)) | more))
     else:
-        _table(made, chosen, sys.stdout)
+        _table(evaluation, chosen, sys.stdout)
         if other is not None:
             print(sentence_of(more["beside"]))
 
 
-def _named(chosen: EvaluateOptions, made: dict[str, Any]) -> dict[str, Any]:
+def _named(chosen: EvaluateOptions, result: dict[str, Any]) -> dict[str, Any]:
     """With the data as given: the token file of a text no longer exists."""
-    return made | {"data": chosen.data or f"{chosen.model}, its own {chosen.split} part", "weights": chosen.weights}
+    return result | {"data": chosen.data or f"{chosen.model}, its own {chosen.split} part", "weights": chosen.weights}
 
 
-def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
+def _table(evaluation: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
     """Every unit with both errors; an exact likelihood has one."""
-    bound = made.bound
-    of = "" if bound.sequences == made.about["of_sequences"] else f" of {made.about['of_sequences']:,}"
-    passes = "" if bound.exact else f", {made.passes} {'pass' if made.passes == 1 else 'passes'}, seed {chosen.seed}"
+    bound = evaluation.bound
+    of = "" if bound.sequences == evaluation.about["of_sequences"] else f" of {evaluation.about['of_sequences']:,}"
+    number = evaluation.passes
+    passes = "" if bound.exact else f", {number} {'pass' if number == 1 else 'passes'}, seed {chosen.seed}"
     data = chosen.data or f"its own {chosen.split} part"
-    print(f"{chosen.model} on {data}: {made.how}{passes}", file=stream)
-    print(f"{bound.sequences:,}{of} sequences of {made.about['length']} tokens", file=stream)
-    if law := made.about.get("law"):
+    print(f"{chosen.model} on {data}: {evaluation.how}{passes}", file=stream)
+    print(f"{bound.sequences:,}{of} sequences of {evaluation.about['length']} tokens", file=stream)
+    if law := evaluation.about.get("law"):
         print(f"law: tokens drawn {law}", file=stream)
     header = ["", "value", *([] if bound.exact else ["± estimate"]), "± sequences"]
     rows = [
@@ -258,11 +259,13 @@ def _table(made: Evaluation, chosen: EvaluateOptions, stream: TextIO) -> None:
     drawn = io.StringIO()  # rich exits with 1 if the output is closed
     Console(file=drawn, highlight=False).print(table)
     stream.write(drawn.getvalue())
-    if made.entropy is not None and made.distance is not None and chosen.model != TRUTH:
-        (truth, over), (distance, paired), most = made.entropy, made.distance, "" if bound.exact else "at most "
+    if evaluation.entropy is not None and evaluation.distance is not None and chosen.model != TRUTH:
+        (truth, over), (distance, paired) = evaluation.entropy, evaluation.distance
+        most = "" if bound.exact else "at most "
         print(f"truth: {truth:.6g} ± {over:.2g} nats per token, under the distribution of the data", file=stream)
         print(f"distance from it (Kullback-Leibler): {most}{distance:.6g} ± {paired:.2g} nats per token", file=stream)
-    if bound.bits_per_character is not None and (beside := compared(made.about["source"], bound.bits_per_character)):
+    bits = bound.bits_per_character
+    if bits is not None and (beside := compared(evaluation.about["source"], bits)):
         print(beside, file=stream)
     lines = ["± are standard errors"] + ([] if bound.exact else [f"estimate: {OF_ESTIMATE}"])
     print("\n".join([*lines, f"sequences: {OVER_SEQUENCES}"]), file=stream)

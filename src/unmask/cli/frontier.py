@@ -167,17 +167,17 @@ def _progress(total: int) -> Callable[[Point, bool], None]:
     def say(point: Point, new: bool) -> None:
         nonlocal done
         done += 1
-        found = f"perplexity {point.perplexity}, entropy {point.entropy}, {point.calls:.4g} calls"
+        figures = f"perplexity {point.perplexity}, entropy {point.entropy}, {point.calls:.4g} calls"
         was = "" if new else " (was there)"
-        print(f"{done}/{total} {point.model}: {point.label}: {found}{was}", file=sys.stderr, flush=True)
+        print(f"{done}/{total} {point.model}: {point.label}: {figures}{was}", file=sys.stderr, flush=True)
 
     return say
 
 
 def _write(chosen: FrontierOptions, points: list[Point]) -> None:
     """Write the table and the recommendation to stdout and the folder, and the figure to the folder."""
-    told = advice(points, tolerance=chosen.tolerance, calls=chosen.calls, seconds=chosen.seconds)
-    report = f"{table(points)}\n\n{told}\n"
+    advised = advice(points, tolerance=chosen.tolerance, calls=chosen.calls, seconds=chosen.seconds)
+    report = f"{table(points)}\n\n{advised}\n"
     write_whole(Path(chosen.out) / REPORT, report.encode())
     if chosen.json:
         _lines(points, sys.stdout)

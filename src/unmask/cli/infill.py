@@ -84,5 +84,5 @@ def _infill(chosen: InfillOptions) -> None:
     number = chosen.in_all(each)
     chosen = chosen if each is None else replace(chosen, particles=each)
     with short_warnings(), texts.shown(model, model.blanks(text, chosen.mask_character).ids, number) as callback:
-        made = model.infill(text, chosen.number, callback=callback, **how)
-    texts.write(chosen, model, made)
+        sample = model.infill(text, chosen.number, callback=callback, **how)
+    texts.write(chosen, model, sample)

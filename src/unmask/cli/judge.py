@@ -94,9 +94,9 @@ def main(arguments: Sequence[str]) -> int:
             raise ValueError(f"--level must be between 0 and 1, got {chosen.level}")
         check_files(chosen, "output", "picture")
         with processes.joined(ray=chosen.ray):
-            made = _judged(chosen)
+            judgement = _judged(chosen)
             if processes.main():
-                _write(chosen, made)
+                _write(chosen, judgement)
 
     return guarded("judge", run)
 
@@ -114,14 +114,14 @@ def _judged(chosen: JudgeOptions) -> Judgement:
     sent: Judge = known
     if isinstance(known, CausalJudge):
         sent = replace(known, device=processes.worker_device(chosen.device))
-    made = judge(samples, sent, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
+    judgement = judge(samples, sent, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
     if chosen.data is not None and not isinstance(known, CausalJudge):
-        measured |= _above(made, chosen.data)
+        measured |= _above(judgement, chosen.data)
     if references is not None:
         if not isinstance(known, CausalJudge):
             raise ValueError(f"--mauve needs a judge with features, and {known.name} has none")
         measured |= _mauve(samples, references, known, chosen)
-    return replace(made, diversity=made.diversity | measured)
+    return replace(judgement, diversity=judgement.diversity | measured)
 
 
 def _judge(chosen: JudgeOptions, device: str) -> Judge:
@@ -141,11 +141,11 @@ def _samples(chosen: JudgeOptions) -> Samples:
     else:
         samples = Samples.read(chosen.samples, separation=chosen.separation)
     asked = {name: getattr(chosen, name) for name in ("draw", "dtype", "rejection")}
-    told = {name: value for name, value in asked.items() if value is not None}
-    for name, value in told.items():
+    given = {name: value for name, value in asked.items() if value is not None}
+    for name, value in given.items():
         if samples.about.get(name) not in (None, value):
             raise ValueError(f"--{name} {value}: {chosen.samples} itself says {samples.about[name]!r}")
-    return replace(samples, about=samples.about | told)
+    return replace(samples, about=samples.about | given)
 
 
 def _counts(data: str, samples: Samples) -> Tensor:
@@ -166,7 +166,7 @@ def _counts(data: str, samples: Samples) -> Tensor:
     return counts
 
 
-def _above(made: Judgement, data: str) -> dict[str, float]:
+def _above(judgement: Judgement, data: str) -> dict[str, float]:
     """The samples' nats under a judge minus the data's own nats, if their distribution is known.
 
     0 if the judge is that distribution and the samples follow it.
@@ -178,7 +178,7 @@ def _above(made: Judgement, data: str) -> dict[str, float]:
     own = truth / (file.length - (file.header.layout == "wrapped"))  # the first token of wrapped text is given
     error = float(own.std()) / len(own) ** 0.5
     return {
-        "nats per token above the data's own": float((made.nats / made.tokens).mean() - own.mean()),
+        "nats per token above the data's own": float((judgement.nats / judgement.tokens).mean() - own.mean()),
         f"the data's own, ± {error:.2g}": float(own.mean()),
     }
 
@@ -195,30 +195,30 @@ def _molecules(samples: Samples, training: str) -> dict[str, float]:
     else:
         written = (canonical(text) for text, _ in documents(Path(training), None, True, 1 << 62))
         known = frozenset(one for one in written if one is not None)
-    found = judged(samples.texts, training=known)
-    assert found.novelty is not None
+    molecules = judged(samples.texts, training=known)
+    assert molecules.novelty is not None
     return {
-        "valid molecules": found.validity,
-        "unique, of the valid": found.uniqueness,
-        f"not in {training}, of the unique": found.novelty,
+        "valid molecules": molecules.validity,
+        "unique, of the valid": molecules.uniqueness,
+        f"not in {training}, of the unique": molecules.novelty,
     }
 
 
 def _mauve(samples: Samples, references: Samples, known: CausalJudge, chosen: JudgeOptions) -> dict[str, float]:
     if not processes.main():
         return {}
-    found = diversity.mauve(known.features(samples), known.features(references), seed=chosen.seed)
-    return {f"MAUVE to {len(references):,} references by {known.name}": found}
+    score = diversity.mauve(known.features(samples), known.features(references), seed=chosen.seed)
+    return {f"MAUVE to {len(references):,} references by {known.name}": score}
 
 
-def _write(chosen: JudgeOptions, made: Judgement) -> None:
+def _write(chosen: JudgeOptions, judgement: Judgement) -> None:
     if chosen.output is not None:
-        write_whole(Path(chosen.output), (json.dumps(made.to_dict(), indent=1) + "\n").encode())
+        write_whole(Path(chosen.output), (json.dumps(judgement.to_dict(), indent=1) + "\n").encode())
     if chosen.picture is not None:
         from unmask.evaluate.judge.picture import draw
 
-        draw(made, Path(chosen.picture))
-    print(json.dumps(made.to_dict(sequences=False)) if chosen.json else made)
+        draw(judgement, Path(chosen.picture))
+    print(json.dumps(judgement.to_dict(sequences=False)) if chosen.json else judgement)
 
 
 def _progress() -> Callable[[int, int], None] | None:

@@ -31,14 +31,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _models(chosen: ModelsOptions) -> None:
-    found = available()
+    models = available()
     if chosen.json:
-        for model in found:
+        for model in models:
             print(json.dumps(describe(model)))
         return
     cache = cache_folder() / "models"
     for where, title in (("box", "Bundled"), ("cache", f"In {cache}"), ("hub", "Downloaded from the Hugging Face hub")):
-        here = [model for model in found if model.where == where]
+        here = [model for model in models if model.where == where]
         print(f"{title}:{'' if here else ' none'}")
         for model in here:
             print(f"  {_line(model)}")

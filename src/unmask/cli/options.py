@@ -116,8 +116,8 @@ def sentence(error: Exception) -> str:
     """An error in one line; those of the system in words."""
     if not isinstance(error, OSError) or error.filename is None or error.errno is None:
         return " ".join(str(error).split())
-    said = OF_INPUT.get(error.errno)
-    return f"{os.fsdecode(error.filename)}: {said or error.strerror or error}"
+    words = OF_INPUT.get(error.errno)
+    return f"{os.fsdecode(error.filename)}: {words or error.strerror or error}"
 
 
 @contextmanager
@@ -148,12 +148,12 @@ def imported(target: str, otherwise: str) -> Any:
         raise ValueError(f"{target!r} is neither package.module:name nor {otherwise}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for name in path.split("."):
-        if not hasattr(found, name):
+        if not hasattr(value, name):
             raise ValueError(f"there is no {name!r} in {target!r}")
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def check_files(chosen: Any, *names: str) -> None:

@@ -93,8 +93,8 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
     with short_warnings(), texts.shown(model, ids, number) as callback:
         how = chosen.sampling() | {"length": chosen.length, "max_tokens": chosen.max_tokens}
         how |= texts.draft_for(chosen, model)
-        made = model.sample(chosen.number, prompt=chosen.prompt, callback=callback, **how)
-    texts.write(chosen, model, made)
+        sample = model.sample(chosen.number, prompt=chosen.prompt, callback=callback, **how)
+    texts.write(chosen, model, sample)
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class _Sampling:
     def __call__(self, index: Sequence[int]) -> list[str]:
         how = self.chosen.sampling() | {"index": index, "batch": None}
         how |= {"length": self.chosen.length, "max_tokens": self.chosen.max_tokens}
-        made = self.model.sample(len(index), prompt=self.chosen.prompt, **how)
-        return texts.lines(self.chosen, self.model, made, index)
+        sample = self.model.sample(len(index), prompt=self.chosen.prompt, **how)
+        return texts.lines(self.chosen, self.model, sample, index)
 
 
 def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list[str]:
@@ -122,11 +122,11 @@ def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list
     for name in ("stop", "contains", "pattern"):  # these change no batch
         how.pop(name, None)
     parts = divided(model.denoiser, canvas, **(how | {"particles": 1}))
-    found: dict[int, str] = {}
-    for part, made in zip(parts, processes.results(parts, _Sampling(chosen, model)), strict=True):
-        found |= zip(part, made, strict=True)
-        print(f"{len(found):,} of {chosen.number:,} sequences", file=sys.stderr, flush=True)
-    return [found[i] for i in range(chosen.number)]
+    lines: dict[int, str] = {}
+    for part, texts_of_part in zip(parts, processes.results(parts, _Sampling(chosen, model)), strict=True):
+        lines |= zip(part, texts_of_part, strict=True)
+        print(f"{len(lines):,} of {chosen.number:,} sequences", file=sys.stderr, flush=True)
+    return [lines[i] for i in range(chosen.number)]
 
 
 def _watch(chosen: SampleOptions, file: str) -> None:

@@ -85,8 +85,8 @@ def served(
     own = network if about.get("architecture") == USER_NETWORK else None
     model = loaded(name, own, devices.chosen(device), weights)
     model = replace(model, name=called or short_names([name])[0])
-    told = {key: FOLDERS.sub("", value) if isinstance(value, str) else value for key, value in card.items()}
-    return Served(model, told, template_of(Path(place)))
+    public = {key: FOLDERS.sub("", value) if isinstance(value, str) else value for key, value in card.items()}
+    return Served(model, public, template_of(Path(place)))
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -107,7 +107,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 def _boxed() -> list[str]:
     """The default of `unmask sample`, and then the other bundled models."""
     first = default()
-    return [first, *(found.name for found in available() if found.where == "box" and found.name != first)]
+    return [first, *(known.name for known in available() if known.where == "box" and known.name != first)]
 
 
 def _serve(options: ServeOptions) -> int:
@@ -219,10 +219,10 @@ def _server(config: Any, app: FastAPI, models: Sequence[Served], token: bool) ->
 def _tokens(options: ServeOptions) -> list[str]:
     if options.token_file is None:
         return [os.environ[TOKEN]] if os.environ.get(TOKEN) else []
-    found = [line.strip() for line in Path(options.token_file).read_text(encoding="utf-8").split("\n")]
-    if not found[0]:
+    lines = [line.strip() for line in Path(options.token_file).read_text(encoding="utf-8").split("\n")]
+    if not lines[0]:
         raise ValueError(f"--token-file {options.token_file}: its first line is empty")
-    return [token for token in found if token]
+    return [token for token in lines if token]
 
 
 def _is_loopback(host: str) -> bool:

@@ -121,10 +121,10 @@ def _costs(profile: EntropyProfile, steps: Sequence[int]) -> list[theory.Paralle
 
 def _calls(model: Model, length: int, window: int, chosen: StepsOptions) -> float:
     """The mean number of calls per sequence with look-ahead."""
-    made = sample(
+    finished = sample(
         model.denoiser, num=chosen.samples, length=length, ahead=window, schedule=model.schedule, seed=chosen.seed
     )
-    return float(made.nfe.double().mean())
+    return float(finished.nfe.double().mean())
 
 
 def _powers(length: int) -> list[int]:

@@ -97,11 +97,11 @@ def tell_seed(given: TextOptions, chosen: TextOptions) -> None:
 
 def read(arguments: Sequence[str]) -> list[str]:
     """The arguments, with a bare --ahead as --ahead auto."""
-    found: list[str] = []
+    complete: list[str] = []
     for argument, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         bare = argument == "--ahead" and value != "auto" and not value.lstrip("+-").isdigit()
-        found += [argument, "auto"] if bare else [argument]
-    return found
+        complete += [argument, "auto"] if bare else [argument]
+    return complete
 
 
 def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Model:
@@ -151,30 +151,30 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
     )
 
 
-def write(chosen: TextOptions, model: Model, made: TextSample) -> None:
+def write(chosen: TextOptions, model: Model, sample: TextSample) -> None:
     """Write texts or JSON lines, to stdout or atomically to a file."""
-    put(chosen, model, lines(chosen, model, made))
-    tell_validity(model, made.text)
+    put(chosen, model, lines(chosen, model, sample))
+    tell_validity(model, sample.text)
 
 
-def lines(chosen: TextOptions, model: Model, made: TextSample, index: Sequence[int] | None = None) -> list[str]:
+def lines(chosen: TextOptions, model: Model, sample: TextSample, index: Sequence[int] | None = None) -> list[str]:
     """The output for each sequence; index: the sequences' numbers for the seed."""
     if chosen.json:
         how = chosen.record(model.process) | chosen.limits()
-        found = records(made, model=model.name, seed=chosen.seed or 0, index=index, **how)
-        notes = [verdict(text) if writes_molecules(model) else {} for text in made.text]
-        return [json.dumps(record | note) for record, note in zip(found, notes, strict=True)]
+        entries = records(sample, model=model.name, seed=chosen.seed or 0, index=index, **how)
+        notes = [verdict(text) if writes_molecules(model) else {} for text in sample.text]
+        return [json.dumps(record | note) for record, note in zip(entries, notes, strict=True)]
     if chosen.output is not None:
-        return made.text
-    rows = made.tokens.tolist()
-    texts = [for_terminal(text, row, model.tokenizer) for text, row in zip(made.text, rows, strict=True)]
+        return sample.text
+    rows = sample.tokens.tolist()
+    texts = [for_terminal(text, row, model.tokenizer) for text, row in zip(sample.text, rows, strict=True)]
     if not sys.stdout.isatty():
         return texts
     if (side := side_of(model)) is not None:
         return [f"{grid(text, side)}\n" if len(text) == side * side else text for text in texts]
     if not writes_molecules(model):
         return texts
-    return [f"{text}{f'   (not a molecule: {says})' if (says := problem(text)) else ''}" for text in made.text]
+    return [f"{text}{f'   (not a molecule: {says})' if (says := problem(text)) else ''}" for text in sample.text]
 
 
 def writes_molecules(model: Model) -> bool:
@@ -189,7 +189,7 @@ def tell_validity(model: Model, smiles: Sequence[str]) -> None:
 
 
 def records(
-    made: TextSample, *, model: str, seed: int, index: Sequence[int] | None = None, **how: Any
+    sample: TextSample, *, model: str, seed: int, index: Sequence[int] | None = None, **how: Any
 ) -> Iterator[dict[str, Any]]:
     """One object per sequence; its trace has one entry per network call that the sequence took part in.
 
@@ -199,12 +199,12 @@ def records(
     times (tau). Where Algorithm 4 masked positions again first (hidden) or kept their tokens (not drawn), these are
     listed too, and with --ahead the positions and tokens that are provisional guesses (guessed).
     """
-    traces: list[list[dict[str, Any]]] = [[] for _ in made.text]
-    for step in made.trace:
+    traces: list[list[dict[str, Any]]] = [[] for _ in sample.text]
+    for step in sample.trace:
         for row, sequence in enumerate(step.sequences.tolist()):
             traces[sequence].append({"call": len(traces[sequence]) + 1, **_entry(step, row)})
-    tokens, nfe, ncs = made.tokens.tolist(), made.nfe.tolist(), made.ncs.tolist()
-    for i, text in enumerate(made.text):
+    tokens, nfe, ncs = sample.tokens.tolist(), sample.nfe.tolist(), sample.ncs.tolist()
+    for i, text in enumerate(sample.text):
         yield {
             "text": text,
             "seed": seed,

@@ -50,9 +50,9 @@ def table(model: str, rows: dict[str, Evaluation | ValueError]) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    made, notes = Table(*HEADER), []
+    grid, notes = Table(*HEADER), []
     laws: dict[str, None] = {}
-    for column in made.columns[1:]:
+    for column in grid.columns[1:]:
         column.justify = "right"
     for name, one in rows.items():
         if isinstance(one, ValueError):
@@ -62,9 +62,9 @@ def table(model: str, rows: dict[str, Evaluation | ValueError]) -> str:
         value, estimate, over = bound.units()["perplexity"]
         character = "-" if bound.bits_per_character is None else f"{bound.bits_per_character:.4g}"
         errors = ["exact" if bound.exact else f"{estimate:.2g}", f"{over:.2g}"]
-        made.add_row(name, f"{bound.sequences:,}", f"{value:.5g}", f"{bound.bits_per_token:.4g}", character, *errors)
+        grid.add_row(name, f"{bound.sequences:,}", f"{value:.5g}", f"{bound.bits_per_token:.4g}", character, *errors)
         laws[f"{one.how}; tokens drawn {one.about['law']}"] = None
     drawn = io.StringIO()
-    Console(file=drawn, highlight=False, width=100).print(made)
+    Console(file=drawn, highlight=False, width=100).print(grid)
     head = [f"{model}, zero-shot: {law}" for law in laws]
     return "\n".join([*head, drawn.getvalue().rstrip("\n"), *notes, UNITS])

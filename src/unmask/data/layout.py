@@ -104,12 +104,12 @@ def write_rows(
         size += sum(len(text.encode()) for (text, _), _ in batch)
     if too_long:
         done = "dropped" if long == "drop" else "cut"
-        told = f"{too_long:,} of {read:,} rows are longer than length={length}, the longest with {longest:,} tokens"
-        told = f"{told}, and were {done}"
-        warnings.warn(f"{told}; --length and --long decide", stacklevel=2)
+        sentence = f"{too_long:,} of {read:,} rows are longer than length={length}, the longest with {longest:,} tokens"
+        sentence = f"{sentence}, and were {done}"
+        warnings.warn(f"{sentence}; --length and --long decide", stacklevel=2)
     if not writer.num:
-        told = f"all {read:,} rows are longer than length={length}, the longest with {longest:,} tokens"
-        raise ValueError(f"{told}: give a larger --length, or --long cut")
+        sentence = f"all {read:,} rows are longer than length={length}, the longest with {longest:,} tokens"
+        raise ValueError(f"{sentence}: give a larger --length, or --long cut")
     writer.finish(characters=characters, bytes=size)
 
 

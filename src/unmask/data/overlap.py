@@ -52,9 +52,9 @@ def overlap(tokens: TokenFile, training: TokenFile) -> Overlap:
         places = np.minimum(np.searchsorted(ordered, candidates), len(ordered) - 1)
         np.add.at(times, places[ordered[places] == candidates], 1)
     of_wanted = times[np.searchsorted(ordered, wanted)]
-    found = of_wanted > 0
-    copied = found if tokens.header.layout == "rows" else found & (of_wanted <= COPIES)
-    return Overlap(float(copied.mean()), float(found.mean()))
+    known = of_wanted > 0
+    copied = known if tokens.header.layout == "rows" else known & (of_wanted <= COPIES)
+    return Overlap(float(copied.mean()), float(known.mean()))
 
 
 def _hashes(file: TokenFile, window: int) -> Iterator[Hashes]:
@@ -83,16 +83,16 @@ def _mixed(tokens: Hashes, width: int) -> Hashes:
     with np.errstate(over="ignore"):
         power = (tokens + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)  # for windows of 1, 2, 4, ... tokens
         power ^= power >> np.uint64(29)
-        made: Hashes | None = None
+        mixed: Hashes | None = None
         size = 1  # tokens per window in ``power``
         done = 0  # tokens per window in ``made``
         while width:
             if width & 1:
-                if made is None:
-                    made = power
+                if mixed is None:
+                    mixed = power
                 else:  # the windows of ``done`` tokens, each followed by one of ``size``
                     later = power[:, done:]
-                    made = made[:, : later.shape[1]] * factor + later
+                    mixed = mixed[:, : later.shape[1]] * factor + later
                 done += size
             width >>= 1
             if width:
@@ -100,5 +100,5 @@ def _mixed(tokens: Hashes, width: int) -> Hashes:
                 power = power[:, : longer.shape[1]] * (factor + np.uint64(2 * size)) + longer
                 power ^= power >> np.uint64(31)
                 size *= 2
-    assert made is not None
-    return made
+    assert mixed is not None
+    return mixed

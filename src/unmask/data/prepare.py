@@ -220,9 +220,9 @@ def _usual_length(
         fit = sum(rows[one] for one in lengths if one <= length)
         long = long or ("drop" if fit >= MOST * rows.total() else "cut")
     if length >= 2 * nearly:
-        told = f"rows are padded to {length} tokens, and {NEARLY_ALL:.0%} of them have {nearly} at most"
+        sentence = f"rows are padded to {length} tokens, and {NEARLY_ALL:.0%} of them have {nearly} at most"
         warnings.warn(
-            f"{told}: --length {nearly} --long drop makes a step about {length / nearly:.1f} times as fast",
+            f"{sentence}: --length {nearly} --long drop makes a step about {length / nearly:.1f} times as fast",
             stacklevel=2,
         )
     return length, long

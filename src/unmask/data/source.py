@@ -103,15 +103,15 @@ def _files_of(folder: Path) -> list[Path]:
     """The readable files of a folder, without hidden ones; others that are left out are reported once."""
     there = sorted(path for path in folder.rglob("*") if path.is_file())
     there = [path for path in there if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    found = [path for path in there if is_text(path)]
-    if not found:
+    texts = [path for path in there if is_text(path)]
+    if not texts:
         raise ValueError(f"source={str(folder)!r}: the folder holds no file of text")
-    if others := [str(path.relative_to(folder)) for path in there if path not in set(found)]:
+    if others := [str(path.relative_to(folder)) for path in there if path not in set(texts)]:
         names = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
         warnings.warn(
             f"{folder}: {len(others)} of {len(there)} files are not text and were skipped: {names}", stacklevel=2
         )
-    return found
+    return texts
 
 
 def open_dataset(name: str, split: str, streaming: bool) -> Iterable[Mapping[str, Any]]:

@@ -98,9 +98,9 @@ class Cluster:
 
         for _ in range(number):
             hire()
-        waiting, done, deaths, told = deque(range(len(pieces))), dict[int, T](), Counter[int](), 0
+        waiting, done, deaths, reported = deque(range(len(pieces))), dict[int, T](), Counter[int](), 0
         try:
-            while told < len(pieces):
+            while reported < len(pieces):
                 (one,), _ = ray.wait(list(running), num_returns=1)
                 piece, worker = running.pop(one)
                 try:
@@ -121,9 +121,9 @@ class Cluster:
                 if waiting:
                     piece = waiting.popleft()
                     running[worker.run.remote(pieces[piece])] = piece, worker
-                while told in done:
-                    yield done.pop(told)
-                    told += 1
+                while reported in done:
+                    yield done.pop(reported)
+                    reported += 1
         finally:
             for _, worker in running.values():
                 ray.kill(worker)
@@ -156,5 +156,5 @@ def _packed(compute: Callable[..., Any]) -> bytes:
 
 def _unpacked(packed: bytes, device: str) -> Callable[..., Any]:
     """The function, with its tensors on a device. The bytes come from the command that started this worker."""
-    made: Callable[..., Any] = torch.load(io.BytesIO(packed), map_location=device, weights_only=False)
-    return made
+    function: Callable[..., Any] = torch.load(io.BytesIO(packed), map_location=device, weights_only=False)
+    return function

@@ -78,16 +78,16 @@ class Automaton:
             raise ValueError("the automata read different vocabularies")
         both, of = torch.stack((self.classes[0], other.classes[0]), 1).unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         steps = [one.classes[1][:, both[:, k]] for k, one in enumerate((self, other))]
-        found: dict[tuple[int, int], int] = {(0, 0): 0}
+        numbers: dict[tuple[int, int], int] = {(0, 0): 0}
         table: list[list[int]] = []
         todo = [(0, 0)]
         for pair in todo:  # grows
             after = list(zip(*(step[q].tolist() for step, q in zip(steps, pair, strict=True)), strict=True))
             for one in after:
-                if one not in found:
-                    found[one] = len(found)
+                if one not in numbers:
+                    numbers[one] = len(numbers)
                     todo.append(one)
-            table.append([found[one] for one in after])
+            table.append([numbers[one] for one in after])
         accepts = torch.tensor([bool(self.accepts[a]) and bool(other.accepts[b]) for a, b in todo])
         return Automaton(torch.tensor(table)[:, of], accepts)
 

@@ -47,34 +47,34 @@ class Classifier:
         """Evaluate the likeliest winners first, until no other id can win, because log p(y | .) <= 0."""
         race, at = race.cpu(), at.cpu()  # which candidates are left depends on what the classifier said
         order = race.argsort(1, descending=True)
-        found = torch.full_like(race, -torch.inf)
+        weights = torch.full_like(race, -torch.inf)
         going = torch.arange(len(race))
         for start in range(0, race.shape[1], count):
             ids = order[going, start : start + count]
-            found[going.unsqueeze(1), ids] = self._asked(x[upload(going, x.device)], at[going], ids).cpu()
-            best = (found[going] + race[going]).amax(1)
+            weights[going.unsqueeze(1), ids] = self._asked(x[upload(going, x.device)], at[going], ids).cpu()
+            best = (weights[going] + race[going]).amax(1)
             if start + count >= race.shape[1]:
                 break
             ahead = race[going, order[going, start + count]]
             going = going[best < ahead]
             if not len(going):
                 break
-        return found
+        return weights
 
     def _asked(self, x: Tensor, at: Tensor, ids: Tensor) -> Tensor:
         """log p(y | x with an id at a position): x [b, L], at [b], ids [b, k] -> [b, k]."""
         canvases = x.unsqueeze(1).repeat(1, ids.shape[1], 1)
         place = upload(at, x.device).view(-1, 1, 1).expand(-1, ids.shape[1], 1)
         canvases = canvases.scatter(2, place, upload(ids, x.device).unsqueeze(2)).flatten(0, 1)
-        found = [
+        answers = [
             torch.as_tensor(self.classify(part)).to(home(x.device)).double() for part in torch.split(canvases, CANVASES)
         ]
-        said = torch.cat(found)
-        if said.shape != (len(canvases),):
-            raise ValueError(f"the classifier must give {len(canvases)} times log p(y | canvas), got {said.shape}")
-        if bool(said.isnan().any()) or (self.races and bool((said > 1e-9).any())) or bool((said == torch.inf).any()):
+        log_p = torch.cat(answers)
+        if log_p.shape != (len(canvases),):
+            raise ValueError(f"the classifier must give {len(canvases)} times log p(y | canvas), got {log_p.shape}")
+        if bool(log_p.isnan().any()) or (self.races and bool((log_p > 1e-9).any())) or bool((log_p == torch.inf).any()):
             raise ValueError("the classifier must give log p(y | canvas): a number of at most 0, or -inf")
-        return said.view_as(ids)
+        return log_p.view_as(ids)
 
 
 def classifier(classify: Classify, *, at_once: int | None = None) -> Classifier:

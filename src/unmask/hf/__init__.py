@@ -71,8 +71,10 @@ def denoiser(model: Any, tokenizer: Any) -> Framed:
 def wrap(model: Any, tokenizer: Any, *, name: str | None = None) -> Model:
     """A masked LM of transformers as an ``unmask.Model``: sample, infill, bound, every sampler of the package."""
     own = external.of_transformers(tokenizer)
-    made = transformers_mlm.denoiser(model, own)
-    return Model(made, own, name=name or str(getattr(model, "name_or_path", "") or type(model).__name__), layout="rows")
+    network = transformers_mlm.denoiser(model, own)
+    return Model(
+        network, own, name=name or str(getattr(model, "name_or_path", "") or type(model).__name__), layout="rows"
+    )
 
 
 def __getattr__(name: str) -> Any:

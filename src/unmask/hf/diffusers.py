@@ -134,12 +134,12 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         if index != self._due or (index >= planned and bool((sample == mask_id).any())):
             due = f"{self._due} of {planned}"
             raise ValueError(f"timestep={index}: steps are taken in turn, and {due} is due; set_timesteps begins anew")
-        made = self._filled(self._state, model_output, sample) if index < planned else sample.clone()
+        filled = self._filled(self._state, model_output, sample) if index < planned else sample.clone()
         self._due = index + 1
-        moved = (sample == mask_id) & (made != mask_id)
-        token = made.to(model_output.device).clamp(max=model_output.shape[-1] - 1).unsqueeze(-1)
+        moved = (sample == mask_id) & (filled != mask_id)
+        token = filled.to(model_output.device).clamp(max=model_output.shape[-1] - 1).unsqueeze(-1)
         sure = model_output.float().softmax(-1).gather(-1, token).squeeze(-1)
-        out = (made, moved, made, torch.where(moved.to(sure.device), sure, 0.0), model_output)
+        out = (filled, moved, filled, torch.where(moved.to(sure.device), sure, 0.0), model_output)
         return FirstHittingSchedulerOutput(*out) if return_dict else out
 
     def add_noise(

@@ -254,7 +254,7 @@ def weighted(tokens: Tensor, log_weights: Tensor, least: Tensor, streams: Stream
 
 def lineage(trace: Sequence[Step], rows: Tensor) -> tuple[Step, ...]:
     """The Steps of the particles rows [B] and of their ancestors: Steps of B sequences."""
-    rows, found = rows.clone(), []
+    rows, steps = rows.clone(), []
     for step in reversed(trace):
         # The step's entry for each row; rows that took no part in it have none.
         most = 1 + max(int(rows.max()), int(step.sequences.max())) if len(rows) and len(step.sequences) else 0
@@ -262,7 +262,7 @@ def lineage(trace: Sequence[Step], rows: Tensor) -> tuple[Step, ...]:
         local = entry[rows] if most else rows[:0]
         sequence = (local >= 0).nonzero().squeeze(1)
         local = local[sequence]
-        found.append(replace(step.take(local), sequences=sequence, particles=None))
+        steps.append(replace(step.take(local), sequences=sequence, particles=None))
         if step.particles is not None:
             rows[sequence] = step.sequences[step.particles.parents[local]]
-    return tuple(reversed(found))
+    return tuple(reversed(steps))

@@ -30,8 +30,8 @@ class InsertionState(State):
     def slot(self) -> Tensor:
         """The slot of the next event: int64 [B], -1 after the last."""
         there = self.at < self.events.shape[1]
-        found = self.events.gather(1, torch.where(there, self.at, 0).unsqueeze(1)).squeeze(1)
-        return torch.where(there, found, -1)
+        events = self.events.gather(1, torch.where(there, self.at, 0).unsqueeze(1)).squeeze(1)
+        return torch.where(there, events, -1)
 
     @property
     def place(self) -> Tensor:

@@ -75,9 +75,9 @@ class Scored:
         row, column = real.nonzero(as_tuple=True)
         tokens = torch.full_like(ask.rows, -1)
         tokens[row, column] = state.text[row, ask.rows[row, column]]
-        found = torch.zeros(ask.rows.shape, dtype=torch.float64)
+        probabilities = torch.zeros(ask.rows.shape, dtype=torch.float64)
         index = upload(tokens[row, column], log_mu.device).unsqueeze(1)
-        found[row, column] = log_mu.gather(1, index).squeeze(1).exp().cpu()
+        probabilities[row, column] = log_mu.gather(1, index).squeeze(1).exp().cpu()
         time = ask.time if ask.time.ndim > 1 else ask.time.unsqueeze(1)
         state.at = state.at + real.sum(1)
-        return Step(torch.arange(len(tokens)), ask.rows, tokens, found, time, real, real.sum(1))
+        return Step(torch.arange(len(tokens)), ask.rows, tokens, probabilities, time, real, real.sum(1))

@@ -262,7 +262,7 @@ class Model:
         seed = seed if generator is None else drawn_seed(generator)
         parts = []
         for same in by_length.values():
-            found = nelbo(
+            part = nelbo(
                 for_bound(self.denoiser),
                 torch.stack([rows[r][1] for r in same]),
                 by=by,
@@ -272,7 +272,7 @@ class Model:
                 schedule=self.schedule,
                 batch=batch,
             )
-            parts.append((torch.tensor([rows[r][0] for r in same]), found))
+            parts.append((torch.tensor([rows[r][0] for r in same]), part))
         return per_text(parts, torch.tensor([len(text) for text in texts]))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, half: bool = False) -> None:
@@ -302,9 +302,9 @@ class Model:
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             api = HfApi(token=token)
-            made = api.create_repo(repo_id, private=private, exist_ok=True)
+            repository = api.create_repo(repo_id, private=private, exist_ok=True)
             message = f"Upload {self.name}, saved by unmask"
-            return str(api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message=message))
+            return str(api.upload_folder(repo_id=repository.repo_id, folder_path=folder, commit_message=message))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids. A row ends at its first eos.
@@ -367,8 +367,8 @@ class Model:
         room = room or (length or 0) - (len(begun.ids) - 1)
         if room < 1:
             raise ValueError(f"the prompt has {len(begun.ids) - 1} tokens with its eos: length={length} has no room")
-        made = join([begins, room, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
-        return replace(made, smiles=smiles)
+        blanks = join([begins, room, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
+        return replace(blanks, smiles=smiles)
 
     def _notated(self, pieces: list[str | int]) -> tuple[list[str | int], bool]:
         """Pieces of text in the tokenizer's notation: SMILES become SELFIES if those are the tokens."""
@@ -382,7 +382,7 @@ class Model:
         """
         from unmask.text.blanks import spaces
 
-        found: dict[int, Tensor] = {}
+        masks: dict[int, Tensor] = {}
         ends = {self.tokenizer.eos_id, self.tokenizer.pad_id} - {None}
         if self.layout == "rows" and ends and self.tokenizer.frame is None and not stops:
             mask_id, eos = self.denoiser.mask_id, self.tokenizer.eos_id
@@ -390,11 +390,11 @@ class Model:
             end = next((at for at, token in enumerate(ids) if token == eos and at > text), None)  # where the row ends
             is_end = torch.zeros(self.denoiser.vocab_size, dtype=torch.bool, device=device_of(self.denoiser))
             is_end[[one for one in ends if one is not None]] = True
-            found = {at: ~is_end for at in range(text if end is None else end) if ids[at] == mask_id}
-            found |= {at: is_end for at in range(len(ids) if end is None else end, len(ids)) if ids[at] == mask_id}
+            masks = {at: ~is_end for at in range(text if end is None else end) if ids[at] == mask_id}
+            masks |= {at: is_end for at in range(len(ids) if end is None else end, len(ids)) if ids[at] == mask_id}
         if blanks is not None and blanks.spaced:
-            found |= dict.fromkeys(blanks.spaced, spaces(self.tokenizer, self.denoiser.vocab_size))
-        return found
+            masks |= dict.fromkeys(blanks.spaced, spaces(self.tokenizer, self.denoiser.vocab_size))
+        return masks
 
     def _frame(self, tokens: int) -> tuple[list[int], list[int]]:
         """The tokens before and after a text of this many tokens in the training data."""

@@ -77,8 +77,8 @@ def canvas(model: Model, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
     ids, tokenizer = list(blanks.ids), model.tokenizer
     while len(ids) > 1 and ids[-1] == tokenizer.pad_id and ids[-2] in (tokenizer.pad_id, tokenizer.eos_id):
         ids.pop()
-    made, given = opened(ids, model.denoiser.mask_id, model.denoiser.vocab_size)
-    return made, model.allowed(blanks.ids, blanks) | given
+    rows, given = opened(ids, model.denoiser.mask_id, model.denoiser.vocab_size)
+    return rows, model.allowed(blanks.ids, blanks) | given
 
 
 @dataclass(frozen=True)

@@ -107,13 +107,13 @@ def _optimal(h: NDArray[np.float64], steps: list[int]) -> list[tuple[int, ...]]:
         total = least[g - 1 : -1, None] + group[g:, g:]
         before.append(np.pad(np.argmin(total, axis=0) + g, (g, 0)))  # where the last group starts
         least = np.pad(np.min(total, axis=0), (g, 0), constant_values=np.inf)
-    found = []
+    groups = []
     for n in steps:
         ends = [length]
         for choice in reversed(before[:n]):
             ends.append(int(choice[ends[-1] - 1]))
-        found.append(tuple(np.diff(ends[::-1]).tolist()))
-    return found
+        groups.append(tuple(np.diff(ends[::-1]).tolist()))
+    return groups
 
 
 def _profile(values: ArrayLike) -> NDArray[np.float64]:

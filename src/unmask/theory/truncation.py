@@ -139,5 +139,5 @@ def effective_temperature(probabilities: ArrayLike, shifted: ArrayLike) -> Array
         colder = (law * score).sum(axis=-1) / law.sum(axis=-1) > goal
         low, high = np.where(colder, low, middle), np.where(colder, middle, high)
     flat = np.all(~support | (pi == top), axis=-1)
-    found = np.where(low == -64.0, np.inf, np.exp2(-(low + high) / 2))
-    return np.asarray(np.where(flat, 1.0, found))
+    temperature = np.where(low == -64.0, np.inf, np.exp2(-(low + high) / 2))
+    return np.asarray(np.where(flat, 1.0, temperature))

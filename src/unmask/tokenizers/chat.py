@@ -15,16 +15,16 @@ CHAT = "chat_template.jinja"
 def template_of(folder: Path) -> str | None:
     """The chat template in a folder of the Hugging Face hub, if it has one; its bos_token and eos_token are set."""
     alone, config = folder / CHAT, folder / "tokenizer_config.json"
-    said: dict[str, Any] = parsed(config) if config.is_file() else {}
-    found = alone.read_text(encoding="utf-8") if alone.is_file() else said.get("chat_template")
-    if isinstance(found, list):  # several, by name
-        found = {one.get("name"): one.get("template") for one in found}.get("default")
-    if not isinstance(found, str):
+    settings: dict[str, Any] = parsed(config) if config.is_file() else {}
+    template = alone.read_text(encoding="utf-8") if alone.is_file() else settings.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        template = {one.get("name"): one.get("template") for one in template}.get("default")
+    if not isinstance(template, str):
         return None
-    tokens = {name: said.get(name) for name in ("bos_token", "eos_token") if name in found}
+    tokens = {name: settings.get(name) for name in ("bos_token", "eos_token") if name in template}
     plain = {name: one.get("content") if isinstance(one, dict) else one for name, one in tokens.items()}
     named = {name: json.dumps(one, ensure_ascii=False) for name, one in plain.items() if isinstance(one, str)}
-    return "".join(f"{{% set {name} = {one} %}}" for name, one in named.items()) + found
+    return "".join(f"{{% set {name} = {one} %}}" for name, one in named.items()) + template
 
 
 def written(template: str, messages: list[dict[str, Any]]) -> str:

@@ -142,10 +142,12 @@ def from_json(text: str) -> ExternalTokenizer:
     try:
         content = json.loads(text)
         written = content["written"]
-        made = alphabet(content["vocab"]) if written is None else parsed(written, {})
+        tokenizer = alphabet(content["vocab"]) if written is None else parsed(written, {})
         around: dict[str, Any] = {name: tuple(map(tuple, content[name])) for name in ("frame", "around")}
         ids: dict[str, Any] = {name: content[name] for name in ("mask_id", "eos_id", "pad_id")}
-        return replace(made, kind=content["spelling"], special_ids=frozenset(content["special_ids"]), **around, **ids)
+        return replace(
+            tokenizer, kind=content["spelling"], special_ids=frozenset(content["special_ids"]), **around, **ids
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(repr(error)) from None
 
@@ -178,11 +180,11 @@ def wrapped(tokenizer: Any, names: dict[str, str] | None = None) -> ExternalToke
         return alphabet(vocab, names)
 
     def encoder(text: str) -> Sequence[int]:
-        found: Sequence[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return found
+        ids: Sequence[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
-    made = of_vocabulary(_kind(tokenizer), vocab, frozenset(added), names or {}, encoder)
-    return replace(made, written=tokenizer.to_str())
+    result = of_vocabulary(_kind(tokenizer), vocab, frozenset(added), names or {}, encoder)
+    return replace(result, written=tokenizer.to_str())
 
 
 def of_transformers(tokenizer: Any) -> ExternalTokenizer:

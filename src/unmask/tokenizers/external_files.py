@@ -72,24 +72,24 @@ def _word_piece(vocab: Sequence[str], folder: Path, names: dict[str, str]) -> Ex
     if lower is None:  # a vocabulary without capitals is for lower-cased text
         lower = not any(token != token.lower() for token in vocab if not re.fullmatch(r"\[\w+\]", token))
     import_tokenizers()
-    made: Any = importlib.import_module("tokenizers.implementations").BertWordPieceTokenizer(
+    rules: Any = importlib.import_module("tokenizers.implementations").BertWordPieceTokenizer(
         {token: i for i, token in enumerate(vocab)}, lowercase=bool(lower), strip_accents=settings.get("strip_accents")
     )
     special = frozenset(i for i, token in enumerate(vocab) if token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
 
     def encoder(text: str) -> Sequence[int]:
-        found: Sequence[int] = made.encode(text, add_special_tokens=False).ids
-        return found
+        ids: Sequence[int] = rules.encode(text, add_special_tokens=False).ids
+        return ids
 
-    return replace(of_vocabulary("wordpiece", vocab, special, names, encoder), written=made.to_str())
+    return replace(of_vocabulary("wordpiece", vocab, special, names, encoder), written=rules.to_str())
 
 
 def _byte_level(folder: Path, names: dict[str, str]) -> ExternalTokenizer:
     """RoBERTa's tokenizer from files like GPT-2's."""
     tokenizers = import_tokenizers()
     model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    made = tokenizers.Tokenizer(model)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rules = tokenizers.Tokenizer(model)
+    rules.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     usual = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-    made.add_special_tokens([token for token in usual if made.token_to_id(token) is not None])
-    return wrapped(made, names)
+    rules.add_special_tokens([token for token in usual if rules.token_to_id(token) is not None])
+    return wrapped(rules, names)

@@ -166,10 +166,10 @@ class Tokenizer:
             # A special token's name is not in the byte encoding; its piece is never used.
             return tuple(bytes(byte.get(c, 0) for c in token) for token in self.vocab)
         if self.kind == "metaspace":
-            found = [BYTE.fullmatch(token) for token in self.vocab]
+            matches = [BYTE.fullmatch(token) for token in self.vocab]
             return tuple(
                 bytes([int(byte[1], 16)]) if byte else token.encode()
-                for token, byte in zip(self.vocab, found, strict=True)
+                for token, byte in zip(self.vocab, matches, strict=True)
             )
         return tuple(token.encode() for token in self.vocab)
 

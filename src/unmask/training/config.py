@@ -129,8 +129,8 @@ def differences(stored: TrainConfig, asked: TrainConfig) -> list[str]:
     if stored.decay == asked.decay == "constant":
         fixed.remove("steps")  # a longer run then begins like the shorter one
     pairs = [(name, getattr(stored, name), getattr(asked, name)) for name in fixed]
-    said = {"steps": " (a cosine is planned for its steps; --init RUN begins a new run with these weights)"}
-    return [f"{name}: {old!r} -> {new!r}{said.get(name, '')}" for name, old, new in pairs if old != new]
+    notes = {"steps": " (a cosine is planned for its steps; --init RUN begins a new run with these weights)"}
+    return [f"{name}: {old!r} -> {new!r}{notes.get(name, '')}" for name, old, new in pairs if old != new]
 
 
 def from_mapping(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -179,8 +179,8 @@ def _allowed(hint: Any) -> tuple[Any, ...]:
     """The values of a Literal, preceded by None if it is optional; () for every other type."""
     if get_origin(hint) is Literal:
         return get_args(hint)
-    found = tuple(value for part in get_args(hint) if get_origin(part) is Literal for value in get_args(part))
-    return (None, *found) if found and type(None) in get_args(hint) else found
+    choices = tuple(value for part in get_args(hint) if get_origin(part) is Literal for value in get_args(part))
+    return (None, *choices) if choices and type(None) in get_args(hint) else choices
 
 
 def _check(name: str, value: Any, good: Any, allowed: str) -> None:

@@ -55,13 +55,13 @@ def beside(
     in_part = bool(learner.frozen) and not whole
     if base is not None and (base.kept or in_part):
         scale = None if config.lora is None else float(SCALE)
-        made = tuned.described(base.found, scale, card) | {pretrained.README: tuned_card(base, card)}
+        files = tuned.described(base.found, scale, card) | {pretrained.README: tuned_card(base, card)}
     else:
         if base is not None:
             extra |= {"origin": base.origin()}
         described = user_network.described if config.preset == USER_NETWORK else pretrained.described
-        made = described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
-    return made if base is None or base.template is None else made | {CHAT: base.template}
+        files = described(network, card, extra) | {TOKENIZER: data.train.tokenizer.to_json()}
+    return files if base is None or base.template is None else files | {CHAT: base.template}
 
 
 def tuned_card(base: Base, card: Card) -> str:

@@ -138,13 +138,13 @@ def opened(config: TrainConfig, *, resumed: bool) -> Base | None:
 
 
 def _read(called: str, path: Path) -> Base:
-    found = contents.look(path)
-    adapter = formats.recognise(found)
-    loaded: Loaded = adapter.load(found)
+    scan = contents.look(path)
+    adapter = formats.recognise(scan)
+    loaded: Loaded = adapter.load(scan)
     if loaded.tokenizer is None:
         raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")
     if isinstance(loaded.denoiser, Given):
         raise ValueError(
             f"init={called!r}: MDLM's left-to-right baseline is not fine-tuned: --objective left-to-right trains one"
         )
-    return Base(called, found, loaded, template_of(found.folder), write_back.files_beside(found))
+    return Base(called, scan, loaded, template_of(scan.folder), write_back.files_beside(scan))

@@ -69,17 +69,17 @@ def save_adapters(folder: Path, network: nn.Module, rank: int, names: Mapping[st
 
     theirs = {ours.removesuffix(".weight"): name.removesuffix(".weight") for name, ours in names.items()}
     layer: Any = _peft().tuners.lora.LoraLayer
-    found = {name: module for name, module in network.named_modules() if isinstance(module, layer)}
+    adapters = {name: module for name, module in network.named_modules() if isinstance(module, layer)}
     state = {
         f"base_model.model.{theirs.get(name, name)}.{part}.weight": getattr(module, part)["default"]
         .weight.detach()
         .cpu()
-        for name, module in found.items()
+        for name, module in adapters.items()
         for part in ("lora_A", "lora_B")
     }
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / "adapter_model.safetensors")
-    _config(rank, [theirs.get(name, name) for name in found]).save_pretrained(str(folder))
+    _config(rank, [theirs.get(name, name) for name in adapters]).save_pretrained(str(folder))
 
 
 def _config(rank: int, targets: list[str]) -> Any:

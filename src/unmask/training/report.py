@@ -52,10 +52,12 @@ def samples_of(
             raise _Stopped
 
     try:
-        made = sample(network, num=num, length=length, steps=steps, seed=seed, schedule=model.schedule, callback=check)
+        samples = sample(
+            network, num=num, length=length, steps=steps, seed=seed, schedule=model.schedule, callback=check
+        )
     except _Stopped:
         return ()
-    return tuple(model.texts(made.tokens.tolist()))
+    return tuple(model.texts(samples.tokens.tolist()))
 
 
 class Plain:
@@ -97,15 +99,15 @@ def by_heart(tokens: TokenFile, validations: Sequence[float]) -> str:
     count = np.unique(rows, return_counts=True)[1] / rows.size
     entropy = max(float(-(count * np.log(count)).sum()), least)
     left = [max(0.0, nats - least) / max(entropy - least, 1e-9) for nats in validations]
-    told = (
+    evidence = (
         f"{validations[-1]:.3f} nats per token on its {len(tokens)} sequences, where counting tokens gives "
         f"{entropy:.3f} and {least:.3f} is the least possible"
     )
     if left[-1] <= BY_HEART:
-        return f"learned by heart: {told}"
+        return f"learned by heart: {evidence}"
     if len(left) < 2 or left[-1] < (1 - FALLING) * left[-2]:
-        return f"not yet learned by heart, but still falling: {told}. Give it more --steps"
+        return f"not yet learned by heart, but still falling: {evidence}. Give it more --steps"
     return (
-        f"not learned by heart: {told}, and it has stopped falling. A network that cannot learn so little will not "
+        f"not learned by heart: {evidence}, and it has stopped falling. A network that cannot learn so little will not "
         "learn the data: look for an error in it, or try another --learning-rate"
     )

@@ -77,8 +77,8 @@ def train(
         config = TrainConfig(data=str(Path(out) / "data"), out=str(out), **chosen)
         _store(data, valid, Path(out) / "data", network, config)
     model = loop.train(config, own=network, loss=loss, report=report or Lines(sys.stderr), progress=progress)
-    made = load(model, network=network) if network is not None else load(model)
-    return replace(made, name=str(out))
+    model_ = load(model, network=network) if network is not None else load(model)
+    return replace(model_, name=str(out))
 
 
 def _store(data: Any, valid: Any, folder: Path, network: Make | None, config: TrainConfig) -> None:

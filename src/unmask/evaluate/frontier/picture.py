@@ -21,9 +21,9 @@ def draw(points: Sequence[Point], path: Path) -> None:
     """Write a PNG. Colours are samplers, markers are models and temperatures; published samplers are hollow."""
     figure = picture.sheet(15, 6.2)
     axes = figure.subplots(1, 3, sharey=True)
-    made, data = [p for p in points if p.sampler != DATA], [p for p in points if p.sampler == DATA]
-    for curve, style in _styles(made).items():
-        own = [point for point in made if _curve(point) == curve]
+    sampled, data = [p for p in points if p.sampler != DATA], [p for p in points if p.sampler == DATA]
+    for curve, style in _styles(sampled).items():
+        own = [point for point in sampled if _curve(point) == curve]
         for panel, x in zip(axes, (lambda p: p.entropy, lambda p: p.calls, lambda p: p.seconds), strict=True):
             _plot(panel, sorted(own, key=lambda p: (p.steps or 0, p.calls)), x, style)
     for point in data:

@@ -107,16 +107,16 @@ class Kept:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        found: list[Point] | ValueError | OSError = []
+        stored: list[Point] | ValueError | OSError = []
         if path is not None and processes.main():
             try:
-                found = read(path)
+                stored = read(path)
             except (ValueError, OSError) as error:
-                found = error
-        found = processes.broadcast(found)
-        if isinstance(found, Exception):
-            raise found
-        self.points = {point.key: point for point in found}
+                stored = error
+        stored = processes.broadcast(stored)
+        if isinstance(stored, Exception):
+            raise stored
+        self.points = {point.key: point for point in stored}
 
     def once(self, asked: Point, measure: Callable[[], Point]) -> Point:
         """The Point with this key: measured and stored if it is missing."""

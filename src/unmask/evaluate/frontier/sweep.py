@@ -106,8 +106,8 @@ class SampledModel:
 
     def sample(self, num: int, length: int, seeds: Sequence[int], options: dict[str, Any]) -> tuple[Sample, list[str]]:
         if isinstance(self.model, Model):
-            made = self.model.sample(num, length=length, seed=seeds, **options)
-            return made, made.text
+            sample = self.model.sample(num, length=length, seed=seeds, **options)
+            return sample, sample.text
         return sample_tokens(self.model, num=num, length=length, seed=seeds, **options), []
 
 
@@ -149,7 +149,7 @@ def settings(
     subject.process.require("be_measured_by_steps")
     if not subject.process.chooses:
         return [Setting(LEFT_TO_RIGHT, None, temperature, draw) for temperature in temperatures]
-    found = []
+    runs = []
     for name in samplers:
         if name == LEFT_TO_RIGHT:
             continue
@@ -157,22 +157,22 @@ def settings(
             own = PUBLISHED_DRAW if name in PUBLISHED else draw
             for n in (None,) if name in EXACT else steps:
                 if not (name.startswith("parallel") and length is not None and n is not None and n > length):
-                    found.append(Setting(name, n, temperature, own))
-    return found
+                    runs.append(Setting(name, n, temperature, own))
+    return runs
 
 
 def measure(subject: SampledModel, setting: Setting, judged_by: Judge, conditions: Conditions) -> Point:
     """Sample sequences and judge them. With several processes each samples some of the batches; all get the Point."""
     parts = [range(i, min(i + conditions.batch, conditions.num)) for i in range(0, conditions.num, conditions.batch)]
-    made = list(processes.results(parts, lambda part: _batch(subject, setting, part, conditions)))
-    tokens, texts = torch.cat([batch.tokens for batch in made]), [text for batch in made for text in batch.texts]
+    batches = list(processes.results(parts, lambda part: _batch(subject, setting, part, conditions)))
+    tokens, texts = torch.cat([batch.tokens for batch in batches]), [text for batch in batches for text in batch.texts]
     asked = asked_for(subject, setting, judged_by, conditions)
     judged = _judged(asked, tokens, texts, judged_by, conditions)
     return replace(
         judged,
-        calls=sum(batch.calls for batch in made) / conditions.num,
-        seconds=sum(batch.seconds for batch in made) / conditions.num,
-        cpu_seconds=sum(batch.cpu_seconds for batch in made) / conditions.num,
+        calls=sum(batch.calls for batch in batches) / conditions.num,
+        seconds=sum(batch.seconds for batch in batches) / conditions.num,
+        cpu_seconds=sum(batch.cpu_seconds for batch in batches) / conditions.num,
     )
 
 
@@ -242,16 +242,18 @@ class _Batch:
 def _batch(subject: SampledModel, setting: Setting, indices: Sequence[int], conditions: Conditions) -> _Batch:
     seeds = [setting.seed(conditions.seed, subject.name, i) for i in indices]
     started, worked = clock.perf_counter(), clock.process_time()
-    made, texts = subject.sample(len(indices), conditions.length_of(subject), seeds, setting.options)
+    sample, texts = subject.sample(len(indices), conditions.length_of(subject), seeds, setting.options)
     seconds, cpu_seconds = clock.perf_counter() - started, clock.process_time() - worked
-    return _Batch(made.tokens.cpu(), texts, int(made.nfe.sum()), seconds, cpu_seconds)
+    return _Batch(sample.tokens.cpu(), texts, int(sample.nfe.sum()), seconds, cpu_seconds)
 
 
 def _judged(asked: Point, tokens: Tensor, texts: list[str], judged_by: Judge, conditions: Conditions) -> Point:
     own = tokens if conditions.own_tokens else None
     samples = Samples(texts, own, {"draw": asked.draw, "dtype": asked.dtype})
-    found = judge(samples, judged_by, level=conditions.level, seed=conditions.seed)
-    return replace(asked, perplexity=found.perplexity, mean_perplexity=found.mean_perplexity, entropy=found.entropy)
+    judgement = judge(samples, judged_by, level=conditions.level, seed=conditions.seed)
+    return replace(
+        asked, perplexity=judgement.perplexity, mean_perplexity=judgement.mean_perplexity, entropy=judgement.entropy
+    )
 
 
 def _warm_up(subject: SampledModel, conditions: Conditions) -> None:

@@ -63,14 +63,14 @@ class CausalJudge:
         """The final state at the last token of each text's last window, float32 [B, width], for MAUVE."""
         if self.states is None:
             raise ValueError(f"{self.name} gives no features")
-        found = []
+        rows = []
         with torch.inference_mode():
             for ids in self.ids(samples):
                 context = torch.tensor([*self.before, *ids.tolist()], dtype=torch.int64)[-self.window :]
                 if not len(context):
                     raise ValueError(f"{self.name} has no features of an empty text: it has no start token")
-                found.append(self.states(context[None].to(self.device))[0, -1].float().cpu())
-        return torch.stack(found)
+                rows.append(self.states(context[None].to(self.device))[0, -1].float().cpu())
+        return torch.stack(rows)
 
 
 def causal_nats(
@@ -80,7 +80,7 @@ def causal_nats(
     pieces = [
         (i, start, fresh, stop) for i, x in enumerate(sequences) for start, fresh, stop in windows(len(x) - 1, window)
     ]
-    found: list[list[Tensor]] = [[] for _ in sequences]
+    nats: list[list[Tensor]] = [[] for _ in sequences]
     with torch.inference_mode():
         for at in range(0, len(pieces), batch):
             group = pieces[at : at + batch]
@@ -89,8 +89,8 @@ def causal_nats(
             answers = logits(inputs.to(device))
             for row, (i, start, fresh, stop) in zip(answers, group, strict=True):
                 targets = sequences[i][fresh + 1 : stop + 1].to(device)
-                found[i].append(_cross_entropy(row[fresh - start : stop - start], targets))
-    return [torch.cat([torch.zeros(0, dtype=torch.float64), *parts])[given - 1 :] for parts in found]
+                nats[i].append(_cross_entropy(row[fresh - start : stop - start], targets))
+    return [torch.cat([torch.zeros(0, dtype=torch.float64), *parts])[given - 1 :] for parts in nats]
 
 
 def windows(inputs: int, size: int) -> Iterator[tuple[int, int, int]]:

@@ -73,8 +73,8 @@ def mauve(features: Tensor, references: Tensor, *, seed: int = 0, **options: Any
         shapes = f"{tuple(features.shape)} and {tuple(references.shape)}"
         raise ValueError(f"features and references must be [N, D] and [M, D], got {shapes}")
     both = [np.ascontiguousarray(part.detach().cpu().numpy(), dtype=np.float32) for part in (references, features)]
-    found = package.compute_mauve(p_features=both[0], q_features=both[1], seed=seed, verbose=False, **options)
-    return float(found.mauve)
+    result = package.compute_mauve(p_features=both[0], q_features=both[1], seed=seed, verbose=False, **options)
+    return float(result.mauve)
 
 
 def _rows(tokens: Tensor | Sequence[Tensor]) -> list[Tensor]:

@@ -74,8 +74,8 @@ def mean_interval(
     student = _student(NormalDist().inv_cdf(0.5 + level / 2), x.size - 1)
     below, above = np.quantile(t, [0.5 - level / 2, 0.5 + level / 2]) if len(t) else (0.0, 0.0)
     low, high = center - error * max(above, student), center - error * min(below, -student)
-    made = Interval(center, float(low), float(high), level)
-    return made.exp() if log else made
+    interval = Interval(center, float(low), float(high), level)
+    return interval.exp() if log else interval
 
 
 def _mean_and_error(x: Floats, w: Floats, log: bool) -> tuple[Floats, Floats]:

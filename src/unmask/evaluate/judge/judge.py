@@ -89,7 +89,7 @@ class Judgement:
 
     def to_dict(self, *, sequences: bool = True) -> dict[str, Any]:
         """For JSON; infinite or unknown values become None."""
-        made = {
+        record = {
             "judge": self.judge,
             "conventions": self.conventions,
             "samples": self.num,
@@ -106,19 +106,19 @@ class Judgement:
             "about": self.about,
         }
         if sequences:
-            made["per_sequence"] = {
+            record["per_sequence"] = {
                 "nats": [_finite(value) for value in self.nats.tolist()],
                 "tokens": self.tokens.tolist(),
                 "entropy": self.entropies.tolist(),
             }
-        return made
+        return record
 
     def __str__(self) -> str:
         hidden = ("draw", "dtype", "rejection")
-        made = ", ".join(f"{key} {_short(value)}" for key, value in self.about.items() if key not in hidden)
+        origin = ", ".join(f"{key} {_short(value)}" for key, value in self.about.items() if key not in hidden)
         unjudged = f"; {self.unjudged} of them without a token to judge, in neither perplexity" if self.unjudged else ""
         lines = {
-            "samples": f"{self.num:,}, {self.unique:,} different{f' ({made})' if made else ''}{unjudged}",
+            "samples": f"{self.num:,}, {self.unique:,} different{f' ({origin})' if origin else ''}{unjudged}",
             "draw": self.draw,
             "rejection": self._rejection,
             "judge": f"{self.judge}, {int(self.tokens.sum()):,} judged tokens: {self.conventions}",
@@ -158,8 +158,8 @@ def judge(
         raise ValueError("samples must hold at least one sequence")
     parts = torch.split(torch.arange(len(samples)), getattr(judge, "batch", 1024))
     totals: list[tuple[float, int]] = []
-    for found in processes.results([samples.part(part.tolist()) for part in parts], partial(_totals, judge)):
-        totals += found
+    for part_totals in processes.results([samples.part(part.tolist()) for part in parts], partial(_totals, judge)):
+        totals += part_totals
         if progress is not None:
             progress(len(totals), len(samples))
     assert len(totals) == len(samples), f"{judge.name} judged {len(totals)} of {len(samples)} sequences"
@@ -186,7 +186,7 @@ def judge(
 
 def _totals(judge: Judge, samples: Samples) -> list[tuple[float, int]]:
     """The nats of each sequence, and its number of judged tokens."""
-    return [(float(found.sum()), len(found)) for found in judge.nats(samples)]
+    return [(float(nats.sum()), len(nats)) for nats in judge.nats(samples)]
 
 
 def load_judge(
@@ -220,7 +220,7 @@ def load_judge(
     elif path.is_dir():
         make = partial((left_to_right if _is_ours(path) else huggingface).load, path)
     else:
-        known = text in {found.name for found in loading.available()}
+        known = text in {model.name for model in loading.available()}
         make = partial((left_to_right if known else huggingface).load, text)
     if first is None:
         return make(device=device, batch=batch, window=window)
@@ -250,11 +250,11 @@ def _perplexities(nats: Any, tokens: Any, *, level: float, seed: int) -> tuple[I
 
 
 def _diversity(rows: list[Tensor], counts: Tensor | None) -> dict[str, float]:
-    found = {f"distinct-{n}": diversity.distinct(rows, n) for n in (1, 2, 3)}
-    found["self-repetition of 4-grams"] = float(diversity.self_repetition(rows).mean())
+    measures = {f"distinct-{n}": diversity.distinct(rows, n) for n in (1, 2, 3)}
+    measures["self-repetition of 4-grams"] = float(diversity.self_repetition(rows).mean())
     if counts is not None:
-        found["unigram KL to the data, nats"] = diversity.unigram_kl(rows, counts)
-    return found
+        measures["unigram KL to the data, nats"] = diversity.unigram_kl(rows, counts)
+    return measures
 
 
 def _described(interval: Interval, definition: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class OracleJudge:
 
     def nats(self, samples: Samples) -> list[Tensor]:
         """-log p(x_j | x_<j) of every token, float64; infinite from the first impossible token on."""
-        return [found for row in self._groups(samples) for found in self._nats(row)]
+        return [values for row in self._groups(samples) for values in self._nats(row)]
 
     def ids(self, samples: Samples) -> list[Tensor]:
         if samples.tokens is None:

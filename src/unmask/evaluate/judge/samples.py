@@ -34,8 +34,8 @@ class Samples:
 
     def __post_init__(self) -> None:
         if self.tokens is not None and (self.tokens.ndim != 2 or self.tokens.dtype != torch.int64):
-            found = f"{self.tokens.dtype} {tuple(self.tokens.shape)}"
-            raise ValueError(f"tokens must be int64 [batch, length], got {found}")
+            kind = f"{self.tokens.dtype} {tuple(self.tokens.shape)}"
+            raise ValueError(f"tokens must be int64 [batch, length], got {kind}")
         if self.texts and self.tokens is not None and len(self.texts) != len(self.tokens):
             raise ValueError(f"there are {len(self.texts)} texts and {len(self.tokens)} rows of tokens")
 

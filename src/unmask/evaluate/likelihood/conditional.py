@@ -61,8 +61,8 @@ def conditional_nelbo(
         one_by_one = _passes(asked, beyond, every, passes, generators, schedule)
         while part := list(islice(one_by_one, batch)):
             which, masking = torch.tensor([b for b, _ in part]), joined([one for _, one in part])
-            found = objective.cross_entropy(model, canvas[which], masking.to(device))
-            estimate = masking.weight * found.double().cpu()
+            cross_entropy = objective.cross_entropy(model, canvas[which], masking.to(device))
+            estimate = masking.weight * cross_entropy.double().cpu()
             nats.index_add_(0, which, estimate)
             squares.index_add_(0, which, estimate.square())
             passed.index_add_(0, which, torch.ones_like(estimate))

@@ -52,7 +52,7 @@ class Evaluation:
             unit.replace(" ", "_"): dict(zip(names, map(_finite, values), strict=True))
             for unit, values in self.bound.units().items()
         }
-        made = {
+        record = {
             **self.about,
             "how": self.how,
             "exact": self.bound.exact,
@@ -63,14 +63,14 @@ class Evaluation:
         }
         for name, pair in (("truth", self.entropy), ("distance_from_truth", self.distance)):
             if pair is not None:
-                made[f"{name}_nats_per_token"] = {"value": _finite(pair[0]), "error_over_sequences": _finite(pair[1])}
+                record[f"{name}_nats_per_token"] = {"value": _finite(pair[0]), "error_over_sequences": _finite(pair[1])}
         if self.profile is not None:
             values = [[_finite(value) for value in part] for part in (self.profile.nats, self.profile.errors)]
-            made["profile"] = {"over": self.profile.over, "nats_per_token": values[0], "errors": values[1]}
+            record["profile"] = {"over": self.profile.over, "nats_per_token": values[0], "errors": values[1]}
         if sequences:
             nats, errors = (list(map(_finite, values.tolist())) for values in (self.bound.nats, self.bound.errors))
-            made["per_sequence"] = {"index": self.indices.tolist(), "nats": nats, "errors": errors}
-        return made
+            record["per_sequence"] = {"index": self.indices.tolist(), "nats": nats, "errors": errors}
+        return record
 
 
 def paired(one: Evaluation, other: Evaluation) -> tuple[float, float]:

@@ -155,9 +155,9 @@ class UnmaskLM(LM):  # type: ignore[misc]
         with _bar(len(requests), kind, disable_tqdm) as bar:
             for start in range(0, len(requests), self.rows):
                 part = [request.args for request in requests[start : start + self.rows]]
-                for arguments, found in zip(part, answer(part), strict=True):
-                    answers.append(found)
-                    self.cache_hook.add_partial(kind, arguments, found)
+                for arguments, reply in zip(part, answer(part), strict=True):
+                    answers.append(reply)
+                    self.cache_hook.add_partial(kind, arguments, reply)
                 bar.update(len(part))
         return answers
 
@@ -211,7 +211,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
         canvas, _ = self.page.canvases([(ids, []) for ids in begun])
         if self.model.process.exact:  # one call per token, up to the longest text
             canvas = canvas[:, : len(self.page.before) + max(map(len, begun)) + new]
-        made = sample(
+        finished = sample(
             self.model.denoiser,
             canvas=canvas,
             schedule=self.model.schedule,
@@ -221,7 +221,7 @@ class UnmaskLM(LM):  # type: ignore[misc]
             seed=list(seeds),
             **self.options,
         )
-        return made.tokens.cpu()
+        return finished.tokens.cpu()
 
     def _text(self, ids: list[int], context: str, until: Sequence[str]) -> str:
         """The text up to the first eos and the first ``until``; the spaces at the context's end are not repeated."""
@@ -235,8 +235,8 @@ class UnmaskLM(LM):  # type: ignore[misc]
         return torch.tensor(processes.gather([tensor.item()]))
 
     def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
-        found = processes.gather([obj])
-        return found if processes.rank() == dst else None
+        objects = processes.gather([obj])
+        return objects if processes.rank() == dst else None
 
     def barrier(self) -> None:
         processes.broadcast(None)

@@ -67,11 +67,11 @@ def evaluate(
         while True:
             work.round(done, store, progress, rounds)
             done += 1
-            made = work.evaluation(store.done, done)
+            evaluation = work.evaluation(store.done, done)
             # All processes have the same numbers, so they stop together. An infinite bound has error nan.
-            if until is None or work.exact or not made.bound.error_of_estimate >= until:
-                return made
-            rounds = max(done + 1, math.ceil(done * (made.bound.error_of_estimate / until) ** 2))
+            if until is None or work.exact or not evaluation.bound.error_of_estimate >= until:
+                return evaluation
+            rounds = max(done + 1, math.ceil(done * (evaluation.bound.error_of_estimate / until) ** 2))
 
 
 def evaluate_ngram(order: int, train: TokenFile, tokens: TokenFile, *, sequences: int | None = None) -> Evaluation:
@@ -193,8 +193,8 @@ class _Work:
         """Compute what is missing of one round of passes; each process takes a batch at a time."""
         missing = [b for b in range(-(-self.rows // self.batch)) if (number, b) not in store.done]
         estimate = _Estimate(self.network, self.how, self.model.schedule, self.exact)
-        found = processes.results(_Pieces(self, number, missing), estimate)
-        for b, result in zip(missing, found, strict=True):
+        results = processes.results(_Pieces(self, number, missing), estimate)
+        for b, result in zip(missing, results, strict=True):
             store.add((number, b), result)
             if progress is not None and processes.main():
                 progress(store.rows, rounds * self.rows, store.nats / store.rows / float(self.counts.double().mean()))
@@ -237,8 +237,8 @@ class _Work:
     def _together(self, done: Done, rounds: int, name: str) -> Tensor:
         """[sequences, passes] from the batches of all rounds."""
         batches = range(-(-self.rows // self.batch))
-        made = [[value for b in batches for value in done[number, b][name]] for number in range(rounds)]
-        values = torch.tensor(made, dtype=torch.float64).view(rounds, len(self.indices), self.passes)
+        rows = [[value for b in batches for value in done[number, b][name]] for number in range(rounds)]
+        values = torch.tensor(rows, dtype=torch.float64).view(rounds, len(self.indices), self.passes)
         return values.transpose(0, 1).flatten(1)
 
 

@@ -234,16 +234,16 @@ class Batch:
         try:
             # On an accelerator nothing is read here: errors are found when the rows are drawn.
             with inference(self.network), Faults().collected() if waits(x.device) else nullcontext():
-                found: Tensor | Exception = answer(
+                outcome: Tensor | Exception = answer(
                     self.network, x[here, : max(lengths)], ask.take(index), allowed, seats, padded, self.device
                 )
         except Exception as error:
-            found = error
-        if isinstance(found, Exception) and len(part) > 1:
+            outcome = error
+        if isinstance(outcome, Exception) and len(part) > 1:
             for row in part:
                 yield from self._answers(range(row, row + 1), x, ask)
         else:
-            yield part, found
+            yield part, outcome
 
     def _filled(self, shared: SharedState, answers: Sequence[Answer]) -> list[Outcome]:
         """Draw the tokens. If that fails, each plan is tried separately; a request with one state fails as a whole."""
@@ -257,7 +257,7 @@ class Batch:
             alone = [shared.part([i]) for i in range(len(members))]
             self.states.remove(shared)
             self.states += alone
-            return [self._filled(one, [found])[0] for one, found in zip(alone, answers, strict=True)]
+            return [self._filled(one, [outcome])[0] for one, outcome in zip(alone, answers, strict=True)]
         if step is None:
             self._unfinished.append((shared, list(answers)))
             return []

@@ -27,7 +27,7 @@ class Change:
 def changes(step: Step) -> list[Change]:
     """A Step as its effect on each of its sequences, without padding."""
     columns = (step.positions, step.tokens, step.probabilities, step.tau)
-    found = []
+    listed = []
     for i, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         cells = [cell for cell in zip(*row, strict=True) if cell[0] >= 0]
         # One list per column, even if it has no cells.
@@ -35,8 +35,8 @@ def changes(step: Step) -> list[Change]:
         hidden = None if step.hidden is None else [p for p in step.hidden[i].tolist() if p >= 0]
         guessed = None if step.guessed is None else [(p, token) for p, token in step.guessed[i].tolist() if p >= 0]
         corrected = None if step.corrected is None else int(step.corrected[i])
-        found.append(Change(positions, tokens, probabilities, tau, hidden or None, guessed, corrected))
-    return found
+        listed.append(Change(positions, tokens, probabilities, tau, hidden or None, guessed, corrected))
+    return listed
 
 
 def likeliest(change: Change, top: int, rows: Tensor, log_weights: Tensor) -> Change:
@@ -44,8 +44,8 @@ def likeliest(change: Change, top: int, rows: Tensor, log_weights: Tensor) -> Ch
     place = {position: i for i, position in enumerate(rows[rows >= 0].tolist())}
     at = torch.tensor([place[position] for position in change.positions], dtype=torch.int64)
     log_p, ids = log_weights[at.to(log_weights.device)].log_softmax(-1).topk(min(top, log_weights.shape[-1]))
-    found = [
+    alternatives = [
         [(i, p) for i, p in zip(*pair, strict=True) if p > -torch.inf]
         for pair in zip(ids.tolist(), log_p.tolist(), strict=True)
     ]
-    return replace(change, likeliest=found)
+    return replace(change, likeliest=alternatives)

@@ -71,9 +71,9 @@ class Engine:
 
     def warm(self, served: Served) -> None:
         """Call a network once, so that it is ready for the first request and its time is known."""
-        told = threading.Event()
-        self.submit(Job(trial(served), lambda event: told.set(), counted=False))
-        told.wait()
+        ended = threading.Event()
+        self.submit(Job(trial(served), lambda event: ended.set(), counted=False))
+        ended.wait()
 
     def submit(self, job: Job) -> list[Forecast]:
         """Accept a request, or raise Refused at once; returns the forecasts for its sequences."""

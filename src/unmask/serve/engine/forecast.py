@@ -50,32 +50,32 @@ def begins(
     heapq.heapify(ends)
     held = Counter(request for *_, request in ends)
     queue = [(request, deque(calls)) for request, calls in (*waiting, mine)]
-    found: list[int] = []
+    starts: list[int] = []
     now = 0
     while queue[-1][1]:
         for request, calls in queue:
             while calls and len(ends) < places and held[request] < (share or places):
                 held[request] += 1
                 if calls is queue[-1][1]:
-                    found.append(now)
+                    starts.append(now)
                 heapq.heappush(ends, (now + calls.popleft(), next(number), request))
             if len(ends) >= places:
                 break
         if queue[-1][1]:
             now, _, request = heapq.heappop(ends)
             held[request] -= 1
-    return found
+    return starts
 
 
 def forecasts(job: Job, begin: Sequence[int], seconds: float) -> list[Forecast]:
     """The forecasts for a request's sequences, which begin in these rounds of this many seconds."""
     if job.joint:  # they begin when all have places
         begin = [max(begin)] * len(begin)
-    found = []
+    listed = []
     for one, first in zip(job.waiting, begin, strict=True):
         order = tau = None
         if not job.joint:
             plan, holes = job.state.plan, job.work.holes
             order, tau = plan.order[one.index, :holes].tolist(), plan.times[one.index, :holes].tolist()
-        found.append(Forecast(one.index, one.calls, order, tau, first * seconds, (first + one.calls) * seconds))
-    return found
+        listed.append(Forecast(one.index, one.calls, order, tau, first * seconds, (first + one.calls) * seconds))
+    return listed

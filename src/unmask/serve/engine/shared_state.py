@@ -44,9 +44,9 @@ class SharedState:
 
     def fill(self, log_mu: Sequence[Tensor | Exception]) -> Step | None:
         """One Step, from log mu of each sequence's rows; None after a part of it that is not the last."""
-        for found in log_mu:
-            if isinstance(found, Exception):
-                raise found
+        for rows in log_mu:
+            if isinstance(rows, Exception):
+                raise rows
         faults = Faults() if waits(self.state.x.device) else None
         with nullcontext() if faults is None else faults.collected():
             step = self._step(torch.cat(log_mu))  # type: ignore[arg-type]

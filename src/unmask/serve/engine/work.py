@@ -61,8 +61,8 @@ class Served:
     def display(self) -> str:
         """How its sequences are shown, one of DISPLAYS: from its card, or else from its tokens."""
         side, kind = math.isqrt(self.model.length or 0), self.model.tokenizer.kind
-        if said := self.card.get("display"):
-            return str(said)
+        if shown := self.card.get("display"):
+            return str(shown)
         if kind in ("smiles", "selfies"):
             return "molecule"
         return "image" if kind == "levels" and side > 1 and side**2 == self.model.length else "text"

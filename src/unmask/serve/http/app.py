@@ -115,10 +115,10 @@ class Service:
     def stream(self, exchange: Exchange, events: AsyncIterator[str]) -> Response:
         return EventStream(events, lambda: self.end(exchange))
 
-    async def answer(self, exchange: Exchange, request: Request, made: Awaitable[T]) -> T | None:
+    async def answer(self, exchange: Exchange, request: Request, work: Awaitable[T]) -> T | None:
         """A plain answer, or None if the client has disconnected."""
         try:
-            return await unless_gone(request.receive, made)
+            return await unless_gone(request.receive, work)
         finally:
             self.end(exchange)
 
@@ -134,13 +134,13 @@ class Service:
         about = {"id": f"unmask-{uuid.uuid4().hex}", "model": work.model.name}
         if body.stream:
             return self.stream(exchange, transcript.streamed(exchange, stops, about))
-        made = await self.answer(exchange, request, transcript.collected(exchange, stops, body.trace))
-        if made is None:
+        texts = await self.answer(exchange, request, transcript.collected(exchange, stops, body.trace))
+        if texts is None:
             return Response(status_code=GONE)
-        cost = {"calls": max(one.pop("calls") for one in made), "seconds": clock.perf_counter() - started}
+        cost = {"calls": max(one.pop("calls") for one in texts), "seconds": clock.perf_counter() - started}
         how = recorded(work.served, body) | {"seed": work.seed}
         head = about | {"object": "unmask", "created": int(clock.time())}
-        return JSONResponse(head | {"choices": made} | cost | how)
+        return JSONResponse(head | {"choices": texts} | cost | how)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """OpenAI's completions."""
@@ -163,12 +163,12 @@ class Service:
         self, body: CompletionRequest, request: Request, name: str, kind: str, shapes: tuple[Shape, Shape]
     ) -> Response:
         stops = stops_of(body.stop)
-        found: list[Choices] = []
+        choices: list[Choices] = []
 
         def make() -> list[Work]:
             prompts = completion_works(self.models, body, self.limits)
-            found.append(Choices(prompts, body.n or 1, stops, body.logprobs, echo=bool(body.echo)))
-            return found[0].works
+            choices.append(Choices(prompts, body.n or 1, stops, body.logprobs, echo=bool(body.echo)))
+            return choices[0].works
 
         watched = bool(body.stream or stops or body.logprobs is not None)
         client = request.scope[CLIENT]
@@ -182,12 +182,12 @@ class Service:
         }
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            return self.stream(exchange, openai.streamed(exchange, found[0], shapes[1], head, with_usage=usage))
-        made = await self.answer(exchange, request, openai.collected(exchange, found[0], shapes[0]))
-        if made is None:
+            return self.stream(exchange, openai.streamed(exchange, choices[0], shapes[1], head, with_usage=usage))
+        content = await self.answer(exchange, request, openai.collected(exchange, choices[0], shapes[0]))
+        if content is None:
             return Response(status_code=GONE)
-        seed = found[0].works[0].seed if found[0].works else body.seed
-        return JSONResponse(head | made | {"unmask": {"seed": seed}})
+        seed = choices[0].works[0].seed if choices[0].works else body.seed
+        return JSONResponse(head | content | {"unmask": {"seed": seed}})
 
 
 def create_app(
@@ -265,8 +265,8 @@ def _add_probes(app: FastAPI, server: Service) -> None:
 
     def about(status: str) -> Response:
         engine = server.engine
-        told = {"status": status, "queued": engine.queued, "live": engine.live}
-        return JSONResponse(told, 200 if status == "ok" else 503)
+        state = {"status": status, "queued": engine.queued, "live": engine.live}
+        return JSONResponse(state, 200 if status == "ok" else 503)
 
     @app.get("/health", responses=ends, summary="Whether requests are taken")
     async def health() -> Response:

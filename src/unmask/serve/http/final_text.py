@@ -17,8 +17,8 @@ def stops_of(given: str | Sequence[str] | None) -> list[str]:
 
 def first_stop(text: str, stops: Sequence[str]) -> int | None:
     """Where the stop sequence that is complete first begins."""
-    found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
-    return min(found)[1] if found else None
+    ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    return min(ends)[1] if ends else None
 
 
 def held_back(text: str, stops: Sequence[str]) -> int:
@@ -79,14 +79,14 @@ class FinalText:
 
     def stop(self, end: int) -> int | None:
         """Where in the text up to an id the first generated stop sequence begins."""
-        found = first_stop(self.text_to(end)[self.given :], self.stops)
-        return None if found is None else self.given + found
+        place = first_stop(self.text_to(end)[self.given :], self.stops)
+        return None if place is None else self.given + place
 
     def stop_of(self, whole: str) -> int | None:
         """The same in the text of all its ids."""
         after = 0 if self.blanks is None else len(self.blanks.visible[-1])
-        found = first_stop(whole[self.given : len(whole) - after], self.stops)
-        return None if found is None else self.given + found
+        place = first_stop(whole[self.given : len(whole) - after], self.stops)
+        return None if place is None else self.given + place
 
     def tokens_to_stop(self, end: int) -> int:
         """The smallest number of ids whose text contains the stop sequence."""

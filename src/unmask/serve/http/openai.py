@@ -65,10 +65,10 @@ class Completion:
         settled = 0 if self._sequence is None else self._sequence.settled
         end = self._first + self.completion_tokens if self.finished else settled
         positions, self._told = range(self._told, end), max(end, self._told)
-        found = [self._given[i] for i in sorted(self._given)] if echo else []
-        found += [self._scores[i] for i in positions if i in self._scores]
+        listed = [self._given[i] for i in sorted(self._given)] if echo else []
+        listed += [self._scores[i] for i in positions if i in self._scores]
         at = 0 if echo else len(self.echoed) + sum(map(len, self._written(range(self._first, positions.start))))
-        return logprobs(self.model, found, self.logprobs, at)
+        return logprobs(self.model, listed, self.logprobs, at)
 
     def _written(self, positions: Iterable[int]) -> list[str]:
         return [piece(self.model, self._scores[i][0]) for i in positions if i in self._scores]
@@ -168,8 +168,8 @@ class Choices:
     def usage(self) -> dict[str, int]:
         """Token counts: each prompt once, and every choice's completion."""
         prompts = sum(one.prompt_tokens for one in self.all if one.index == 0)
-        made = sum(one.completion_tokens for one in self.all)
-        return {"prompt_tokens": prompts, "completion_tokens": made, "total_tokens": prompts + made}
+        completed = sum(one.completion_tokens for one in self.all)
+        return {"prompt_tokens": prompts, "completion_tokens": completed, "total_tokens": prompts + completed}
 
 
 Shape = Callable[[Completion, int, str, bool], dict[str, Any]]
@@ -181,8 +181,8 @@ async def collected(exchange: Exchange, choices: Choices, shape: Shape) -> dict[
     async for number, event in exchange.events():
         choices.progress(exchange, number, event)
     texts = [(one.echoed if choices.echo else "") + one.text for one in choices.all]
-    made = [shape(one, i, text, choices.echo) for i, (one, text) in enumerate(zip(choices.all, texts, strict=True))]
-    return {"choices": made, "usage": choices.usage()}
+    entries = [shape(one, i, text, choices.echo) for i, (one, text) in enumerate(zip(choices.all, texts, strict=True))]
+    return {"choices": entries, "usage": choices.usage()}
 
 
 async def streamed(
@@ -225,25 +225,25 @@ def chat_delta(completion: Completion, index: int, text: str, echo: bool) -> dic
 
 def scores(change: Change) -> dict[int, Scores]:
     """The tokens of a change with their log-probabilities, by position."""
-    found: dict[int, Scores] = {}
+    by_position: dict[int, Scores] = {}
     for i, (position, token, p) in enumerate(zip(change.positions, change.tokens, change.probabilities, strict=True)):
         best = tuple(change.likeliest[i]) if change.likeliest else ()
         log_p = dict(best).get(token, math.log(p) if p > 0 else LEAST)
-        found[position] = token, log_p, best
-    return found
+        by_position[position] = token, log_p, best
+    return by_position
 
 
-def logprobs(model: Model, found: Sequence[Scores], number: int, at: int) -> dict[str, Any]:
+def logprobs(model: Model, entries: Sequence[Scores], number: int, at: int) -> dict[str, Any]:
     """OpenAI's format: the ``number`` most likely ids and the token. at: where the first begins in the text."""
-    texts = [piece(model, token) for token, *_ in found]
+    texts = [piece(model, token) for token, *_ in entries]
     starts = itertools.accumulate(map(len, texts), initial=at)
     top = [
         {piece(model, i): p for i, p in (*best[:number], (token, own))} if number else {piece(model, token): own}
-        for token, own, best in found
+        for token, own, best in entries
     ]
     return {
         "tokens": texts,
-        "token_logprobs": [own for _, own, _ in found],
+        "token_logprobs": [own for _, own, _ in entries],
         "top_logprobs": top,
         "text_offset": list(starts)[: len(texts)],
     }

@@ -48,9 +48,9 @@ class Pictures:
 def preview(address: str, name: str | None) -> str:
     """The preview for the head of the page: a stored picture, or else the default one."""
     picture = f"{address}web/preview.png" if name is None else f"{address}pictures/{name}.png"
-    told = {"og:type": "website", "og:title": TITLE, "og:description": ABOUT, "og:image": picture}
-    told |= {"og:image:width": "1200", "og:image:height": "630"}
-    tags = [f'<meta property="{key}" content="{escape(value)}">' for key, value in told.items()]
+    properties = {"og:type": "website", "og:title": TITLE, "og:description": ABOUT, "og:image": picture}
+    properties |= {"og:image:width": "1200", "og:image:height": "630"}
+    tags = [f'<meta property="{key}" content="{escape(value)}">' for key, value in properties.items()]
     return "\n  ".join([*tags, '<meta name="twitter:card" content="summary_large_image">'])
 
 
@@ -77,7 +77,7 @@ def add_page(app: FastAPI, pictures: Pictures | None = None) -> None:
 
     @app.get("/pictures/{name}.png", include_in_schema=False)
     async def picture(name: str) -> Response:
-        found = kept.get(name)
-        if found is None:
+        image = kept.get(name)
+        if image is None:
             raise HTTPException(404, "this picture is no longer stored")
-        return Response(found, media_type="image/png", headers={"Cache-Control": "public, max-age=86400"})
+        return Response(image, media_type="image/png", headers={"Cache-Control": "public, max-age=86400"})

@@ -110,15 +110,15 @@ OVER_HTTP: dict[str, Any] = {
 def _sampling_fields() -> dict[str, Any]:
     """The sampling options with the names, bounds and help texts of ``unmask sample``; null is the default."""
     hints, helps = get_type_hints(SamplerOptions), help_texts(SamplerOptions)
-    found: dict[str, Any] = {}
+    fields_here: dict[str, Any] = {}
     for one in fields(SamplerOptions):
         bounds: dict[str, Any] = {name: value for name, value in one.metadata.items() if name != "whole"}
         if "whole" in one.metadata and not one.metadata["whole"]:
             bounds["allow_inf_nan"] = False
         bounds = {} if one.name in OVER_HTTP else bounds
         kind = OVER_HTTP.get(one.name, hints[one.name] | None)
-        found[one.name] = (kind, Field(one.default, description=helps.get(one.name), **bounds))
-    return found
+        fields_here[one.name] = (kind, Field(one.default, description=helps.get(one.name), **bounds))
+    return fields_here
 
 
 class SamplingRequest(create_model("SamplingFields", __base__=Strict, **_sampling_fields())):  # type: ignore[misc]

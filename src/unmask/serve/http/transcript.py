@@ -24,14 +24,14 @@ from unmask.tokenizers.molecules import verdict
 async def collected(exchange: Exchange, stops: Sequence[str], trace: bool) -> list[dict[str, Any]]:
     """The choices of a plain answer, each with its calls."""
     traces: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    made: dict[int, dict[str, Any]] = {}
+    results: dict[int, dict[str, Any]] = {}
     async for name, event in told(exchange, stops):
         if name == "step":
             traces[event["index"]].append(event)
         else:
-            made[event["index"]] = event
+            results[event["index"]] = event
             del event["seconds"]
-    return [made[i] | ({"trace": traces[i]} if trace else {}) for i in sorted(made)]
+    return [results[i] | ({"trace": traces[i]} if trace else {}) for i in sorted(results)]
 
 
 async def streamed(exchange: Exchange, stops: Sequence[str], about: dict[str, Any]) -> AsyncIterator[str]:
@@ -217,25 +217,25 @@ class Transcript:
         """Adjacent positions as text: a character is shown at its last token, once it is complete."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         after_hole = run[0] > 0 and self.ids[run[0] - 1] is None
-        found: list[str | None] = []
+        words: list[str | None] = []
         for position in run:
             token = self.ids[position]
             if token is None:
-                found.append(None)
+                words.append(None)
                 after_hole = True
                 continue
             data, whole = self._piece(token)
-            if whole and found and found[-1] is not None:  # bytes before it can no longer become a character
-                found[-1] += decoder.decode(b"", final=True)
+            if whole and words and words[-1] is not None:  # bytes before it can no longer become a character
+                words[-1] += decoder.decode(b"", final=True)
             if after_hole:  # continues a character whose beginning is still masked
                 rest = data.lstrip(_CONTINUATION)
                 after_hole, data = not rest, rest
-            found.append(decoder.decode(data))
+            words.append(decoder.decode(data))
         last, behind = run[-1], run[-1] + 1
         ends = behind == len(self.ids) or self.ids[behind] is not None
-        if found[-1] is not None and ends and self.ids[last] is not None:
-            found[-1] += decoder.decode(b"", final=True)
-        return found
+        if words[-1] is not None and ends and self.ids[last] is not None:
+            words[-1] += decoder.decode(b"", final=True)
+        return words
 
     def _piece(self, token: int) -> tuple[bytes, bool]:
         """The bytes of a token, and whether they are one or more complete characters."""
