@@ -28,9 +28,11 @@ from typing import Any
 import torch
 
 import unmask
-from unmask.networks.any_order import OneStream
+from unmask.networks.any_order import AnyOrderConfig, OneStream
 from unmask.networks.causal import Causal, twin
+from unmask.networks.config import blocks_of
 from unmask.networks.ddit import DDiT, preset
+from unmask.networks.visible import VisibleDDiT
 from unmask.sampling import Step
 from unmask.training import data as find_data
 from unmask.training.config import TrainConfig
@@ -77,8 +79,10 @@ def network(kind: str, setting: Setting, length: int) -> DDiT | OneStream | Caus
     torch.manual_seed(0)
     if kind == LEFT_TO_RIGHT:
         return Causal(twin(preset(setting.preset, setting.vocab, length))).eval()
-    config = preset(setting.preset, setting.vocab, length, attention=kind)
-    return (OneStream(twin(config)) if kind == "order" else DDiT(config)).eval()
+    config = preset(setting.preset, setting.vocab, length)
+    if kind == "order":
+        return OneStream(blocks_of(twin(config), AnyOrderConfig)).eval()
+    return (VisibleDDiT if kind == "visible" else DDiT)(config).eval()
 
 
 def begun(

@@ -27,7 +27,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ import torch
 
 from unmask import Model
 from unmask.network import inference
-from unmask.networks.any_order import OneStream
+from unmask.networks.any_order import AnyOrderConfig, OneStream
 from unmask.networks.causal import Causal, twin
+from unmask.networks.config import blocks_of
 from unmask.networks.ddit import DDiT, DDiTConfig
 from unmask.protocol import for_sampling
 from unmask.serve.engine.engine import Engine
@@ -58,7 +58,7 @@ def models(width: int, layers: int, length: int) -> dict[str, Served]:
     words = tokenizers.bytes_of_utf8()
     size = {"width": width, "layers": layers, "heads": max(width // 64, 1)}
     config = DDiTConfig(words.vocab_size, words.vocab_size, length, **size)  # type: ignore[arg-type]
-    order = replace(twin(config), attention="order", neighbours=2)
+    order = blocks_of(twin(config), AnyOrderConfig, neighbours=2)
     torch.manual_seed(0)
     made = {ANY_ORDER: OneStream(order), "left-to-right, cached": Causal(twin(config)), "bidirectional": DDiT(config)}
     return {name: Served(Model(network.eval(), words, name=name)) for name, network in made.items()}

@@ -95,7 +95,7 @@ def main() -> None:
 def store(name: str, run: Path, notes: str | None = None, seen: int = 0) -> None:
     """The run's model in half precision, and what its training says of it."""
     trained = unmask.load(run)
-    _, header = pretrained.read_config(run / "model")
+    header = pretrained.read_header(run / "model")
     card = trained.denoiser.card
     card = replace(card, tokens_seen=card.tokens_seen + seen, notes="; ".join(filter(None, [card.notes, notes])))
     pretrained.save(BOX / name, trained.denoiser, card=card, half=True, extra=header["extra"])
@@ -233,7 +233,7 @@ def describe(name: str) -> pretrained.Card:
     """Write the card from the stored numbers, with the samples that the seed gives; the weights stay as they are."""
     folder, (data, licence) = BOX / name, described(data_of(name))
     stored, before = unmask.load(folder), sha256_of(folder / pretrained.WEIGHTS)
-    _, header = pretrained.read_config(folder)
+    header = pretrained.read_header(folder)
     found = measured(name)
     bits, exact = found["bits_per_token"], found["exact"]
     of = "all" if found["sequences"] == found["of_sequences"] else f"{found['of_sequences']:,} evenly spaced:"

@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 
 import unmask
+from unmask.networks.adapters import AdaptedDDiT, AdaptersConfig
 from unmask.networks.causal import Causal
-from unmask.networks.ddit import DDiT
+from unmask.networks.config import blocks_of
 
 RANK = 64
 
@@ -35,12 +36,10 @@ def main() -> None:
     replace(model, denoiser=with_adapters(model.denoiser, chosen.rank)).save_pretrained(chosen.out)
 
 
-def with_adapters(network: Causal, rank: int) -> DDiT:
-    """The same weights in a DDiT that sees everything, with adapters that change nothing yet."""
-    config = replace(network.config, adapters=rank, dropout=0.0)
-    made = DDiT(config)
+def with_adapters(network: Causal, rank: int) -> AdaptedDDiT:
+    """The same weights in a network that sees everything, with adapters that change nothing yet."""
+    made = AdaptedDDiT(blocks_of(network.config, AdaptersConfig, adapters=rank, dropout=0.0))
     with torch.no_grad():
-        assert made.own_token is not None
         torch.nn.init.eye_(made.own_token.weight)
     made.load_state_dict({**made.state_dict(), **network.state_dict()})
     return made

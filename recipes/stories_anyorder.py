@@ -26,8 +26,8 @@ from unmask.checkpoints import llama2c
 from unmask.checkpoints.folder import TOKENIZER
 from unmask.masking import Masking
 from unmask.networks import pretrained
-from unmask.networks.any_order import OneStream
-from unmask.networks.config import DDiTConfig, preset
+from unmask.networks.any_order import AnyOrderConfig, OneStream
+from unmask.networks.config import preset
 from unmask.training.config import read_toml
 
 RECIPE = Path(__file__).with_suffix(".toml")
@@ -36,11 +36,12 @@ NEIGHBOURS = 2
 SPREAD = 1_000  # the fraction of a uniform number times this is uniform
 
 
-def shape(teacher: stories.Teacher) -> DDiTConfig:
+def shape(teacher: stories.Teacher) -> AnyOrderConfig:
     """The teacher's shape; the last of the corpus's ids begins every sequence."""
-    its, how = teacher.network.config, {"attention": "order", "neighbours": NEIGHBOURS, "start": teacher.eos}
+    its, how = teacher.network.config, {"neighbours": NEIGHBOURS, "start": teacher.eos}
     size = {"width": its.width, "layers": its.layers, "heads": its.heads, "hidden": its.hidden}
-    return preset("stories15m", teacher.vocab_size, its.length, tie_embeddings=True, dropout=0.0, **size, **how)
+    size |= {"tie_embeddings": True, "dropout": 0.0}
+    return preset("stories15m", teacher.vocab_size, its.length, kind=AnyOrderConfig, **size, **how)
 
 
 def taught_by(teacher: stories.Teacher) -> OneStream:

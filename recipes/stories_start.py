@@ -21,16 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recipes.corpora.stories import LENGTH, kept_ids
 from unmask.checkpoints import llama2c
 from unmask.checkpoints.folder import TOKENIZER
 from unmask.networks import pretrained
-from unmask.networks.config import DDiTConfig, preset
-from unmask.networks.ddit import DDiT
+from unmask.networks.adapters import AdaptedDDiT, AdaptersConfig
+from unmask.networks.config import TransformerConfig, preset
 from unmask.networks.layers import Rotary
+from unmask.networks.left_reading import LeftReadingDDiT
 from unmask.networks.llama import Llama
+
+SIZE: dict[str, Any] = {"tie_embeddings": True, "dropout": 0.0}
 
 
 def main() -> None:
@@ -41,23 +44,32 @@ def main() -> None:
     out = chosen.out
     teacher, pieces = llama2c.stories15m()
     ids = kept_ids()
-    network = DDiT.built(config := shape(len(ids), masked=chosen.masked), weights(teacher, ids, config))
+    network = masked_by(teacher, ids) if chosen.masked else adapted_by(teacher, ids)
     pretrained.save(out, network, card=pretrained.Card(data="TinyStories, by stories15m", license="MIT"))
     llama2c.tokenizer(pieces, ids.tolist()).save(out / TOKENIZER)
     print(f"{out}: {sum(parameter.numel() for parameter in network.parameters()) / 1e6:.2f} M parameters")
 
 
-def shape(vocab_size: int, *, masked: bool = False) -> DDiTConfig:
-    """The teacher's shape in blocks of two; the last of the corpus's ids, eos, begins every sequence.
-
-    masked: without blocks and adapters.
-    """
-    blocks: dict[str, Any] = {"attention": "block", "block": 2, "adapters": 64, "start": vocab_size - 1}
-    how = {"reads_left": True} if masked else blocks
-    return preset("stories15m", vocab_size, LENGTH, tie_embeddings=True, dropout=0.0, **how)
+def adapted_by(teacher: Llama, ids: Tensor, **changes: Any) -> AdaptedDDiT:
+    """The teacher in blocks of two, with adapters; the last of the corpus's ids, eos, begins every sequence."""
+    how: dict[str, Any] = {"block": 2, "adapters": 64, "start": len(ids) - 1, **SIZE, **changes}
+    config = preset("stories15m", len(ids), LENGTH, kind=AdaptersConfig, **how)
+    return AdaptedDDiT.built(config, with_own_token(AdaptedDDiT(config), teacher, ids))
 
 
-def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor]:
+def masked_by(teacher: Llama, ids: Tensor, **changes: Any) -> LeftReadingDDiT:
+    """The teacher without blocks and adapters: it sees every position."""
+    config = preset("stories15m", len(ids), LENGTH, **{**SIZE, **changes})
+    return LeftReadingDDiT.built(config, with_own_token(LeftReadingDDiT(config), teacher, ids))
+
+
+def with_own_token(fresh: nn.Module, teacher: Llama, ids: Tensor) -> dict[str, Tensor]:
+    """The tensors of a network that also reads its own token: those of the teacher, and what does nothing yet."""
+    config: Any = fresh.config
+    return fresh.state_dict() | weights(teacher, ids, config) | {"own_token.weight": torch.eye(config.width)}
+
+
+def weights(teacher: Llama, ids: Tensor, config: TransformerConfig) -> dict[str, Tensor]:
     """The teacher's tensors under the DDiT's names; what the teacher does not have does nothing yet."""
     theirs, width = teacher.state_dict(), config.width
     embedding = theirs["embed.weight"][ids]
@@ -67,11 +79,6 @@ def weights(teacher: Llama, ids: Tensor, config: DDiTConfig) -> dict[str, Tensor
         "output_layer.norm_final.weight": theirs["norm.weight"],
         "output_layer.linear.bias": torch.zeros(len(ids)),
     }
-    if config.adapters or config.reads_left:
-        made["own_token.weight"] = torch.eye(width)
-    if config.adapters:
-        fresh = DDiT(config).state_dict()
-        made |= {name: tensor for name, tensor in fresh.items() if ".adapters." in name}
     for i in range(config.layers):
         block = {name.removeprefix(f"blocks.{i}."): w for name, w in theirs.items() if name.startswith(f"blocks.{i}.")}
         ours = {

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from unmask.networks.any_order import OneStream
-from unmask.networks.causal import Causal, twin
-from unmask.networks.ddit import DDiT, DDiTConfig
+from unmask.networks.causal import Causal
+from unmask.networks.ddit import DDiT
+from unmask.networks.kinds import described
 from unmask.networks.llama import Llama, LlamaConfig
 from unmask.networks.pretrained import Card, save
+from unmask.networks.transformer import Transformer
 from unmask.tokenizers import vocabularies as make
 from unmask.tokenizers.tokenizer import Tokenizer
 
@@ -31,10 +33,12 @@ TOKENIZERS = {
 def network(tokenizer: Tokenizer, *, length: int = LENGTH, causal: bool = False, seed: int = 0, **changes: Any) -> Any:
     """One or two blocks of width 16, with a head that is not shy: its samples differ."""
     sizes = {"width": 16, "layers": 1, "heads": 2} | changes
-    config = DDiTConfig(tokenizer.vocab_size, tokenizer.vocab_size, length, **sizes)
+    in_order = changes.get("attention") == "order"
+    settings = {"vocab_size": tokenizer.vocab_size, "mask_id": tokenizer.vocab_size, "length": length, **sizes}
+    if causal or in_order:
+        settings["adaln"] = False
     torch.manual_seed(seed)
-    in_order = config.attention == "order"
-    made = Causal(twin(config)) if causal else OneStream(twin(config)) if in_order else DDiT(config)
+    made = built(settings, Causal if causal else OneStream if in_order else DDiT)
     with torch.no_grad():
         made.output_layer.linear.weight.normal_(std=0.2)
     return made.eval()
@@ -48,10 +52,16 @@ def scrambled(model: Any, std: float = 0.1) -> Any:
     return model
 
 
-def small(kind: type, seed: int = 0, *, std: float = 0.1, **config: Any) -> Any:
-    """A network of a DDiTConfig in which every parameter matters, for evaluation."""
+def small(kind: type[Transformer], seed: int = 0, *, std: float = 0.1, **config: Any) -> Any:
+    """A network in which every parameter matters, for evaluation: of this kind, or one that the settings describe."""
     torch.manual_seed(seed)
-    return scrambled(kind(DDiTConfig(**config)), std).eval()
+    return scrambled(built(config, kind), std).eval()
+
+
+def built(settings: dict[str, Any], kind: type[Transformer] = DDiT) -> Any:
+    """A network by settings in one row, such as those of a training run; of the paper's kind they may make another."""
+    found, config = described(settings, kind.architecture)
+    return (kind if issubclass(kind, found) else found)(config)
 
 
 def folder(path: Path, kind: str = "bpe", *, extra: dict[str, Any] | None = None, **options: Any) -> Path:

@@ -208,7 +208,7 @@ def _hub_cache() -> list[Known]:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
-    from unmask.networks.pretrained import read_config
+    from unmask.networks.kinds import read_config
 
     try:
         repositories = sorted(scan_cache_dir().repos, key=lambda repository: repository.repo_id)

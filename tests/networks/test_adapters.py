@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,10 +14,11 @@ import unmask
 from tests.helpers import generator
 from tests.networks.test_ddit import TOLERANCE
 from tests.small_models import small
-from unmask.networks.adapters import out_of_turn
-from unmask.networks.causal import Causal
-from unmask.networks.config import DDiTConfig
+from unmask.networks.adapters import AdaptersConfig
+from unmask.networks.cache.adapters import out_of_turn
+from unmask.networks.causal import Causal, twin
 from unmask.networks.ddit import DDiT
+from unmask.networks.kinds import described
 from unmask.processes import Masked
 
 V, LENGTH, BLOCK, START = 7, 8, 4, 3
@@ -48,8 +48,7 @@ def texts(batch: int = 4) -> Tensor:
 def left_to_right(model: DDiT) -> Causal:
     """The same weights without the adapters."""
     state = {k: v for k, v in model.state_dict().items() if "adapters" not in k and k != "own_token.weight"}
-    config = replace(model.config, attention="bidirectional", block=0, adapters=0, start=-1)
-    return Causal.built(config, state).eval()
+    return Causal.built(twin(model.config), state).eval()
 
 
 @kinds
@@ -213,16 +212,16 @@ class Silent:
 
 def test_configs_that_make_no_sense_are_refused() -> None:
     for wrong, says in (
-        ({**BLOCKED, "start": 3}, "start is the id"),
+        ({**BLOCKED, "start": 3}, "start=3: a network of the kind 'blocks' has no such setting"),
         ({**BLOCKED, "adapters": 3, "start": V}, "start is the id"),
         ({**BLOCKED, "adapters": 3, "start": -2}, "start is the id"),
-        ({**BLOCKED, "adapters": -3}, "start is the id"),
-        ({**PLAIN, "attention": "order", "adapters": 3}, "needs attention='bidirectional' or 'block'"),
-        ({**PLAIN, "self_conditioning": True, "adapters": 3}, "no self_conditioning"),
+        ({**BLOCKED, "adapters": -3}, "a rank of at least 1"),
+        ({**PLAIN, "attention": "order", "adapters": 3}, "attention='order': a network of the kind 'adapters'"),
+        ({**PLAIN, "self_conditioning": True, "adapters": 3}, "self_conditioning=True: a network of the kind"),
         ({**BLOCKED, "adaln": True, "adapters": 3, "start": 3}, "adaln=False"),
-        ({**BLOCKED, "convolution": 3, "adapters": 3, "start": 3}, "would cross the blocks"),
+        ({**BLOCKED, "convolution": 3, "adapters": 3, "start": 3}, "take no convolution"),
     ):
         with pytest.raises(ValueError, match=says):
-            DDiTConfig(**wrong)
-    with pytest.raises(ValueError, match="adapters are for a masked model"):
-        Causal(DDiTConfig(**BLOCKED, adapters=3, start=3))
+            described(wrong)
+    with pytest.raises(ValueError, match="Causal takes a TransformerConfig, got a AdaptersConfig"):
+        Causal(AdaptersConfig(**PLAIN, block=BLOCK, adapters=3, start=3))

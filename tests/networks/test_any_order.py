@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator
-from tests.networks.test_anyorder import ragged, widths
+from tests.networks.test_two_streams import ragged, widths
 from tests.small_models import small
 from unmask import objective, plan, sample
 from unmask.checkpoints.folder import load_network
 from unmask.networks.any_order import OneStream
-from unmask.networks.anyorder import usual_order
+from unmask.networks.attention import usual_order
 from unmask.networks.causal import Causal
-from unmask.networks.config import DDiTConfig
+from unmask.networks.config import TransformerConfig, blocks_of
 from unmask.processes import Process
 from unmask.protocol import LooksAhead
 
@@ -52,7 +51,7 @@ def complete(seed: int = 1, *, start: int | None = None, batch: int = BATCH) -> 
 
 
 def first_of(model: OneStream) -> int | None:
-    return model.config.first_token
+    return model.first_token
 
 
 def plainly(model: OneStream, tokens: Tensor, order: list[int], target: int) -> Tensor:
@@ -128,9 +127,8 @@ def test_it_is_what_its_description_says(kind: str) -> None:
 @torch.no_grad()
 def test_from_left_to_right_it_is_the_causal_transformer_to_the_bit(neighbours: int, adaln: bool) -> None:
     model = network(neighbours=neighbours, adaln=adaln, norm="rms", mlp="swiglu")
-    config = {**asdict(model.config), "attention": "bidirectional", "neighbours": 0}
     shared = {name: tensor for name, tensor in model.state_dict().items() if name not in ("offset", "near.weight")}
-    causal = Causal.built(DDiTConfig(**config), shared).eval()
+    causal = Causal.built(blocks_of(model.config, TransformerConfig), shared).eval()
     x0, left_to_right = complete(), torch.arange(LENGTH)
     assert torch.equal(model.logits(model.chain(x0, left_to_right)), causal(x0))
     assert not torch.allclose(model.logits(model.chain(x0, ORDER)), causal(x0), **TOLERANCE)
@@ -226,10 +224,10 @@ def test_it_is_saved_and_loaded_and_refuses_what_it_is_not(tmp_path: Path) -> No
     again = load_network(tmp_path)
     assert isinstance(again, OneStream) and again.config == model.config
     assert torch.equal(again.chain(complete(start=START), ORDER), model.chain(complete(start=START), ORDER))
-    with pytest.raises(ValueError, match="attention='order' and no convolution"):
+    with pytest.raises(ValueError, match="an any-order network has no convolution"):
         network(convolution=3)
-    with pytest.raises(ValueError, match="needs attention='order'"):
-        network(attention="bidirectional", neighbours=1)
+    with pytest.raises(ValueError, match="neighbours must be at least 0"):
+        network(neighbours=-1)
 
 
 # The cache

@@ -82,7 +82,7 @@ def test_the_cache_gives_the_networks_answers_and_reads_complete_blocks_once(kin
     run, read = model.for_sampling(), []
     assert isinstance(run, BlockCached)
     step = run.run
-    run.run = lambda ready, feed, here: read.append(feed.tokens.shape[1]) or step(ready, feed, here)  # type: ignore[assignment,func-returns-value]
+    run.run = lambda ready, x, *how: read.append(x.shape[1]) or step(ready, x, *how)  # type: ignore[assignment,func-returns-value]
     for number in range(LENGTH // block):
         for seed in (2, 3):
             canvas = at_block(x0, noised(x0, seed), number, block)
@@ -291,10 +291,10 @@ def test_what_blocks_cannot_do_is_refused() -> None:
         nelbo(model, clean(), where=noised(clean()) == V)
     with pytest.raises(ValueError, match=r"no profile"):
         entropy_by_count(model, clean())
-    with pytest.raises(ValueError, match="clean is for attention='block'"):
-        network().packed(clean(), None, clean() > 3, clean=clean())
+    with pytest.raises(ValueError, match="clean is for sequences of one length"):
+        blocks(block=4).packed(clean(), None, clean() > 3, torch.full((BATCH,), 8), clean())
     for wrong in ({"block": 0}, {"block": 5}, {"block": 4, "conditioning": "time"}, {"block": -4}):
         with pytest.raises(ValueError, match="block"):
             blocks(**wrong)
-    with pytest.raises(ValueError, match="no other attention takes one"):
+    with pytest.raises(ValueError, match="block=4: a network of the kind 'ddit' has no such setting"):
         network(block=4)

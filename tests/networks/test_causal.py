@@ -17,6 +17,7 @@ from tests.helpers import FALSE_ALARM, chi_square, frequencies
 from tests.small_models import small
 from unmask.network import logits_at
 from unmask.networks.causal import Causal, twin
+from unmask.networks.config import TransformerConfig, blocks_of
 from unmask.networks.ddit import DDiT, preset
 from unmask.processes import LeftToRight
 from unmask.protocol import check
@@ -161,7 +162,7 @@ def test_edges_and_refusals() -> None:
     with pytest.raises(ValueError, match="int64"):
         model(torch.zeros(2, 3))
     for changes in ({"conditioning": "ratio", "adaln": True}, {"self_conditioning": True}):
-        with pytest.raises(ValueError, match="left-to-right"):
+        with pytest.raises(ValueError, match="'causal' has no such setting"):
             network(**changes)
 
 
@@ -169,7 +170,7 @@ def test_the_twin_is_the_ddit_without_adaln_and_with_it_the_same_size() -> None:
     config = preset("small", 50258, 1024, mask_id=50257, conditioning="time")
     with torch.device("meta"):
         ddit, baseline = DDiT(config), Causal(twin(config))
-        full = Causal(replace(config, conditioning="none"))
+        full = Causal(blocks_of(config, TransformerConfig))
     expected = {name: p.shape for name, p in ddit.named_parameters() if "adaLN" not in name and "sigma_map" not in name}
     assert {name: p.shape for name, p in baseline.named_parameters()} == expected
     assert sum(p.numel() for p in full.parameters()) == 169_627_218

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,24 @@ from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.small_models import small
+from tests.small_models import scrambled
 from unmask.checkpoints.folder import load_network as load
+from unmask.networks.adapters import AdaptedDDiT, AdaptersConfig
+from unmask.networks.any_order import AnyOrderConfig, OneStream
+from unmask.networks.blocks import BlockDDiT, BlocksConfig
 from unmask.networks.card import card_text
 from unmask.networks.causal import Causal, twin
+from unmask.networks.config import TransformerConfig, blocks_of
 from unmask.networks.ddit import DDiT, DDiTConfig
-from unmask.networks.pretrained import Card, read_config, save
+from unmask.networks.insertion import InsertionConfig, InsertionDDiT
+from unmask.networks.kinds import described, read_config
+from unmask.networks.left_reading import LeftReadingDDiT
+from unmask.networks.pretrained import Card, save
+from unmask.networks.self_conditioned import SelfConditionedDDiT
+from unmask.networks.transformer import Transformer
+from unmask.networks.two_streams import TwoStreamDDiT
+from unmask.networks.uniform import UniformDDiT
+from unmask.networks.visible import VisibleDDiT
 
 CONFIG = DDiTConfig(vocab_size=9, mask_id=4, length=6, width=16, layers=2, heads=2, cond_dim=8)
 CARD = Card(
@@ -35,8 +48,9 @@ CARD = Card(
 TOKENS = torch.tensor([[4, 1, 4, 4, 0, 8], [4, 4, 4, 4, 4, 4]])
 
 
-def network(cls: type = DDiT, config: DDiTConfig = CONFIG) -> DDiT | Causal:
-    return small(cls, **vars(config))
+def network(cls: type[Transformer] = DDiT, config: TransformerConfig = CONFIG) -> Any:
+    torch.manual_seed(0)
+    return scrambled(cls(config)).eval()
 
 
 @pytest.fixture
@@ -50,12 +64,19 @@ def folder(tmp_path: Path) -> Path:
     [
         (DDiT, CONFIG),
         (DDiT, replace(CONFIG, mask_id=9, tie_embeddings=True, convolution=3, conditioning="time")),
-        (DDiT, replace(CONFIG, self_conditioning=True, adaln=False, norm_bias=True)),
+        (SelfConditionedDDiT, replace(CONFIG, adaln=False, norm_bias=True)),
+        (VisibleDDiT, replace(CONFIG, conditioning="ratio")),
+        (BlockDDiT, blocks_of(CONFIG, BlocksConfig, block=3)),
+        (InsertionDDiT, blocks_of(CONFIG, InsertionConfig, mask_id=9)),
+        (TwoStreamDDiT, twin(CONFIG)),
+        (OneStream, blocks_of(CONFIG, AnyOrderConfig, neighbours=1, start=2)),
         (Causal, twin(CONFIG)),
-        (Causal, replace(CONFIG, convolution=3)),
+        (Causal, blocks_of(CONFIG, TransformerConfig, convolution=3)),
+        (AdaptedDDiT, blocks_of(CONFIG, AdaptersConfig, adaln=False, adapters=2, start=0, block=2)),
+        (LeftReadingDDiT, CONFIG),
     ],
 )
-def test_round_trip_is_bit_equal(cls: type, config: DDiTConfig, tmp_path: Path) -> None:
+def test_round_trip_is_bit_equal(cls: type[Transformer], config: TransformerConfig, tmp_path: Path) -> None:
     model = network(cls, config).train()
     assert model.save_pretrained(tmp_path / "a") is None
     for back in (cls.from_pretrained(tmp_path / "a"), cls.from_pretrained(str(tmp_path / "a")), load(tmp_path / "a")):
@@ -70,6 +91,78 @@ def test_round_trip_is_bit_equal(cls: type, config: DDiTConfig, tmp_path: Path) 
     save(tmp_path / "b", back)
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["README.md", "config.json", "model.safetensors"]
+
+
+# config.json of version 0.1: one class had the settings of every kind.
+BEFORE = {
+    "vocab_size": 9,
+    "mask_id": 9,
+    "length": 6,
+    "width": 16,
+    "layers": 2,
+    "heads": 2,
+    "cond_dim": 8,
+    "mlp_ratio": 4,
+    "hidden": 0,
+    "mlp": "gelu",
+    "dropout": 0.1,
+    "conditioning": "none",
+    "time_embedding": "sigma",
+    "sigma_max": 6.907755278982137,
+    "self_conditioning": False,
+    "convolution": 0,
+    "tie_embeddings": False,
+    "learned_positions": False,
+    "reads_left": False,
+    "adaln": True,
+    "norm": "layer",
+    "norm_bias": False,
+    "attention": "bidirectional",
+    "block": 0,
+    "insertion": False,
+    "adapters": 0,
+    "start": -1,
+    "neighbours": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "expected"),
+    [
+        ("ddit", {"conditioning": "time"}, DDiT),
+        ("ddit", {"self_conditioning": True, "conditioning": "ratio"}, SelfConditionedDDiT),
+        ("ddit", {"attention": "visible", "conditioning": "time"}, VisibleDDiT),
+        ("ddit", {"attention": "block", "block": 3}, BlockDDiT),
+        ("ddit", {"attention": "order", "convolution": 3}, TwoStreamDDiT),
+        ("ddit", {"insertion": True}, InsertionDDiT),
+        ("ddit", {"uniform": True, "conditioning": "time"}, UniformDDiT),
+        ("ddit", {"adapters": 2, "adaln": False, "start": 4, "attention": "block", "block": 2}, AdaptedDDiT),
+        ("ddit", {"adapters": 2, "adaln": False}, AdaptedDDiT),
+        ("ddit", {"reads_left": True}, LeftReadingDDiT),
+        ("any-order", {"attention": "order", "neighbours": 2, "start": 4}, OneStream),
+        ("causal", {"adaln": False, "shifted": False}, Causal),
+    ],
+)
+def test_what_earlier_versions_wrote_is_read(
+    architecture: str, settings: dict[str, Any], expected: type[Transformer], tmp_path: Path
+) -> None:
+    cls, config = described({**BEFORE, **settings}, architecture)
+    assert cls is expected
+    model = network(cls, config)
+    save(tmp_path, model)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"architecture": architecture, "unmask_version": "0.1.0", **BEFORE, **settings}))
+    back = load(tmp_path)
+    assert type(back) is expected and back.config == config
+    for name, value in settings.items():
+        assert getattr(config, name, value) == value
+    assert torch.equal(back(CANVAS, torch.ones(1)), model(CANVAS, torch.ones(1)))
+    edit_config(tmp_path, block=5)  # which no such network can have
+    with pytest.raises(ValueError, match=r"config\.json"):
+        load(tmp_path)
+
+
+CANVAS = torch.tensor([[4, 1, 0, 8, 9, 9]])
 
 
 def test_folder_says_what_it_is(folder: Path) -> None:
@@ -127,8 +220,8 @@ def test_the_card_is_filled_in(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("cls", [DDiT, Causal])
-def test_the_cards_code_runs(cls: type, tmp_path: Path) -> None:
-    model = network(cls, CONFIG)
+def test_the_cards_code_runs(cls: type[Transformer], tmp_path: Path) -> None:
+    model = network(cls, blocks_of(CONFIG, cls.config_class))
     save(tmp_path, model, card=CARD)
     code = (tmp_path / "README.md").read_text().split("```python\n")[1].split("```")[0]
     names: dict[str, torch.Tensor] = {}

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from recipes.stories_start import shape, weights
+from recipes.stories_start import adapted_by, weights
 from torch import Tensor
 
 from unmask.networks.causal import Causal
-from unmask.networks.config import DDiTConfig
-from unmask.networks.ddit import DDiT
+from unmask.networks.config import TransformerConfig, preset
 from unmask.networks.llama import Llama, LlamaConfig
 
 IDS = torch.tensor([3, 8, 5, 12, 1])
 V = len(IDS)
-CONFIG = replace(shape(V), length=8, width=24, layers=2, heads=3, hidden=40, adapters=4, block=4)
-START = CONFIG.start
+SIZE = {"width": 24, "layers": 2, "heads": 3, "hidden": 40}
+START = V - 1
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +34,7 @@ def tokens() -> Tensor:
 
 
 def test_without_adapters_it_is_the_teacher(teacher: Llama) -> None:
-    config: DDiTConfig = replace(CONFIG, adapters=0, start=-1, attention="bidirectional", block=0)
+    config = preset("stories15m", V, 8, kind=TransformerConfig, tie_embeddings=True, dropout=0.0, **SIZE)
     x = tokens()
     with torch.inference_mode():
         got = Causal.built(config, weights(teacher, IDS, config)).next_logits(x)
@@ -46,11 +43,13 @@ def test_without_adapters_it_is_the_teacher(teacher: Llama) -> None:
 
 @pytest.mark.parametrize("known", range(1, 8))
 def test_filled_from_left_to_right_it_is_the_teacher(teacher: Llama, known: int) -> None:
-    x, adapters = tokens(), weights(teacher, IDS, CONFIG)
-    for name in [name for name in adapters if name.endswith("1.weight") and "adapters" in name]:
-        adapters[name] = torch.ones_like(adapters[name])
+    x, network = tokens(), adapted_by(teacher, IDS, adapters=4, block=4, **SIZE)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("1.weight") and "adapters" in name:
+                parameter.fill_(1.0)
     canvas = torch.where(torch.arange(8) < known, x, V)
     with torch.inference_mode():
         expected = teacher(IDS[x])[:, known - 1][:, IDS]
-        got = DDiT.built(CONFIG, adapters)(canvas)[:, known]
+        got = network.eval()(canvas)[:, known]
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)

@@ -95,17 +95,12 @@ def _expressible(config: DDiTConfig, found: Found) -> None:
         "adaln": True,
         "norm_bias": False,
         "tie_embeddings": False,
-        "self_conditioning": False,
         "convolution": 0,
         "learned_positions": False,
-        "reads_left": False,
         "mlp_ratio": 4,
         "hidden": 0,
         "mlp": "gelu",
         "norm": "layer",
-        "adapters": 0,
-        "start": -1,
-        "attention": "bidirectional",
     }
     odd = [f"{name}={getattr(config, name)}" for name, value in wanted.items() if getattr(config, name) != value]
     if config.conditioning == "ratio" or (config.conditioning == "time" and config.time_embedding != "log-linear"):

@@ -14,9 +14,10 @@ from unmask.checkpoints.contents import Found, Loaded
 from unmask.checkpoints.packages import gpt2_tokenizer
 from unmask.checkpoints.settings import refuse_unknown
 from unmask.fetch import FetchError
-from unmask.networks.config import DDiTConfig
+from unmask.networks.config import DDiTConfig, TransformerConfig
 from unmask.networks.ddit import DDiT
-from unmask.networks.layers import Rotary, Transformer
+from unmask.networks.layers import Rotary
+from unmask.networks.transformer import Transformer
 from unmask.tokenizers import vocabularies as make
 from unmask.tokenizers.tokenizer import EXTERNAL, Tokenizer, kind_of
 
@@ -139,7 +140,7 @@ def config_of(
     )
 
 
-def fit(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig) -> Fit:
+def fit(found: Found, prefix: str, cls: type[Transformer], config: TransformerConfig) -> Fit:
     """The tensors of a file compared with the network's; the rotary frequencies may be missing."""
     with torch.device("meta"):
         expected = {prefix + name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
@@ -154,7 +155,7 @@ def fit(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig) -
     return Fit(tuple(missing), tuple(unexpected), tuple(wrong))
 
 
-def network(found: Found, prefix: str, cls: type[N], config: DDiTConfig, *, ema: bool) -> N:
+def network(found: Found, prefix: str, cls: type[N], config: TransformerConfig, *, ema: bool) -> N:
     """The network with the found weights, in float32 and ready to sample."""
     fit(found, prefix, cls, config).check(found, prefix)
     state = {FREQUENCIES: Rotary(config.width // config.heads).inv_freq}
@@ -165,7 +166,7 @@ def network(found: Found, prefix: str, cls: type[N], config: DDiTConfig, *, ema:
     return cls.built(config, state).eval()
 
 
-def said(found: Found, prefix: str, cls: type[Transformer], config: DDiTConfig, *, ema: bool) -> dict[str, Any]:
+def said(found: Found, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ema: bool) -> dict[str, Any]:
     """The part of ``about`` that all networks of this family share."""
     fits = fit(found, prefix, cls, config)
     data = config.vocab_size - (config.mask_id < config.vocab_size)
@@ -215,9 +216,9 @@ class WithoutPrefix:
         return self.config(found, given), bool(given.get("ema", True))
 
 
-def time_in_words(config: DDiTConfig) -> str:
+def time_in_words(config: TransformerConfig) -> str:
     """Which noise level the network is fed."""
-    if config.conditioning != "time":
+    if not isinstance(config, DDiTConfig) or config.conditioning != "time":
         return "none: sigma is fed as 0" if config.adaln else "none"
     if config.time_embedding == "log-linear":
         return f"sigma = -log(1 - (1 - {math.exp(-config.sigma_max):.3g}) t)"

@@ -12,9 +12,8 @@ from unmask.checkpoints.settings import check_numbers
 from unmask.checkpoints.user_network import read as read_own
 from unmask.files import content_of
 from unmask.networks import pretrained
-from unmask.networks.any_order import OneStream
-from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
+from unmask.networks.kinds import kind_of as network_kind
 from unmask.schedule import SCHEDULES
 from unmask.text.model import TOKENIZER as TOKENIZER
 from unmask.text.model import Model
@@ -47,17 +46,7 @@ def load_network(folder: str | Path, own: Any = None) -> Any:
         return read_own(Path(folder), header, own)
     if own is not None:
         raise ValueError(f"{folder} holds a {kind!r} network of this project: it needs no network of your own")
-    return pretrained.read(folder, network_class(kind))
-
-
-def network_class(architecture: object) -> type[DDiT | Causal | OneStream]:
-    """The class of this project's networks that config.json calls so."""
-    kinds: tuple[type[DDiT | Causal | OneStream], ...] = (DDiT, Causal, OneStream)
-    for one in kinds:
-        if one.architecture == architecture:
-            return one
-    known = ", ".join(one.architecture for one in kinds)
-    raise ValueError(f"architecture must be one of {known} for a model of this project, got {architecture!r}")
+    return pretrained.read(folder, network_kind(kind))
 
 
 def load(folder: Path, *, name: str = "model", **override: Any) -> Model:

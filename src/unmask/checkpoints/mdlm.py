@@ -13,7 +13,9 @@ from typing import Any
 from unmask.checkpoints import ddit_family as family
 from unmask.checkpoints.contents import Found, Loaded
 from unmask.checkpoints.mdlm_ar import Given
+from unmask.networks.blocks import BlockDDiT, BlocksConfig
 from unmask.networks.causal import twin
+from unmask.networks.config import TransformerConfig, blocks_of
 from unmask.networks.ddit import DDiT, DDiTConfig
 from unmask.tokenizers.external import ExternalTokenizer, alphabet
 from unmask.tokenizers.external_files import load as external_tokenizer
@@ -61,7 +63,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     given = family.checked(override, SETTINGS, NAME)
     config, ema = _config(found, given), bool(given.get("ema", True))
     facts: dict[str, Any] = {"format": NAME, "variant": VARIANTS[_parameterization(found)]}
-    if config.block:
+    if isinstance(config, BlocksConfig):
         facts["variant"] = f"BD3-LM, blocks of {config.block}"
     facts["time"] = _time_in_words(found, config)
     if _class(found) is Given:
@@ -74,7 +76,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     return facts | said
 
 
-def _tokenizer(found: Found, config: DDiTConfig) -> tuple[Any, str | None]:
+def _tokenizer(found: Found, config: TransformerConfig) -> tuple[Any, str | None]:
     """The tokenizer with the tokens around a text, which these networks treat as data and part of the canvas."""
     tokenizer, needs = family.tokenizer(found, config.vocab_size - 1)
     if tokenizer is None and _is_text8(found, config):
@@ -84,12 +86,12 @@ def _tokenizer(found: Found, config: DDiTConfig) -> tuple[Any, str | None]:
     return tokenizer, needs
 
 
-def _is_text8(found: Found, config: DDiTConfig) -> bool:
+def _is_text8(found: Found, config: TransformerConfig) -> bool:
     named = _of(family.settings(found), "data", "tokenizer_name_or_path")
     return named == "text8" and config.vocab_size == len(TEXT8)
 
 
-def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
+def _config(found: Found, given: dict[str, Any]) -> TransformerConfig:
     said, prefix = family.settings(found), _prefix(found)
     _refuse_others(found, said)
     columns = found.tensors[prefix + family.EMBEDDING].shape[0]
@@ -118,7 +120,7 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
     return replace(config, conditioning="time" if time else "none")
 
 
-def _with_blocks(found: Found, config: DDiTConfig, time: bool) -> DDiTConfig:
+def _with_blocks(found: Found, config: DDiTConfig, time: bool) -> BlocksConfig:
     """BD3-LM: the noised block and the clean blocks before it, which are read at sigma = 0."""
     said = family.settings(found)
     wanted = {"cross_attn": (True, None), "causal": (False, None), "causal_attention": (False, None)}
@@ -132,7 +134,7 @@ def _with_blocks(found: Found, config: DDiTConfig, time: bool) -> DDiTConfig:
     block = said.get("block_size")
     if not isinstance(block, int) or isinstance(block, bool) or block < 1:
         raise ValueError(f"{found.path}: block_size must be a whole number of at least 1, got {block!r}")
-    return replace(config, attention="block", block=block)
+    return blocks_of(config, BlocksConfig, block=block)
 
 
 def _kind(found: Found) -> str:
@@ -159,8 +161,10 @@ def _prefix(found: Found) -> str:
     return "backbone." if f"backbone.{family.EMBEDDING}" in found.tensors else ""
 
 
-def _class(found: Found) -> type[DDiT] | type[Given]:
-    return DDiT if _prefix(found) + family.LEVEL in found.tensors or _kind(found) == "bd3lm" else Given
+def _class(found: Found) -> type[DDiT] | type[BlockDDiT] | type[Given]:
+    if _kind(found) == "bd3lm":
+        return BlockDDiT
+    return DDiT if _prefix(found) + family.LEVEL in found.tensors else Given
 
 
 def _parameterization(found: Found) -> str:
@@ -173,8 +177,8 @@ def _parameterization(found: Found) -> str:
     return str(name)
 
 
-def _time_in_words(found: Found, config: DDiTConfig) -> str:
-    trained = config.conditioning != "time" or family.settings(found).get("time_conditioning")
+def _time_in_words(found: Found, config: TransformerConfig) -> str:
+    trained = getattr(config, "conditioning", "none") != "time" or family.settings(found).get("time_conditioning")
     return family.time_in_words(config) + ("" if trained else ", though it was trained without")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unmask.networks.causal import Causal
-from unmask.networks.config import DDiTConfig
+from unmask.networks.config import TransformerConfig
 from unmask.networks.layers import check_tokens
 
 
@@ -18,7 +18,7 @@ class Given(Causal):
 
     lag = 1
 
-    def __init__(self, config: DDiTConfig, first: int = 0) -> None:
+    def __init__(self, config: TransformerConfig, first: int = 0) -> None:
         super().__init__(config)
         self.first = first
 

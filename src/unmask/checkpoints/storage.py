@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import OptionError
-from unmask.networks.layers import Transformer
 from unmask.networks.stored import GROUP, Matrix, Rows, StoredEmbedding, StoredLinear, int4, int8
+from unmask.networks.transformer import Transformer
 
 Weights = Literal["auto", "float32", "bfloat16", "int8", "int4"]
 HALF = (torch.bfloat16, torch.float16)

@@ -150,12 +150,12 @@ def _reference(
 
 def kind_of(name: str) -> str:
     """masked, score (trained with SEDD's score entropy) or left-to-right, according to the model's files."""
-    from unmask.networks.pretrained import read_config
+    from unmask.networks.pretrained import read_header
 
     folder = find(name)
     if folder is None:
         return "masked"
-    _, header = read_config(folder)
+    header = read_header(folder)
     if header["architecture"] == "causal":
         return "left-to-right"
     return "score" if (header.get("extra") or {}).get("objective") == "score-entropy" else "masked"

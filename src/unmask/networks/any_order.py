@@ -21,21 +21,39 @@ more entry, after the whole line, and no other entry sees it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.forward import check_begins
-from unmask.networks import anyorder
+from unmask.networks.attention import Entries, inside, ranks
 from unmask.networks.cache.any_order import OneStreamCached
 from unmask.networks.cache.packing import packed
 from unmask.networks.cache.rows import private_copy
-from unmask.networks.config import DDiTConfig
-from unmask.networks.layers import Angles, Rotary, Transformer, take, zeros
-from unmask.networks.pretrained import Pretrained
+from unmask.networks.config import TransformerConfig
+from unmask.networks.first_token import begun, first_known
+from unmask.networks.layers import Angles, Rotary, take, zeros
+from unmask.networks.transformer import Transformer
 from unmask.processes import AnyOrder
+
+
+@dataclass(frozen=True)
+class AnyOrderConfig(TransformerConfig):
+    """The blocks, and what a prediction reads beside the line."""
+
+    start: int = field(default=-1, kw_only=True)  # the token that begins every sequence; -1 for none
+    neighbours: int = field(default=0, kw_only=True)  # visible tokens on each side of the predicted position
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.convolution:
+            raise ValueError(f"an any-order network has no convolution, got {self.convolution} taps")
+        if not -1 <= self.start < self.vocab_size:
+            raise ValueError(f"start is the id that begins every sequence, or -1 for none, got {self.start}")
+        if self.neighbours < 0:
+            raise ValueError(f"neighbours must be at least 0, got {self.neighbours}")
 
 
 class Line(NamedTuple):
@@ -73,20 +91,19 @@ class TwoPositions(Rotary):
         return part.expand(-1, -1, -1, self.heads, -1).flatten(2, 3)
 
 
-class OneStream(Transformer, Pretrained):
+class OneStream(Transformer):
     """The any-order denoiser: logits = model(tokens, time, rows, when). The time is not read."""
 
     architecture = "any-order"
+    attention = "order"
     added = ("offset", "near.weight")  # what a left-to-right checkpoint does not have; they start at zero
     causal = True
     takes_lengths = True
 
-    def __init__(self, config: DDiTConfig) -> None:
-        if config.attention != "order" or config.convolution:
-            raise ValueError(
-                f"a one-stream network needs attention='order' and no convolution, got {config.attention!r} and "
-                f"convolution={config.convolution}"
-            )
+    config_class = AnyOrderConfig
+    config: AnyOrderConfig
+
+    def __init__(self, config: AnyOrderConfig) -> None:
         super().__init__(config)
         width, side = config.width, config.neighbours
         self.rotary_emb = TwoPositions(width // config.heads, config.heads, self.origin)
@@ -99,12 +116,17 @@ class OneStream(Transformer, Pretrained):
 
     @property
     def process(self) -> AnyOrder:
-        return AnyOrder(first_token=self.config.first_token)
+        return AnyOrder(first_token=self.first_token)
+
+    @property
+    def first_token(self) -> int | None:
+        """The id that begins every sequence, if one does."""
+        return self.config.start if self.config.start >= 0 else None
 
     @property
     def origin(self) -> int:
         """The position of the start."""
-        return -1 if self.config.first_token is None else 0
+        return -1 if self.first_token is None else 0
 
     # A pass
 
@@ -119,7 +141,7 @@ class OneStream(Transformer, Pretrained):
         """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows.
 
         ``when`` [B, L] or [L] says when each visible token became visible, smaller numbers first; tokens of the same
-        number, or all without it, stand in a fixed random order (``anyorder.usual_order``). ``lengths`` [B]: sequences
+        number, or all without it, stand in a fixed random order (``attention.usual_order``). ``lengths`` [B]: sequences
         of several lengths, padded at their ends.
         """
         if rows is None:
@@ -183,11 +205,12 @@ class OneStream(Transformer, Pretrained):
 
     def line(self, tokens: Tensor, when: Tensor | None = None, lengths: Tensor | None = None) -> Line:
         """The line of a canvas [B, L], of which masked positions are not visible."""
-        tokens = self.begun(tokens)
+        self.check(tokens)
+        tokens = begun(tokens, self.mask_id, self.first_token)
         visible = tokens != self.mask_id
         if lengths is not None:
-            visible = visible & anyorder.inside(lengths, tokens.shape[1])
-        rank = torch.where(visible, anyorder.ranks(tokens, when, lengths), tokens.shape[1])
+            visible = visible & inside(lengths, tokens.shape[1])
+        rank = torch.where(visible, ranks(tokens, when, lengths), tokens.shape[1])
         return self.line_by(tokens, rank, visible)
 
     def line_by(self, tokens: Tensor, key: Tensor, visible: Tensor) -> Line:
@@ -201,56 +224,38 @@ class OneStream(Transformer, Pretrained):
     def entries(self, line: Line, level: Tensor, target: Tensor) -> StreamEntries:
         """The entries of these levels and targets, int64 [B, M]."""
         last = level - 1
-        start = self.mask_id if self.config.first_token is None else self.config.first_token
+        start = self.mask_id if self.first_token is None else self.first_token
         position = line.order.gather(1, last.clamp(min=0)) if line.order.shape[1] else torch.zeros_like(level)
         token = torch.where(last < 0, start, line.tokens.gather(1, position))
         position = torch.where(last < 0, self.origin, position)
         at = target.unsqueeze(2) + self.around  # [B, M, 2 K]
-        inside, at = (at >= 0) & (at < line.tokens.shape[1]), at.clamp(0, line.tokens.shape[1] - 1)
+        within, at = (at >= 0) & (at < line.tokens.shape[1]), at.clamp(0, line.tokens.shape[1] - 1)
         place, near = (values.gather(1, at.flatten(1)).view_as(at) for values in (line.place, line.tokens))
         # From left to right nothing is added to the token that is read, so a checkpoint keeps what it knows.
         follows = (target == position + 1).unsqueeze(2) & (self.around < 0)
-        seen = inside & (place < level.unsqueeze(2)) & ~follows
+        seen = within & (place < level.unsqueeze(2)) & ~follows
         return StreamEntries(token, torch.stack((position, target), 2), torch.where(seen, near, self.mask_id))
 
     def final(self, entries: StreamEntries, mask: Tensor | None) -> Tensor:
         """The final states [B, M, width] of entries; mask bool [B, 1, M, M], or None for causal."""
-        x = self.read(entries.tokens, entries.positions, entries.near)
-        return self.through(x, anyorder.Entries(*entries[:2], mask), self.constant_conditioning())
+        x = self.stream(entries)
+        return self.through(x, Entries(entries.tokens, entries.positions, mask), self.constant_conditioning())
 
-    def read(
-        self, tokens: Tensor, positions: Tensor, left: Tensor | None = None, turned: Tensor | None = None
-    ) -> Tensor:
-        """The embedded entries [B, M, width]; left are the tokens next to the target, [B, M, 2 K]."""
-        read, target = positions.unbind(-1)
-        x = cast("Tensor", self.vocab_embed(tokens))
-        if self.position_embed is not None:
-            x = x + self.position_embed(target)
+    def stream(self, entries: StreamEntries) -> Tensor:
+        """The embedded entries [B, M, width]."""
+        read, target = entries.positions.unbind(-1)  # [B, M] each
+        x = self.read(entries.tokens, target)
         length = self.config.length
         offset = target - 1 - read
         x = x + self.offset[offset.clamp(-length, length - 1) + length] * (offset != 0).unsqueeze(-1)
         if self.near is None:
             return x
-        assert left is not None
-        near = self.vocab_embed(left) * (left != self.mask_id).unsqueeze(-1)  # [B, M, 2 K, width]
+        near = self.vocab_embed(entries.near) * (entries.near != self.mask_id).unsqueeze(-1)  # [B, M, 2 K, width]
         return x + cast("Tensor", self.near(near.flatten(2)))
-
-    def begun(self, tokens: Tensor) -> Tensor:
-        """The canvas [B, L], with the token that begins every sequence in its place."""
-        self.check(tokens)
-        first = self.config.first_token
-        if first is None or not tokens.shape[1]:
-            return tokens
-        check_begins(tokens, self.mask_id, first)
-        return functional.pad(tokens[:, 1:], (1, 0), value=first)
 
     def answers(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Logits [..., V] of rows [...]: at position 0 those of the token that begins every sequence, if one does."""
-        first = self.config.first_token
-        if first is None:
-            return logits
-        known = logits.new_full(logits.shape[-1:], -torch.inf).index_fill(0, torch.tensor([first]).to(rows.device), 0.0)
-        return torch.where((rows == 0).unsqueeze(-1), known, logits)
+        return first_known(logits, rows, self.first_token)
 
     def for_sampling(self) -> nn.Module:
         """The network to call in sampling: the same function with an exact cache."""

@@ -6,17 +6,18 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unmask.networks.config import DDiTConfig
 from unmask.processes import process_of
 
 if TYPE_CHECKING:
-    from unmask.networks.causal import Causal
-    from unmask.networks.ddit import DDiT
     from unmask.networks.pretrained import Card
+    from unmask.networks.transformer import Transformer
 
 
-def card_text(model: DDiT | Causal, card: Card) -> str:
+def card_text(model: Transformer, card: Card) -> str:
     """The model card, as the hub's README.md."""
     config = model.config
+    conditioning = config.conditioning if isinstance(config, DDiTConfig) else "none"
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     unknown = "not recorded"
     bound = unknown
@@ -27,8 +28,7 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
         bound = f"{card.bound:.3f}{error} {card.bound_unit}"
         bound += f", on {card.held_out}" if card.held_out else ""
         bound += f"; `{card.measured_by}`" if card.measured_by else ""
-    process = process_of(model)
-    kind = KINDS[model.architecture]
+    kind = KINDS.get(model.architecture, "Masked diffusion model")
     front = ["library_name: unmask", "tags: [unmask, masked-diffusion, discrete-diffusion]"]
     front += [f"license: {json.dumps(card.license)}"] if card.license else []
     mask = "one past the data" if config.mask_id == config.vocab_size else "inside the vocabulary, never drawn"
@@ -41,8 +41,7 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             f"# {kind}, {millions:.1f} M parameters",
             "",
             f"- Network: {config.layers} layers, width {config.width}, {config.heads} heads; sequences of "
-            f"{config.length} tokens; conditioning: {config.conditioning}"
-            + ("" if config.attention == "bidirectional" else f"; attention: {config.attention}"),
+            f"{config.length} tokens; kind: {model.architecture}; conditioning: {conditioning}",
             f"- Vocabulary: {config.vocab_size} ids; the mask is {config.mask_id}, {mask}",
             f"- Data: {card.data or unknown}",
             f"- Tokens seen in training: {unknown if card.tokens_seen is None else f'{card.tokens_seen:,}'}",
@@ -63,14 +62,14 @@ def card_text(model: DDiT | Causal, card: Card) -> str:
             "## How to sample",
             "",
             "```python",
-            *_snippet(model.architecture, config.length, in_turn=process.chooses and process.from_left),
+            *_snippet(model, config.length),
             "```",
             "",
         ]
     )
 
 
-def _likelihood(model: DDiT | Causal, card: Card) -> str:
+def _likelihood(model: Transformer, card: Card) -> str:
     """What the card's bound is."""
     if model.architecture == "causal":
         return "negative log-likelihood"
@@ -83,27 +82,24 @@ def _shown(samples: Sequence[str]) -> list[str]:
     return ["## Samples, not chosen", "", *lines] if lines else []
 
 
-KINDS = {"ddit": "Masked diffusion model", "any-order": "Any-order model", "causal": "Left-to-right model"}
+KINDS = {"any-order": "Any-order model", "causal": "Left-to-right model"}
 
 
-def _snippet(architecture: str, length: int, *, in_turn: bool) -> list[str]:
+def _snippet(model: Transformer, length: int) -> list[str]:
     """Code that samples from this folder: ids, by names that this package exports."""
-    if architecture == "causal":
-        return [
-            "import unmask",
-            "from unmask.networks.causal import Causal",
-            "",
-            'model = Causal.from_pretrained("this folder or repository")',
-            f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
-        ]
-    module, name = ("any_order", "OneStream") if architecture == "any-order" else ("ddit", "DDiT")
-    return [
+    process, name = process_of(model), type(model).__name__
+    lines = [
         "import unmask",
-        f"from unmask.networks.{module} import {name}",
+        f"from {type(model).__module__} import {name}",
         "",
         f'model = {name}.from_pretrained("this folder or repository")',
-        f"# {'From left to right' if in_turn else 'First-hitting: exact'}, one token per call.",
+        f"# {'From left to right' if process.from_left else 'First-hitting: exact'}, one token per call.",
         f"tokens = unmask.sample(model, num=4, length={length}, seed=0).tokens",
+    ]
+    if not process.chooses:
+        return [line for line in lines if not line.startswith("#")]
+    return [
+        *lines,
         "# Four times fewer calls, several tokens at a time.",
         f"coarse = unmask.sample(model, num=4, length={length}, plan=unmask.plan.parallel, steps={-(-length // 4)})",
     ]

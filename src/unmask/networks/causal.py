@@ -7,7 +7,6 @@ before l. As a denoiser it is correct at the first masked row of a canvas with a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import ClassVar
 
@@ -15,22 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.networks.anyorder import Entries
+from unmask.networks.attention import Entries
 from unmask.networks.cache.in_turn import LeftToRightCached
 from unmask.networks.cache.packing import packed
 from unmask.networks.cache.rows import private_copy
-from unmask.networks.config import DDiTConfig
-from unmask.networks.layers import Transformer, by_rows
-from unmask.networks.pretrained import Pretrained
+from unmask.networks.config import TransformerConfig, blocks_of
+from unmask.networks.layers import by_rows
+from unmask.networks.transformer import Transformer
 from unmask.processes import LeftToRight
 
 
-def twin(config: DDiTConfig) -> DDiTConfig:
+def twin(config: TransformerConfig) -> TransformerConfig:
     """The left-to-right baseline of the same size: no conditioning and no adaLN, as in MDLM."""
-    return replace(config, conditioning="none", self_conditioning=False, adaln=False, reads_left=False)
+    return blocks_of(config, TransformerConfig, adaln=False)
 
 
-class Causal(Transformer, Pretrained):
+class Causal(Transformer):
     """logits = model(tokens, rows=...): position l from the tokens before it. ``time`` is accepted and not used.
 
     With ``adaln=True`` in the config its adaLN vectors are constants and it has as many parameters as the DDiT;
@@ -41,16 +40,6 @@ class Causal(Transformer, Pretrained):
     causal = True
     process = LeftToRight()
     lag: ClassVar[int] = 0  # position l is predicted by input l - lag
-
-    def __init__(self, config: DDiTConfig) -> None:
-        if config.adapters:
-            raise ValueError("adapters are for a masked model: a left-to-right one does not need them")
-        if config.conditioning != "none" or config.self_conditioning:
-            raise ValueError(
-                f"a left-to-right model has no conditioning: conditioning={config.conditioning!r}, "
-                f"self_conditioning={config.self_conditioning}; see unmask.networks.causal.twin"
-            )
-        super().__init__(config)
 
     def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows."""

@@ -8,17 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 
-from unmask.networks.ddit import DDiT
+from unmask.networks.cache.rows import AskedRows
+from unmask.networks.masked import MaskedNetwork
+from unmask.networks.visible import VisibleDDiT
 
 
 class Compiled(nn.Module):
     """A bidirectional network whose calls are compiled, with static shapes: the first call of each shape warms up."""
 
-    def __init__(self, network: DDiT, **options: Any) -> None:
-        if not isinstance(network, DDiT) or network.config.attention != "bidirectional":
-            raise ValueError("only bidirectional networks of this project can be compiled")
+    def __init__(self, network: MaskedNetwork, **options: Any) -> None:
         super().__init__()
-        fast = network.for_sampling()
+        fast = network.for_sampling() if isinstance(network, MaskedNetwork) else None
+        if not isinstance(fast, AskedRows) or isinstance(network, VisibleDDiT):
+            raise ValueError("only bidirectional networks of this project without a cache can be compiled")
         self.vocab_size, self.mask_id, self.suppresses_mask = fast.vocab_size, fast.mask_id, fast.suppresses_mask
         self.network = torch.compile(fast, dynamic=False, **options)
 

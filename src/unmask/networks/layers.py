@@ -1,4 +1,4 @@
-"""The layers of the DDiT and of its left-to-right twin, and a pass through all of them, in plain torch.
+"""The layers that all kinds of networks are made of, in plain torch.
 
 Parameter names and shapes are those of the published SEDD and MDLM checkpoints.
 """
@@ -7,25 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.networks.adapters import Adapters, adapted
-from unmask.networks.anyorder import Entries
-from unmask.networks.config import DDiTConfig
+from unmask.networks.attention import Entries
+from unmask.networks.config import TransformerConfig
 
 Angles = tuple[Tensor, Tensor]  # cosines and signed sines of the rotary angles, each [..., M, 1, head_dim]
 Vectors = tuple[Tensor, ...]  # an adaLN's shifts, scales and gates, each [B, 1, width], or [1, 1, width] for all
 
 FREQUENCIES = 256  # the width of the embedding of the noise level, in every published checkpoint
-
-
-def all_positions(tokens: Tensor) -> Entries:
-    """The entries of bidirectional attention: every position sees every position."""
-    return Entries(tokens, torch.arange(tokens.shape[1], device=tokens.device))
 
 
 class Embedding(nn.Module):
@@ -78,7 +71,7 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
 class Norm(nn.Module):
     """LayerNorm or RMSNorm in float32, its weight and perhaps a bias, then adaLN's x (1 + scale) + shift."""
 
-    def __init__(self, config: DDiTConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.weight, self.kind = nn.Parameter(torch.ones(config.width)), config.norm
         self.bias = nn.Parameter(torch.zeros(config.width)) if config.norm_bias else None
@@ -100,7 +93,7 @@ class SwiGLU(nn.Module):
         return functional.silu(gate) * up
 
 
-def mlp(config: DDiTConfig) -> nn.Sequential:
+def mlp(config: TransformerConfig) -> nn.Sequential:
     """The map up, the activation, and the map down."""
     width, hidden = config.width, config.hidden or config.mlp_ratio * config.width
     if config.mlp == "swiglu":
@@ -127,8 +120,8 @@ class Convolution(nn.Module):
 
     def among(self, h: Tensor, source: Tensor, near: Tensor) -> Tensor:
         """The same if each entry's neighbours are rows of source, by number [B, M, taps]; row 0 is all zeros."""
-        found = take(source, near.flatten(1)).view(*near.shape, h.shape[-1])
-        return h + (found * self.weight.t()).sum(2)
+        inputs = take(source, near.flatten(1)).view(*near.shape, h.shape[-1])  # [B, M, taps, width]
+        return h + (inputs * self.weight.t()).sum(2)
 
 
 class Block(nn.Module):
@@ -137,7 +130,7 @@ class Block(nn.Module):
     adaLN starts at zero, so a block starts as the identity. Without ``cond_dim`` there is none: plain norms, no gates.
     """
 
-    def __init__(self, config: DDiTConfig, cond_dim: int | None, causal: bool) -> None:
+    def __init__(self, config: TransformerConfig, cond_dim: int | None, causal: bool) -> None:
         super().__init__()
         width = config.width
         self.heads, self.causal = config.heads, causal
@@ -147,37 +140,26 @@ class Block(nn.Module):
         self.norm2 = Norm(config)
         self.mlp = mlp(config)
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
-        # With adapters it stays that of the left-to-right network: of an entry in turn it reads others in turn.
-        looks_back = causal or config.adapters > 0
-        self.convolution = Convolution(width, config.convolution, looks_back) if config.convolution else None
-        self.adapters = None
-        if config.adapters:
-            first, last = cast("nn.Linear", self.mlp[0]), cast("nn.Linear", self.mlp[2])
-            self.adapters = Adapters(width, first.out_features, last.in_features, config.adapters)
+        self.convolution = Convolution(width, config.convolution, causal) if config.convolution else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, angles: Angles, c: Tensor | None, entries: Entries) -> Tensor:
+        """x [B, M, width], of M entries; c is what the network's pass is conditioned on."""
         vectors = self.vectors(c)
-        return self.feed_forward(self.attend(x, angles, vectors, entries), vectors, entries.turned)
+        return self.feed_forward(self.attend(x, angles, vectors, entries), vectors)
 
     def vectors(self, c: Tensor | None) -> Vectors | None:
         """adaLN's shift, scale and gate of the attention, and then of the MLP."""
         return modulation(self.adaLN_modulation, c, 6)
 
+    def vectors_at(self, vectors: Vectors | None, at: tuple[Tensor, ...]) -> Vectors | None:
+        """Those of the entries x[at], for sequences and entries as for indexing."""
+        return of_sequences(vectors, at[0])
+
     def attend(self, x: Tensor, angles: Angles, vectors: Vectors | None, entries: Entries) -> Tensor:
         """x + gate * attention(norm(x))."""
-        q, k, v = self.project(self.prepared(x, vectors, entries.near, entries.real), angles, entries.turned)
-        mixed = self.mix(q, k, v, entries.mask, entries.ends, entries.turned)
-        return self.add(x, vectors[2] if vectors else None, mixed)
-
-    def feed_forward(self, x: Tensor, vectors: Vectors | None, turned: Tensor | None = None) -> Tensor:
-        """x + gate * mlp(norm(x)), for x [B, M, width] or [M, width] with vectors to match."""
-        shift, scale, gate = vectors[3:] if vectors else (None, None, None)
-        h = self.norm2(x, shift, scale)
-        if self.adapters is None:
-            return self.add(x, gate, self.mlp(h))
-        h = self.mlp[1](adapted(self.mlp[0], self.adapters.up, h, turned))
-        return self.add(x, gate, adapted(self.mlp[2], self.adapters.down, h, turned))
+        q, k, v = self.project(self.prepared(x, vectors, entries.near, entries.real), angles, vectors)
+        return self.attended(x, self.mix(q, k, v, entries.mask, entries.ends), vectors)
 
     def prepared(
         self, x: Tensor, vectors: Vectors | None, near: Tensor | None = None, real: Tensor | None = None
@@ -188,33 +170,39 @@ class Block(nn.Module):
             return h
         return self.convolution(h if real is None else h * real, near)  # type: ignore[no-any-return]
 
-    def project(self, h: Tensor, angles: Angles, turned: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each [B, heads, M, head_dim], positions rotated into the first two."""
-        made = self.attn_qkv(h) if self.adapters is None else adapted(self.attn_qkv, self.adapters.qkv, h, turned)
-        both, v = made.unflatten(-1, (3 * self.heads, -1)).split((2 * self.heads, self.heads), -2)
+    def project(self, h: Tensor, angles: Angles, vectors: Vectors | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [B, heads, M, head_dim], positions rotated into the first two.
+
+        vectors: for blocks whose maps depend on them, as these do not.
+        """
+        return self.rotated(self.attn_qkv(h), angles)
+
+    def rotated(self, qkv: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [B, heads, M, head_dim] from their projections [B, M, 3 width]."""
+        each = qkv.view(*qkv.shape[:-1], 3 * self.heads, qkv.shape[-1] // (3 * self.heads))  # [B, M, 3 heads, head_dim]
+        both, v = torch.split(each, (2 * self.heads, self.heads), -2)
         q, k = rotate(both, angles).transpose(1, 2).chunk(2, 1)
         return q, k, v.transpose(1, 2)
 
-    def mix(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        ends: Sequence[int] | None = None,
-        turned: Tensor | None = None,
-    ) -> Tensor:
-        """The attention [B, M, width]. ends: the lengths of sequences to attend separately, instead of a mask."""
-        if ends is not None:
-            alone = [
-                self.mix(q[i, None, :, :n], k[i, None, :, :n], v[i, None, :, :n], None) for i, n in enumerate(ends)
-            ]
-            return torch.cat([functional.pad(one, (0, 0, 0, q.shape[2] - one.shape[1])) for one in alone])
-        causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries belong to the last entry
-        mixed = attention(q, k, v, mask, causal)
-        joined = mixed.transpose(1, 2).flatten(2)
-        out: Tensor = self.attn_out(joined)
-        return out if self.adapters is None else adapted(self.attn_out, self.adapters.out, joined, turned)
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ends: Sequence[int] | None = None) -> Tensor:
+        """The attention [B, M, width] of queries [B, heads, M, head_dim] over keys and values [B, heads, S, head_dim].
+
+        mask: bool or float [B, 1, M, S]. ends: the lengths of sequences to attend separately, instead of a mask.
+        """
+        if ends is None:
+            causal = self.causal and mask is None and q.shape[2] == k.shape[2]  # fewer queries belong to the last entry
+            return attention(q, k, v, mask, causal).transpose(1, 2).flatten(2)
+        each = [self.mix(q[i, None, :, :n], k[i, None, :, :n], v[i, None, :, :n], None) for i, n in enumerate(ends)]
+        return torch.cat([functional.pad(one, (0, 0, 0, q.shape[2] - one.shape[1])) for one in each])
+
+    def attended(self, x: Tensor, mixed: Tensor, vectors: Vectors | None) -> Tensor:
+        """x + gate * the map of the attention [B, M, width]."""
+        return self.add(x, vectors[2] if vectors else None, self.attn_out(mixed))
+
+    def feed_forward(self, x: Tensor, vectors: Vectors | None) -> Tensor:
+        """x + gate * mlp(norm(x)), for x [B, M, width] or [M, width] with vectors to match."""
+        shift, scale, gate = vectors[3:] if vectors else (None, None, None)
+        return self.add(x, gate, self.mlp(self.norm2(x, shift, scale)))
 
     def add(self, x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
         return x + self.dropout(out) if gate is None else torch.addcmul(x, gate, self.dropout(out))
@@ -232,126 +220,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
 class OutputLayer(nn.Module):
     """The modulated final norm, and the map to logits. The map starts at zero: the untrained network is uniform."""
 
-    def __init__(self, config: DDiTConfig, cond_dim: int | None) -> None:
+    def __init__(self, config: TransformerConfig, cond_dim: int | None) -> None:
         super().__init__()
         self.norm_final = Norm(config)
         self.linear = zeros(nn.Linear(config.width, config.vocab_size))
         if config.tie_embeddings:
             self.linear.register_parameter("weight", None)
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 2 * config.width))
-
-
-class Transformer(nn.Module):
-    """Common to the network and its left-to-right twin: the parameters, and a pass through all blocks."""
-
-    causal: ClassVar[bool]
-    suppresses_mask: ClassVar[bool] = True
-
-    def __init__(self, config: DDiTConfig) -> None:
-        super().__init__()
-        self.config = config
-        cond_dim = config.cond_dim if config.adaln else None
-        self.vocab_embed = Embedding(max(config.vocab_size, config.mask_id + 1), config.width)
-        self.position_embed = Embedding(config.length, config.width) if config.learned_positions else None
-        self.sigma_map = None if cond_dim is None else SigmaMap(cond_dim)
-        self.rotary_emb = Rotary(config.width // config.heads)
-        blocks = nn.ModuleList(Block(config, cond_dim, self.causal) for _ in range(config.layers))
-        self.blocks = cast("Sequence[Block]", blocks)
-        self.output_layer = OutputLayer(config, cond_dim)
-        reads_two = config.adapters > 0 or config.reads_left
-        self.own_token = nn.Linear(config.width, config.width, bias=False) if reads_two else None
-        if config.self_conditioning:
-            self.self_condition = nn.Linear(2 * config.width, config.width, bias=False)
-            with torch.no_grad():  # [identity, 0]: it starts as the network without self-conditioning
-                self.self_condition.weight.zero_().fill_diagonal_(1.0)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.config.mask_id
-
-    @property
-    def length(self) -> int:
-        return self.config.length
-
-    def check(self, tokens: Tensor) -> None:
-        """Refuse what are not token ids [B, L], and sequences longer than the positions that were learned."""
-        check_tokens(tokens)
-        if self.position_embed is not None and tokens.shape[1] > self.length:
-            raise ValueError(f"the network has learned {self.length} positions: a sequence may have no more tokens")
-
-    def read(
-        self, tokens: Tensor, positions: Tensor, left: Tensor | None = None, turned: Tensor | None = None
-    ) -> Tensor:
-        """What the first block gets of tokens [B, M]: their embeddings [B, M, width], and those of learned positions.
-
-        With adapters those of the tokens to the left, [B, M], and out of turn a linear map of the visible tokens too.
-        A network that reads left has both everywhere.
-        """
-        x = self._embedded(tokens, left, turned)
-        if self.position_embed is None:
-            return x
-        learned: Tensor = self.position_embed(positions)
-        return x + learned
-
-    def _embedded(self, tokens: Tensor, left: Tensor | None, turned: Tensor | None) -> Tensor:
-        if self.config.reads_left:
-            left = functional.pad(tokens[:, :-1], (1, 0), value=self.mask_id)
-        if self.own_token is None or left is None:
-            embedded: Tensor = self.vocab_embed(tokens)
-            return embedded
-        x: Tensor = self.vocab_embed(left)
-        if turned is None and not self.config.reads_left:
-            return x
-        own = self.own_token(self.vocab_embed(tokens)) * (tokens != self.mask_id).unsqueeze(-1)
-        return x + own if turned is None else torch.addcmul(x, turned, own)
-
-    def through(self, x: Tensor, entries: Entries, c: Tensor | None, at: tuple[Tensor, ...] | None = None) -> Tensor:
-        """The final states of embedded entries x [B, M, width]; the logits are a linear map of them.
-
-        at: the sequences and entries whose states are wanted, as for indexing; the last MLP is computed for them alone.
-        """
-        angles, last = self.rotary_emb(entries.positions), self.blocks[-1]
-        for block in self.blocks[:-1]:
-            x = block(x, angles, c, entries)
-        vectors, final = last.vectors(c), modulation(self.output_layer.adaLN_modulation, c, 2)
-        x = last.attend(x, angles, vectors, entries)
-        if at is not None:
-            x, vectors, final = x[at], of_sequences(vectors, at[0]), of_sequences(final, at[0])
-        turned = entries.turned if at is None or entries.turned is None else entries.turned[at]
-        states: Tensor = self.output_layer.norm_final(last.feed_forward(x, vectors, turned), *(final or ()))
-        return states
-
-    def logits(self, states: Tensor) -> Tensor:
-        """float32 logits of final states [..., width], the mask's at -inf."""
-        return functional.linear(states, *self.head()).float()
-
-    def head(self) -> tuple[Tensor, Tensor]:
-        """The linear map from states to logits; the mask's bias is -inf if it has a column."""
-        weight, bias = self.output_layer.linear.weight, cast("Tensor", self.output_layer.linear.bias)
-        if self.config.tie_embeddings:
-            weight = self.vocab_embed.embedding[: len(bias)]
-        if self.mask_id < len(bias):
-            bias = bias.index_fill(0, torch.full((1,), self.mask_id, device=bias.device), -torch.inf)
-        return weight, bias
-
-    def constant_conditioning(self) -> Tensor | None:
-        """c [1, cond_dim] at sigma = 0: the same for every sequence and call of a network without conditioning."""
-        if self.sigma_map is None:
-            return None
-        conditioning: Tensor = self.sigma_map(torch.zeros(1, device=self.vocab_embed.embedding.device))
-        return conditioning
-
-    @classmethod
-    def built(cls, config: DDiTConfig, state: dict[str, Tensor]) -> Self:
-        """A network made from these tensors, without initialising its own."""
-        with torch.device("meta"):
-            network = cls(config)
-        network.load_state_dict(state, assign=True)
-        return network
 
 
 def modulation(linear: nn.Linear | None, c: Tensor | None, parts: int) -> Vectors | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.networks.anyorder import inside
+from unmask.networks.attention import inside
 from unmask.networks.layers import Angles, check_tokens, rotate, take
 from unmask.networks.stored import tied
 

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from unmask.files import write_whole
 from unmask.networks.card import card_text
-from unmask.networks.config import DDiTConfig
+from unmask.networks.config import TransformerConfig
+from unmask.networks.former import modern
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from unmask.networks.causal import Causal
-    from unmask.networks.ddit import DDiT
+    from unmask.networks.transformer import Transformer
 
     class HubMixin:
         def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None: ...
@@ -38,10 +38,8 @@ else:
 
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 AVERAGE = "ema.safetensors"
-ARCHITECTURES = ("ddit", "causal", "any-order")
 USER_NETWORK = "own"  # the architecture of a network whose class the user provides
 DISPLAYS = ("text", "molecule", "image", "grid")
-FORMER = {"shifted": False}  # fields that earlier versions wrote, and the values that change nothing
 RESERVED = ("architecture", "unmask_version", "storage", "card", "extra")  # in config.json beside the network's fields
 
 
@@ -80,7 +78,8 @@ class Pretrained(HubMixin):
     """
 
     architecture: ClassVar[str]
-    config: DDiTConfig
+    config_class: ClassVar[type[TransformerConfig]]
+    config: TransformerConfig
     card: Card | None = None
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -118,16 +117,16 @@ class Pretrained(HubMixin):
 
     @classmethod
     def _loaded(cls, folder: str | Path) -> Self:
-        found = read_config(folder)[1]["architecture"]
-        if found != cls.architecture:
-            raise ValueError(f"{folder} holds a {found!r} network, not a {cls.architecture!r} one")
+        architecture = read_header(folder)["architecture"]
+        if architecture != cls.architecture:
+            raise ValueError(f"{folder} holds a {architecture!r} network, not a {cls.architecture!r} one")
         model: Self = read(folder, cls)
         return model
 
 
 def save(
     folder: str | Path,
-    model: DDiT | Causal,
+    model: Transformer,
     *,
     card: Card | None = None,
     half: bool = False,
@@ -175,7 +174,7 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def described(
-    model: DDiT | Causal, card: Card | None = None, extra: Mapping[str, Any] | None = None, *, half: bool = False
+    model: Transformer, card: Card | None = None, extra: Mapping[str, Any] | None = None, *, half: bool = False
 ) -> dict[str, str]:
     """The files beside the weights, by name: config.json and the card."""
     from unmask import __version__
@@ -195,7 +194,7 @@ def described(
 def read(folder: str | Path, cls: type[Any]) -> Any:
     """Read a saved network of this class, float32 and ready to sample. Any problem is one ValueError."""
     folder = Path(folder)
-    config, header = read_config(folder)
+    config, header = config_of(folder, read_header(folder), cls)
     stored = read_weights(folder / WEIGHTS)
     if (folder / AVERAGE).is_file():  # a checkpoint of a run: the averaged weights are the ones to use
         stored |= read_weights(folder / AVERAGE)
@@ -229,17 +228,15 @@ def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
                 raise ValueError(f"{path}: {bad} values of {name} are NaN or infinite; the checkpoint is damaged")
 
 
-def read_config(folder: str | Path) -> tuple[DDiTConfig, dict[str, Any]]:
-    """The network's config, and what else config.json holds: architecture, unmask_version, storage, card, extra."""
-    path, raw = Path(folder) / CONFIG, read_header(folder)
-    if raw["architecture"] not in ARCHITECTURES:
-        raise ValueError(f"{path}: architecture must be one of {', '.join(ARCHITECTURES)}, got {raw['architecture']!r}")
-    header = {name: raw.pop(name) for name in RESERVED if name in raw}
-    return _dataclass(DDiTConfig, raw, path), header
+def config_of(folder: str | Path, header: dict[str, Any], cls: type[Any]) -> tuple[Any, dict[str, Any]]:
+    """The config of a network of this class, and what else config.json holds."""
+    raw = {name: value for name, value in header.items() if name not in RESERVED}
+    rest = {name: header[name] for name in RESERVED if name in header}
+    return _dataclass(cls.config_class, raw, Path(folder) / CONFIG), rest
 
 
 def read_header(folder: str | Path) -> dict[str, Any]:
-    """Everything that config.json holds, of any architecture."""
+    """Everything that config.json holds, of any architecture; what an earlier version wrote is put as it is now."""
     path = Path(folder) / CONFIG
     try:
         raw = json.loads(path.read_bytes())
@@ -249,7 +246,14 @@ def read_header(folder: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(raw, dict) or "architecture" not in raw:
         raise ValueError(f"{path} was not written by unmask: it names no architecture")
-    return raw
+    if not isinstance(raw["architecture"], str):
+        raise ValueError(f"{path}: architecture must be a name, got {raw['architecture']!r}")
+    if raw["architecture"] == USER_NETWORK:
+        return raw
+    settings = {name: value for name, value in raw.items() if name not in RESERVED}
+    architecture, settings = modern(raw["architecture"], settings)
+    rest = {name: value for name, value in raw.items() if name in RESERVED}
+    return {**rest, **settings, "architecture": architecture}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -272,7 +276,6 @@ def _dataclass(cls: type[Any], values: Any, where: Path) -> Any:
     if not isinstance(values, dict):
         raise ValueError(f"{where}: {cls.__name__} must be an object, got {values!r}")
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    values = {name: value for name, value in values.items() if FORMER.get(name, ...) != value}
     unknown = [name for name in values if name not in fields]
     missing = [n for n, field in fields.items() if field.default is dataclasses.MISSING and n not in values]
     if unknown or missing:

@@ -28,8 +28,7 @@ from unmask.tokenizers.tokenizer import BPE, EOS, LAYOUTS, Layout, Tokenizer
 
 if TYPE_CHECKING:
     from unmask.bound import Bound
-    from unmask.networks.causal import Causal
-    from unmask.networks.ddit import DDiT
+    from unmask.networks.transformer import Transformer
     from unmask.processes.process import By
     from unmask.text.blanks import Blanks
     from unmask.tokenizers.external import ExternalTokenizer
@@ -289,7 +288,7 @@ class Model:
             raise ValueError(f"a schedule that can be saved is one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
         extra = dict(self.extra) | {"schedule": names[0], "layout": self.layout}
         extra |= {"characters_per_token": self.characters_per_token, "tokenizer_sha256": self.tokenizer.hash}
-        pretrained.save(Path(folder), cast("DDiT | Causal", self.denoiser), half=half, extra=extra)
+        pretrained.save(Path(folder), cast("Transformer", self.denoiser), half=half, extra=extra)
         self.tokenizer.save(Path(folder) / TOKENIZER)
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:

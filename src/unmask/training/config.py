@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from unmask.networks.causal import twin
-from unmask.networks.config import PRESETS, DDiTConfig, preset
+from unmask.networks.config import PRESETS, TransformerConfig
+from unmask.networks.kinds import described
+from unmask.networks.transformer import Transformer
 from unmask.processes import Process, trained
 from unmask.training.settings import (
     DataSettings,
@@ -82,8 +83,8 @@ class TrainConfig(
         """The process of the network that these settings make."""
         return trained(self.objective, self.attention, self.block, self.process)
 
-    def network(self, vocab_size: int, length: int) -> DDiTConfig:
-        """The network of a resolved configuration; the mask is one past the data."""
+    def network(self, vocab_size: int, length: int) -> tuple[type[Transformer], TransformerConfig]:
+        """The class and the config of the network of a resolved configuration; the mask is one past the data."""
         assert self.preset is not None, "resolve the configuration first"
         if self.preset == CHECKPOINT:
             raise ValueError("the run's network is a checkpoint's: init names it")
@@ -91,23 +92,28 @@ class TrainConfig(
             raise ValueError("the run has a custom network: train it in Python with unmask.train(DATA, NETWORK, ...)")
         process = self.kind
         size = {name: getattr(self, name) for name in ("layers", "width", "heads") if getattr(self, name) is not None}
-        config = preset(
-            self.preset,
-            vocab_size + process.extra_ids,
-            length,
-            attention=self.attention,
-            block=self.block or 0,
-            conditioning=self.conditioning,
-            self_conditioning=self.self_conditioning,
-            neighbours=self.neighbours or 0,
-            convolution=self.convolution or 0,
-            learned_positions=self.learned_positions,
-            tie_embeddings=self.tie_embeddings,
-            dropout=self.dropout,
-            **process.settings,
-            **size,
+        ids = vocab_size + process.extra_ids
+        return described(
+            {
+                **PRESETS[self.preset],
+                "vocab_size": ids,
+                "mask_id": ids,
+                "length": length,
+                "attention": self.attention,
+                "block": self.block or 0,
+                "conditioning": self.conditioning,
+                "self_conditioning": self.self_conditioning,
+                "neighbours": self.neighbours or 0,
+                "convolution": self.convolution or 0,
+                "learned_positions": self.learned_positions,
+                "tie_embeddings": self.tie_embeddings,
+                "dropout": self.dropout,
+                **process.settings,
+                **({"adaln": False} if process.exact or process.reads_order else {}),
+                **size,
+            },
+            "causal" if process.exact else "any-order" if process.reads_order else "ddit",
         )
-        return twin(config) if process.exact or self.attention == "order" else config
 
 
 # Settings that may change when a run is resumed: they do not change what is computed. The data are compared by content,

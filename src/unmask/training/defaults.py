@@ -48,7 +48,7 @@ def resolve(config: TrainConfig, *, tokens: int, length: int, device: str, small
         config = replace(_filled(config, steps=OVERFIT_STEPS, decay="constant"), dropout=0.0, patience=0)
     own = small is not None
     config = _filled(config, preset=USER_NETWORK if own else size.preset, batch=size.batch, steps=size.steps)
-    narrow = config.network(1, length).width < NARROW if small is None else small  # docs/results/training.md
+    narrow = config.network(1, length)[1].width < NARROW if small is None else small  # docs/results/training.md
     config = _filled(
         config,
         optimizer="muon" if narrow and not own else "adamw",  # it cannot know which matrices are a network's blocks

@@ -15,9 +15,8 @@ from unmask.checkpoints.convert import origin_of
 from unmask.checkpoints.folder import is_ours
 from unmask.checkpoints.mdlm_ar import Given
 from unmask.loading import locate
-from unmask.networks.adapters import train_alone
-from unmask.networks.any_order import OneStream
-from unmask.networks.ddit import DDiT
+from unmask.networks.adapters import AdaptedDDiT, train_alone
+from unmask.networks.transformer import Transformer
 from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
 from unmask.tokenizers.chat import template_of
@@ -65,13 +64,12 @@ class Base:
         if objective == "score-entropy":
             self._check_scores()
         schedule = next((name for name, known in SCHEDULES.items() if known == self.loaded.schedule), config.schedule)
-        attention = network.config.attention if isinstance(network, DDiT | OneStream) else "bidirectional"
         return replace(
             config,
             preset=CHECKPOINT,
             objective=objective,
-            attention=attention,
-            block=network.config.block or None if isinstance(network, DDiT) else None,
+            attention=network.attention if isinstance(network, Transformer) else "bidirectional",
+            block=(network.block or None) if isinstance(network, Transformer) else None,
             schedule=schedule if config.schedule == "linear" else config.schedule,  # type: ignore[arg-type]
         )
 
@@ -94,7 +92,7 @@ class Base:
         def build() -> nn.Module:
             # For billions of parameters there is no memory for a spare copy: it is read again.
             module: Any = ready.pop() if ready else formats.recognise(self.found).load(self.found).denoiser
-            if config.lora is None and isinstance(module, DDiT) and module.config.adapters:
+            if config.lora is None and isinstance(module, AdaptedDDiT):
                 return train_alone(module.float())
             if config.lora is None:
                 return module.float().requires_grad_(True)  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -12,9 +12,6 @@ from torch import nn
 
 from unmask.checkpoints.user_network import Make
 from unmask.data.batches import generator
-from unmask.networks.any_order import OneStream
-from unmask.networks.causal import Causal
-from unmask.networks.ddit import DDiT
 from unmask.processes import process_of
 from unmask.protocol import check
 from unmask.training.config import USER_NETWORK, TrainConfig
@@ -46,13 +43,14 @@ class Network:
     length: int
     identity: dict[str, Any]
     loss: Loss | None = None  # by default that of the configuration's objective
+    defaults: dict[str, Any] = field(default_factory=dict)  # of the identity: a run may be older than a field
 
 
 def of_config(config: TrainConfig, vocab_size: int, length: int) -> Network:
     """The project's network of a resolved configuration."""
-    shape = config.network(vocab_size, length)
-    kind = Causal if config.kind.exact else OneStream if config.attention == "order" else DDiT
-    return Network(lambda: kind(shape), length, asdict(shape))
+    kind, shape = config.network(vocab_size, length)
+    defaults = {one.name: one.default for one in fields(shape)}
+    return Network(lambda: kind(shape), length, asdict(shape), defaults=defaults)
 
 
 def of_user(module: nn.Module, length: int, loss: Loss | None) -> Network:
@@ -68,7 +66,7 @@ def of_user(module: nn.Module, length: int, loss: Loss | None) -> Network:
 
 def made(make: Make, data: Data, config: TrainConfig) -> nn.Module:
     """The user's module for these data, with the initial weights of the seed; refused if it does not fit them."""
-    usual = {field.name: field.default for field in fields(TrainConfig)}
+    usual = {one.name: one.default for one in fields(TrainConfig)}
     given = [name for name in FOR_OURS if getattr(config, name) != usual[name]]
     if config.preset not in (None, USER_NETWORK):
         given.insert(0, "preset")

@@ -15,13 +15,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.data.runs import IDENTITY, OVERFIT, SOURCE, named
 from unmask.files import exclusive, sync, write_whole
-from unmask.networks.ddit import DDiTConfig
 from unmask.training.config import TrainConfig, differences, read_toml, to_toml
 from unmask.training.data import Data
 from unmask.training.network import Network
@@ -113,8 +112,7 @@ class Run:
         path = self.folder / IDENTITY
         try:
             stored = json.loads(path.read_bytes())
-            defaults = {field.name: field.default for field in fields(DDiTConfig)}  # a run may be older than a field
-            pairs = [(stored["data"], data.fingerprint()), (defaults | stored["network"], network.identity)]
+            pairs = [(stored["data"], data.fingerprint()), (network.defaults | stored["network"], network.identity)]
             return [
                 f"{name}: {old.get(name)!r} -> {new[name]!r}"
                 for old, new in pairs

@@ -13,7 +13,7 @@ from tests.networks.test_ddit import LENGTH, V, canvas, network
 from unmask import objective
 from unmask.likelihood import along_orders, importance_weighted
 from unmask.masking import all_tokens
-from unmask.networks.anyorder import usual_order
+from unmask.networks.attention import usual_order
 from unmask.networks.ddit import DDiT
 from unmask.processes import any_order
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from tests.networks import test_causal, test_ddit
 from tests.networks.test_ddit import TOLERANCE, V
 from unmask.checkpoints.mdlm_ar import Given
-from unmask.networks.cache.cached import AnyOrderCached
 from unmask.networks.cache.in_turn import LeftToRightCached
+from unmask.networks.cache.two_streams import TwoStreamsCached
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
 from unmask.protocol import Caches, LooksAhead
@@ -22,10 +22,10 @@ LENGTH = 9
 CONVOLUTIONS = pytest.mark.parametrize("convolution", [0, 3])
 
 
-def any_order(convolution: int = 0, **changes: Any) -> tuple[DDiT, AnyOrderCached]:
+def any_order(convolution: int = 0, **changes: Any) -> tuple[DDiT, TwoStreamsCached]:
     made = test_ddit.network(attention="order", convolution=convolution, **changes)
     run = made.for_sampling()
-    assert isinstance(run, AnyOrderCached) and isinstance(run, Caches) and isinstance(run, LooksAhead)
+    assert isinstance(run, TwoStreamsCached) and isinstance(run, Caches) and isinstance(run, LooksAhead)
     return made, run
 
 

@@ -15,9 +15,10 @@ import unmask
 from tests.small_models import small
 from unmask.checkpoints.mdlm_ar import Given
 from unmask.networks.cache import packing
-from unmask.networks.cache.cached import AnyOrderCached
 from unmask.networks.cache.in_turn import LeftToRightCached
+from unmask.networks.cache.two_streams import TwoStreamsCached
 from unmask.networks.causal import Causal
+from unmask.networks.config import TransformerConfig, blocks_of
 from unmask.networks.ddit import DDiT
 
 needs_onednn = pytest.mark.skipif(not packing.available(torch.zeros(1)), reason="this torch has no oneDNN")
@@ -26,9 +27,9 @@ needs_onednn = pytest.mark.skipif(not packing.available(torch.zeros(1)), reason=
 network = partial(small, DDiT, vocab_size=40, mask_id=40, length=12, width=32, heads=4, layers=3, attention="order")
 
 
-def cached(made: DDiT) -> AnyOrderCached:
+def cached(made: DDiT) -> TwoStreamsCached:
     run = made.for_sampling()
-    assert isinstance(run, AnyOrderCached)
+    assert isinstance(run, TwoStreamsCached)
     return run
 
 
@@ -96,7 +97,7 @@ def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_al
 ) -> None:
     monkeypatch.setattr(packing, "LEAST", 0)
     plain = network(attention="bidirectional", adaln=False)
-    made = Causal(plain.config)
+    made = Causal(blocks_of(plain.config, TransformerConfig))
     made.load_state_dict(plain.state_dict())
     before, calls, run = copy.deepcopy(made.eval().state_dict()), [], LeftToRightCached.run
 
@@ -124,7 +125,7 @@ def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_al
 def test_packing_keeps_what_a_network_has_beside_its_weights(monkeypatch: pytest.MonkeyPatch, adaln: bool) -> None:
     monkeypatch.setattr(packing, "LEAST", 0)
     plain = network(attention="bidirectional", adaln=adaln)
-    made = Given(plain.config, first=23)
+    made = Given(blocks_of(plain.config, TransformerConfig), first=23)
     made.load_state_dict(plain.state_dict())
     assert unmask.sample(made.eval(), num=3).tokens[:, 0].tolist() == [23] * 3
     run: Any = made.for_sampling()

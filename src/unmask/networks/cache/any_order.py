@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.networks.anyorder import usual_order
-from unmask.networks.cache.cached import Cached, Feed
+from unmask.networks.attention import usual_order
+from unmask.networks.cache.cached import Cached, Feed, scattered
 from unmask.networks.cache.packing import Ready
+from unmask.networks.first_token import begun
 
 if TYPE_CHECKING:
-    from unmask.networks.any_order import Line, OneStream
+    from unmask.networks.any_order import Line, OneStream, StreamEntries
 
 NOWHERE = -2  # the place of positions that are not in the line; -1 is that of the start
 
@@ -98,11 +99,11 @@ class OneStreamCached(Cached):
 
     def _answer(self, tokens: Tensor, window: Window, here: slice) -> Tensor:
         """Logits [B, R, V] at the rows of a window."""
-        line = self._line(self.stream.begun(tokens), window, here)
+        line = self._line(begun(tokens, self.mask_id, self.stream.first_token), window, here)
         kept = self._kept(line, here)
         self.kept["valid"][here] = kept.squeeze(1)  # later slots will be overwritten
-        feed = self._feed(line, kept, window)
-        logits = self.run(self.ready, feed, here)
+        entries, feed = self._feed(line, kept, window)
+        logits = self.run(self.ready, cast("OneStream", self.ready.network).stream(entries), feed, here)
         self._record(line, window, here)
         return self.stream.answers(logits, window.rows)
 
@@ -125,7 +126,7 @@ class OneStreamCached(Cached):
         agree = same.long().cumprod(1).sum(1, keepdim=True)
         return agree.minimum(self.kept["valid"][here].unsqueeze(1)).minimum(line.visible)
 
-    def _feed(self, line: Line, kept: Tensor, window: Window) -> Feed:
+    def _feed(self, line: Line, kept: Tensor, window: Window) -> tuple[StreamEntries, Feed]:
         """The entries of the settled tokens that are not cached, and those of the rows."""
         rows, new = window.rows, line.visible - kept
         behind = line.visible + rows.shape[1]  # where the padding of shorter feeds goes
@@ -138,8 +139,7 @@ class OneStreamCached(Cached):
         first = int(kept.min())
         alike = bool((slots == first + torch.arange(slots.shape[1], device=rows.device)).all())
         wanted = len(added) + torch.arange(rows.shape[1], device=rows.device)
-        return Feed(
-            entries.tokens,
+        return entries, Feed(
             entries.positions,
             slots,
             level - 1,
@@ -147,7 +147,6 @@ class OneStreamCached(Cached):
             int(slots.max()) + 1,
             None,
             wanted.expand_as(rows),
-            left=entries.near,
         )
 
     def _record(self, line: Line, window: Window, here: slice) -> None:
@@ -161,10 +160,3 @@ class OneStreamCached(Cached):
         fresh = hidden.any(1, keepdim=True)
         self.kept["seen"][here, :length], self.kept["place"][here, :length] = line.tokens, place
         self.kept["valid"][here] = (total + fresh).squeeze(1)
-
-
-def scattered(x: Tensor, index: Tensor, values: Tensor | int) -> Tensor:
-    """x [B, L] with the values [B, N] at the index; an index of L is ignored."""
-    more = functional.pad(x, (0, 1))
-    values = torch.as_tensor(values, device=x.device).expand_as(index)
-    return more.scatter(1, index, values)[:, :-1]

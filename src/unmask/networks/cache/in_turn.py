@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from unmask.devices import upload
-from unmask.networks.adapters import begun, first_known, out_of_turn
-from unmask.networks.anyorder import neighbours
+from unmask.networks.attention import neighbours
 from unmask.networks.cache.cached import Cached, Feed
 from unmask.networks.cache.packing import Ready
-from unmask.networks.layers import Transformer, take
+from unmask.networks.layers import take
+from unmask.networks.transformer import Transformer
 
 if TYPE_CHECKING:
     from unmask.networks.causal import Causal
@@ -35,99 +35,100 @@ class InTurn(Cached):
         return {"seen": torch.full((seats, length), -1, device=device), **super().blank(seats, length)}  # the inputs
 
     def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
-        """The slots of the convolution's inputs."""
+        """The slots of the convolution's inputs, [B, M, taps]."""
         raise NotImplementedError
 
     def answer(self, ready: Ready, inputs: Tensor, outputs: Tensor, last: Tensor, here: slice) -> Tensor:
         """Logits [B, R, V] at outputs [B, R], for inputs [B, L]; slots from ``last`` [B, 1] on are read anew."""
-        valid, length = self.kept["valid"][here].unsqueeze(1), inputs.shape[1]
-        block = self.block or length
+        block, ends = self.block or inputs.shape[1], self.ends(inputs, here)
+        kept = self.unchanged(inputs, last, here) // block * block  # [B, 1]
+        outputs = outputs.maximum(kept)
+        stop = ((outputs.amax(1, keepdim=True) // block + 1) * block).minimum(ends)  # [B, 1]
+        # All that the feed's shape depends on is read at once: an accelerator makes the host wait for each reading.
+        shape = torch.stack((*kept.aminmax(), (stop - kept).max())).cpu().tolist()
+        slots = padded(kept, shape[2], inputs)  # [B, M]
+        feed = self.feed(slots, self.block_end(slots, ends, block), outputs - kept, inputs, *shape)
+        x = ready.network.read(inputs.gather(1, feed.positions), feed.positions)  # [B, M, width]
+        return self.recorded(ready, x, feed, inputs, kept, stop, here)
+
+    def ends(self, inputs: Tensor, here: slice) -> Tensor:
+        """The length of each sequence, [B, 1]."""
+        return upload(torch.tensor(self.lengths[here]), inputs.device).unsqueeze(1)
+
+    def unchanged(self, inputs: Tensor, last: Tensor, here: slice) -> Tensor:
+        """How many slots hold what the inputs [B, L] say, at most ``last`` [B, 1]: [B, 1]."""
+        length = inputs.shape[1]
         every = torch.arange(length, device=inputs.device)
         same = torch.where(inputs == self.kept["seen"][here, :length], length, every).amin(1, keepdim=True)
-        kept = same.minimum(valid).minimum(last)
-        ends = upload(torch.tensor(self.lengths[here]), inputs.device).unsqueeze(1)
-        turned = self.turned(inputs, ends)
-        if turned is None:
-            kept = kept // block * block
-        outputs = outputs.maximum(kept)
-        stop = (outputs.amax(1, keepdim=True) // block + 1) * block
-        if turned is not None:  # an entry in turn sees none behind it, and those before it are in turn as well
-            behind = turned.gather(1, outputs.clamp(max=length - 1)).any(1, keepdim=True)
-            stop = torch.where(behind, stop, outputs.amax(1, keepdim=True) + 1)
-        stop = stop.minimum(ends)
-        # All that the feed's shape depends on is read at once: an accelerator makes the host wait for each reading.
-        out = kept.new_zeros(()) if turned is None else (turned & (every >= kept) & (every < stop)).any().long()
-        first, highest, width, some = torch.stack((*kept.aminmax(), (stop - kept).max(), out)).cpu().tolist()
-        # Padding to the longest feed comes after everything a sequence may see, and is not cached.
-        slots = (kept + torch.arange(width, device=inputs.device)).clamp(max=length)
-        level = ((slots // block + 1) * block - 1).minimum(torch.where(slots < ends, ends - 1, slots))
-        taps = self.network.config.convolution
-        if turned is not None:
-            turned = turned.gather(1, slots.clamp(max=length - 1)) & (slots < length)
-            level = torch.where(turned, level, slots)
-        places = slots.clamp(max=length - 1)
-        feed = Feed(
-            inputs.gather(1, places),
-            places,
+        return same.minimum(self.kept["valid"][here].unsqueeze(1)).minimum(last)
+
+    def block_end(self, slots: Tensor, ends: Tensor, block: int) -> Tensor:
+        """The last position of each slot's block, [B, M]."""
+        return ((slots // block + 1) * block - 1).minimum(torch.where(slots < ends, ends - 1, slots))
+
+    def feed(
+        self, slots: Tensor, level: Tensor, wanted: Tensor, inputs: Tensor, first: int, highest: int, width: int
+    ) -> Feed:
+        """The entries of the slots [B, M]. first and highest are the least and the largest first slot of a sequence."""
+        length, taps = inputs.shape[1], self.network.config.convolution
+        return Feed(
+            slots.clamp(max=length - 1),
             slots,
             level,
             first if first == highest else None,
             min(highest + width - 1, length) + 1,
             self.near(slots, level, length, taps) if taps else None,
-            outputs - kept,
-            None if turned is None else self._left(inputs, slots),
-            turned.to(self.network.vocab_embed.embedding).unsqueeze(-1) if turned is not None and some else None,
+            wanted,
         )
+
+    def recorded(
+        self,
+        ready: Ready,
+        x: Tensor,
+        feed: Feed,
+        inputs: Tensor,
+        kept: Tensor,
+        stop: Tensor,
+        here: slice,
+        c: Tensor | None = None,
+    ) -> Tensor:
+        """The logits of a pass; if it raises, the slots from ``kept`` [B, 1] on do not count."""
         self.kept["valid"][here] = kept.squeeze(1)  # later slots will be overwritten
-        logits = self.run(ready, feed, here)
-        self.kept["seen"][here, :length], self.kept["valid"][here] = inputs, stop.squeeze(1)
+        logits = self.run(ready, x, feed, here, c)
+        self.kept["seen"][here, : inputs.shape[1]], self.kept["valid"][here] = inputs, stop.squeeze(1)
         return logits
-
-    def _left(self, inputs: Tensor, slots: Tensor) -> Tensor:
-        """The tokens before those in the slots, of a network with adapters."""
-        first = self.network.config.first_token
-        before = inputs.gather(1, (slots - 1).clamp(min=0))
-        return torch.where(slots > 0, before, self.mask_id if first is None else first)
-
-    def turned(self, inputs: Tensor, ends: Tensor) -> Tensor | None:
-        """Which inputs [B, L] are out of turn, for a network with adapters; ends [B, 1] are the lengths."""
-        return None
 
 
 class BlockCached(InTurn):
     """A network with block attention: complete blocks are read once, the incomplete one in every call.
 
-    It computes the first block with masked positions; the outputs at visible rows are meaningless. With adapters the
-    tokens before the first masked one are read once, with blocks or without.
+    It computes the first block with masked positions; the outputs at visible rows are meaningless.
     """
 
     def __init__(self, ready: Ready, block: int | None) -> None:
         super().__init__(ready.network, block)
-        self.ready, self.first_token = ready, ready.network.config.first_token
+        self.ready = ready
 
     def for_sampling(self) -> BlockCached:
         """The same with an empty cache."""
-        return BlockCached(self.ready, self.block)
+        return type(self)(self.ready, self.block)
 
     def near(self, slots: Tensor, level: Tensor, length: int, taps: int) -> Tensor:
-        if self.network.config.adapters:
-            return looking_back(slots, taps)
         every = torch.arange(length, device=slots.device).expand(len(slots), -1)
         return neighbours(every, every, slots, level, slots, taps)
 
     def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
-        if self.first_token is not None:
-            tokens = begun(tokens, self.mask_id, self.first_token)
         every = torch.arange(tokens.shape[1], device=tokens.device)
         first = torch.where(tokens == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
-        logits = self.answer(self.ready, tokens, rows, first, here)
-        return logits if self.first_token is None else first_known(logits, rows, self.first_token)
+        return self.answer(self.ready, tokens, rows, first, here)
 
-    def turned(self, inputs: Tensor, ends: Tensor) -> Tensor | None:
-        if not self.network.config.adapters:
-            return None
-        real = torch.arange(inputs.shape[1], device=inputs.device) < ends
-        return out_of_turn(inputs, self.mask_id, self.block or 0, real)
+
+def padded(kept: Tensor, width: int, inputs: Tensor) -> Tensor:
+    """The slots of a feed of this width, [B, M]: from ``kept`` [B, 1] on, shorter ones padded with slot L.
+
+    That comes after everything a sequence may see, and is not cached.
+    """
+    return (kept + torch.arange(width, device=inputs.device)).clamp(max=inputs.shape[1])
 
 
 def looking_back(slots: Tensor, taps: int) -> Tensor:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.networks.cache.rows import sharing
-from unmask.networks.layers import Transformer
+from unmask.networks.layers import Block
+from unmask.networks.transformer import Transformer
 
 LEAST = 1 << 20  # number of weights above which a step is limited by memory; smaller networks stay in the cache
 ROWS = 128  # for which the layout is made: it serves any number, and is faster than the plain one from 2 on
@@ -71,7 +72,7 @@ def packed(network: Transformer) -> Ready:
     weights = [one.weight for *_, one in linears]
     if sum(weight.numel() for weight in weights) < LEAST or not all(map(available, weights)):
         return Ready(network, network.logits)
-    fused = not network.config.adapters  # which are added before the GELU
+    fused = all(type(block) is Block for block in network.blocks)  # another may add to the maps before the GELU
     for parent, name, one in linears:
         # The first map of an MLP, which its GELU follows.
         widens = isinstance(parent, nn.Sequential) and name == "0" and isinstance(parent[1], nn.GELU) and fused

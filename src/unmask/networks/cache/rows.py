@@ -15,42 +15,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.networks import anyorder
-from unmask.networks.anyorder import Entries
-from unmask.networks.layers import (
-    Angles,
-    Block,
-    Norm,
-    Transformer,
-    Vectors,
-    all_positions,
-    check_tokens,
-    modulation,
-    of_sequences,
-    rotate,
-    take,
-)
+from unmask.networks.attention import Entries, inside
+from unmask.networks.layers import Angles, Block, Norm, Vectors, check_tokens, modulation, rotate, take
 from unmask.networks.stored import scale_outputs
+from unmask.networks.transformer import Transformer
 
 if TYPE_CHECKING:
-    from unmask.networks.ddit import DDiT
+    from unmask.networks.masked import MaskedNetwork
 
 T = TypeVar("T", bound=Transformer)
 MLP_ROWS = 512  # rows of an MLP computed at once: half the memory of a step, at the same speed
 
 
 class AskedRows(nn.Module):
-    """logits = model(tokens, time, rows) of a DDiT without a cache."""
+    """logits = model(tokens, time, rows) of a masked network without a cache."""
 
     suppresses_mask = True  # the network does
     takes_lengths = True
 
-    def __init__(self, network: DDiT) -> None:
+    def __init__(self, network: MaskedNetwork) -> None:
         super().__init__()
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
         # If projections are cached, the weights must not change.
-        config = network.config
-        keeps = config.conditioning == "none" and config.attention == "bidirectional" and not config.reads_left
+        keeps = network.reads_position_alone
         self.network = private_copy(network) if keeps else constants_folded(network)
         self.first: FirstProjections | None = FirstProjections() if keeps else None
         for block in self.network.blocks:
@@ -82,20 +69,14 @@ class AskedRows(nn.Module):
     def states(self, tokens: Tensor, time: Tensor | None, rows: Tensor | None, lengths: Tensor | None = None) -> Tensor:
         """The final states [B, R, width]."""
         check_tokens(tokens)
-        network, config = self.network, self.network.config
+        network = self.network
         if lengths is not None:
-            tokens = torch.where(anyorder.inside(lengths, tokens.shape[1]), tokens, self.mask_id)
+            tokens = torch.where(inside(lengths, tokens.shape[1]), tokens, self.mask_id)
         if rows is None:
             return network.states(tokens, time, lengths=lengths)
-        if config.attention == "visible":
-            entries = anyorder.asked(tokens, self.mask_id, config.convolution, rows)
-            assert entries.rows is not None
-            rows = entries.rows
-        elif lengths is None and config.attention == "bidirectional":
-            entries = all_positions(tokens)
-        else:
-            entries = anyorder.everywhere(tokens, self.mask_id, config.attention, config.convolution, lengths=lengths)
-        x, c = network.embedded(entries), network.conditioning(tokens, time, lengths)
+        entries = network.asked(tokens, rows, lengths)
+        assert entries.rows is not None
+        x, c = network.read(entries.tokens, entries.positions), network.conditioning(tokens, time, lengths)
         angles = network.rotary_emb(entries.positions)
         blocks = network.blocks[:-1]
         # The cached tensor is one of inference mode, and could not be changed outside it.
@@ -104,11 +85,11 @@ class AskedRows(nn.Module):
         if self.first is not None and blocks and tokens.numel() and keeps and tokens.device.type == "cpu":
             first, blocks = blocks[0], blocks[1:]
             q, k, v = self.first(first, tokens, x, angles, entries.real)
-            x = fed(first, x + first.mix(q, k, v, entries.mask, entries.ends), None, entries.real)
+            x = fed(first, first.attended(x, first.mix(q, k, v, entries.mask, entries.ends), None), None, entries.real)
         for block in blocks:
             vectors = block.vectors(c)
             x = fed(block, block.attend(x, angles, vectors, entries), vectors, entries.real)
-        x = last_block(network.blocks[-1], x, angles, c, entries, rows)
+        x = last_block(network.blocks[-1], x, angles, c, entries, entries.rows)
         final = modulation(network.output_layer.adaLN_modulation, c, 2)
         states: Tensor = network.output_layer.norm_final(x, *(final or ()))
         return states
@@ -119,7 +100,7 @@ def fed(block: Block, x: Tensor, vectors: Vectors | None, real: Tensor | None) -
     if real is None or x.device.type != "cpu":  # where the padding is would have to be read
         return block.feed_forward(x, vectors)
     at = real.squeeze(-1).nonzero(as_tuple=True)
-    x[at] = block.feed_forward(x[at], of_sequences(vectors, at[0]))
+    x[at] = block.feed_forward(x[at], block.vectors_at(vectors, at))
     return x
 
 
@@ -134,8 +115,8 @@ def last_block(block: Block, x: Tensor, angles: Angles, c: Tensor | None, entrie
     cos, sin = (part.expand(len(x), *part.shape[-3:]) for part in angles)
     mask = None if entries.mask is None else take(entries.mask.squeeze(1), rows).unsqueeze(1)
     q, k = rotate(q, (take(cos, rows), take(sin, rows))), rotate(k, angles)
-    out = block.mix(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask)
-    return block.feed_forward(block.add(take(x, rows), vectors[2] if vectors else None, out), vectors)
+    mixed = block.mix(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask)
+    return block.feed_forward(block.attended(take(x, rows), mixed, vectors), vectors)
 
 
 class InPieces(nn.Module):
@@ -217,10 +198,10 @@ def folded(network: T) -> T:
     nothing with this network, so further training cannot leave it half updated.
     """
     config = network.config
-    if not config.adaln or config.conditioning != "none":
+    if not config.adaln or network.conditioned:
         raise ValueError(
-            f"only adaLN vectors that are constants can be folded: adaln={config.adaln}, "
-            f"conditioning={config.conditioning!r}"
+            f"only adaLN vectors that are constants can be folded: adaln={config.adaln}, and conditioned="
+            f"{network.conditioned}"
         )
     made, c = separate(network), network.constant_conditioning()
     made.config, made.sigma_map = replace(config, adaln=False, norm_bias=True), None
@@ -260,7 +241,7 @@ def sharing(network: T) -> T:
 
 def constants_folded(network: T) -> T:
     """A copy without adaLN if its vectors are constants, and otherwise one that shares the network's tensors."""
-    constant = network.config.adaln and network.config.conditioning == "none"
+    constant = network.config.adaln and not network.conditioned
     return folded(network) if constant else sharing(network)
 
 

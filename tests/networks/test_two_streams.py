@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator
 from tests.networks.test_ddit import BATCH, LENGTH, TOLERANCE, V, canvas, network, reference
 from unmask import objective, plan, predict, sample
-from unmask.networks.anyorder import usual_order
-from unmask.networks.cache.cached import AnyOrderCached
-from unmask.networks.cache.packing import packed
+from unmask.networks.attention import usual_order
+from unmask.networks.cache.two_streams import TwoStreamsCached
 from unmask.networks.ddit import DDiT
 from unmask.samplers.published import Coupled
 
@@ -41,28 +40,33 @@ def seen_by(tokens: Tensor, rule: str, order: Tensor) -> Tensor:
     return sees
 
 
+def in_order(rule: str) -> dict[str, Tensor]:
+    """The order, for a network that has one."""
+    return {"when": ORDER} if rule == "order" else {}
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_it_is_the_papers_network_with_another_rule_of_attention(rule: str) -> None:
-    model, tokens = network(attention=rule), canvas(V)
+    model, tokens, how = network(attention=rule), canvas(V), in_order(rule)
     sees = seen_by(tokens, rule, ORDER)
     expected = reference(model.state_dict(), tokens, torch.zeros(BATCH, dtype=torch.float64), 3, V, sees)
-    torch.testing.assert_close(model(tokens, when=ORDER).double(), expected, **TOLERANCE)
+    torch.testing.assert_close(model(tokens, **how).double(), expected, **TOLERANCE)
     changed = tokens.clone()
     changed[0, int((tokens[0] != V).nonzero()[0])] += 1
-    assert not torch.allclose(model(changed % V, when=ORDER).double(), expected, **TOLERANCE)
+    assert not torch.allclose(model(changed % V, **how).double(), expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("convolution", [0, 3, 5])
 @pytest.mark.parametrize("rule", RULES)
 def test_who_depends_on_whom(rule: str, convolution: int) -> None:
     """Changing or masking a token changes exactly the answers of those that may see it, directly or through others."""
-    model, tokens = network(attention=rule, convolution=convolution), canvas(V)
-    sees, before = seen_by(tokens, rule, ORDER), model(tokens, when=ORDER)
+    model, tokens, how = network(attention=rule, convolution=convolution), canvas(V), in_order(rule)
+    sees, before = seen_by(tokens, rule, ORDER), model(tokens, **how)
     for b in range(BATCH):
         for position in range(LENGTH):
             changed = tokens.clone()
             changed[b, position] = min(set(range(V)) - set(tokens[b].tolist()))  # the same token again could go unseen
-            moved = (model(changed, when=ORDER) - before)[b].abs().amax(-1) > 1e-6
+            moved = (model(changed, **how) - before)[b].abs().amax(-1) > 1e-6
             if tokens[b, position] != V:
                 assert torch.equal(moved, sees[b, :, position])
             else:  # a masked position that is filled becomes visible to later ones
@@ -97,8 +101,6 @@ def test_two_streams_are_all_the_conditionals_of_one_order(convolution: int) -> 
     few = torch.tensor([[1, 4], [8, 0], [3, 5]])
     some = model.logits(model.two_streams(x0, ORDER, few))
     torch.testing.assert_close(some, logits.gather(1, few.unsqueeze(-1).expand(-1, -1, V)), **TOLERANCE)
-    with pytest.raises(ValueError, match="attention='order'"):
-        network(attention="visible").two_streams(x0)
     with pytest.raises(ValueError, match=r"when must be \[batch, length\]"):
         model(x0, when=ORDER[:, :4])
 
@@ -238,7 +240,7 @@ def test_a_step_feeds_the_last_groups_tokens_and_asks_for_this_ones() -> None:
     model, prompt = network(attention="order"), torch.full((2, LENGTH), V)
     prompt[:, 2:5] = 1
     run = model.for_sampling()
-    assert isinstance(run, AnyOrderCached) and not any("adaLN" in name for name in run.network.state_dict())
+    assert isinstance(run, TwoStreamsCached) and not any("adaLN" in name for name in run.network.state_dict())
     sizes = widths(run.network)
 
     class Watched(nn.Module):
@@ -270,8 +272,6 @@ def test_a_cache_is_for_one_run() -> None:
     torch.testing.assert_close(again(tokens)[tokens == V], first[tokens == V], **TOLERANCE)
     torch.testing.assert_close(first[tokens == V], model(tokens)[tokens == V], **TOLERANCE)
     assert run(tokens[:, :0], rows=torch.zeros(3, 0, dtype=torch.int64)).shape == (3, 0, V)
-    with pytest.raises(ValueError, match="attention='order'"):
-        AnyOrderCached(packed(network()))
 
 
 @pytest.mark.parametrize("rule", RULES)
