@@ -31,7 +31,7 @@ def test_fine_tuning_begins_with_the_other_models_weights(rule: str, letters: Pa
     still = {"steps": 1, "learning_rate": 1e-30}  # a step that changes nothing
     begun = settings(letters, tmp_path / "begun", convolution=3, attention=rule, init=str(first), **still)
     start, end, expected = load(train(begun)), load(train(tuned)), load(first)
-    assert start.config.attention == end.config.attention == rule and expected.config.attention == "bidirectional"
+    assert start.attention == end.attention == rule and expected.attention == "bidirectional"
     for name, tensor in expected.state_dict().items():
         assert torch.equal(start.state_dict()[name], tensor), name
     assert any(not torch.equal(tensor, expected.state_dict()[name]) for name, tensor in end.state_dict().items())
@@ -55,13 +55,13 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(letters:
 
 def test_the_exported_model_says_its_attention_and_an_old_one_is_bidirectional(letters: Path, tmp_path: Path) -> None:
     folder = train(settings(letters, tmp_path / "run", attention="visible", steps=1, preview=True))
-    assert "attention: visible" in (folder / "README.md").read_text()
+    assert "kind: visible" in (folder / "README.md").read_text()
     assert sample(load(folder), num=2, length=LENGTH, seed=0).tokens.shape == (2, LENGTH)
     path = folder / "config.json"
     stored = json.loads(path.read_text())
-    del stored["attention"]
-    path.write_text(json.dumps(stored))
-    assert load(folder).config.attention == "bidirectional"
+    assert stored["architecture"] == "visible"
+    path.write_text(json.dumps(stored | {"architecture": "ddit"}))  # before there were other kinds
+    assert load(folder).attention == "bidirectional"
 
 
 def test_a_run_that_is_older_than_the_setting_is_resumed(letters: Path, tmp_path: Path) -> None:
@@ -69,7 +69,8 @@ def test_a_run_that_is_older_than_the_setting_is_resumed(letters: Path, tmp_path
     train(config)
     identity, written = (tmp_path / "run" / name for name in ("run.json", "config.toml"))
     stored = json.loads(identity.read_text())
-    del stored["network"]["attention"]
+    del stored["network"]["norm"]  # version 0.1 had no such setting at first, and others that are gone
+    stored["network"] |= {"attention": "bidirectional", "block": 0}
     identity.write_text(json.dumps(stored))
     lines = written.read_text().splitlines()
     written.write_text("".join(f"{line}\n" for line in lines if not line.startswith("attention")))

@@ -60,7 +60,7 @@ def test_a_run_learns_by_blocks_and_is_loaded(tmp_path: Path) -> None:
     how = {"attention": "block", "block": 4, "convolution": 3, "steps": 60, "batch": 16, "learning_rate": 1e-2}
     folder = train(settings(data, tmp_path / "run", objective="count", **how))
     model = load(folder)
-    assert model.config.attention == "block" and model.config.block == 4
+    assert model.attention == "block" and model.config.block == 4
     made = sample(model, num=3, seed=1).tokens
     assert made.shape == (3, 12) and float(nelbo(model, made).nats_per_token) < 2
 

@@ -10,7 +10,7 @@ from unmask.training.defaults import SIZES, explained, resolve
 
 def test_the_papers_recipe_is_the_default_at_the_papers_size() -> None:
     config = resolve(TrainConfig("owt"), tokens=9_000_000_000, length=1024, device="cuda")
-    network = config.network(50_257, 1024)
+    _, network = config.network(50_257, 1024)
     assert (network.layers, network.width, network.heads) == (12, 768, 12)
     assert (network.vocab_size, network.mask_id, network.dropout) == (50_257, 50_257, 0.1)
     assert (config.batch, config.steps, config.learning_rate, config.warmup) == (512, 100_000, 3e-4, 2_500)
@@ -42,7 +42,7 @@ def test_what_is_given_is_not_touched_and_what_was_chosen_is_reported() -> None:
     )
     line = explained(asked, config, 1_500_000)
     assert "1.50 M parameters" in line and "warmup 5" in line and "learning rate" not in line and "\n" not in line
-    assert config.network(10, 8).width == 128
+    assert config.network(10, 8)[1].width == 128
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers import generator, oracle
-from tests.small_models import scrambled
+from tests.small_models import small
 from tests.training.runs import settings, write_tokens
 from unmask import objective, timing
 from unmask.data.batches import generator as of_purpose
@@ -15,6 +15,7 @@ from unmask.data.batches import share
 from unmask.forward import uniforms
 from unmask.masking import Masking, by_count, by_time, joined
 from unmask.networks.causal import Causal, twin
+from unmask.networks.config import PRESETS
 from unmask.networks.ddit import DDiT, preset
 from unmask.networks.self_conditioned import SelfConditioned
 from unmask.processes import AnyOrder, LeftToRight, Masked
@@ -32,9 +33,9 @@ def step(kind: str, times: str = "vdm", **how: Any) -> Masking:
     return of_step(PROCESSES.get(kind, Masked()), kind, times, **drawn | how)
 
 
-def network(**options: object) -> DDiT:
-    torch.manual_seed(0)
-    return scrambled(DDiT(preset("tiny", 7, 12, width=16, dropout=0.0, **options)), 0.2)
+def network(**options: Any) -> Any:
+    settings = {**PRESETS["tiny"], "vocab_size": 7, "mask_id": 7, "length": 12, "width": 16, "dropout": 0.0}
+    return small(DDiT, std=0.2, **{**settings, **options}).train()
 
 
 def tokens(batch: int = 8) -> Tensor:

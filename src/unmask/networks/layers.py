@@ -180,7 +180,7 @@ class Block(nn.Module):
     def rotated(self, qkv: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [B, heads, M, head_dim] from their projections [B, M, 3 width]."""
         each = qkv.view(*qkv.shape[:-1], 3 * self.heads, qkv.shape[-1] // (3 * self.heads))  # [B, M, 3 heads, head_dim]
-        both, v = torch.split(each, (2 * self.heads, self.heads), -2)
+        both, v = torch.split(each, [2 * self.heads, self.heads], -2)
         q, k = rotate(both, angles).transpose(1, 2).chunk(2, 1)
         return q, k, v.transpose(1, 2)
 
