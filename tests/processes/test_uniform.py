@@ -15,8 +15,9 @@ import unmask
 from tests.uniform_models import ROWS, AtOneTime, L, V, joint, oracle
 from unmask import plan as plans
 from unmask.masking import Uniforms
-from unmask.networks.ddit import DDiT, preset
+from unmask.networks.ddit import preset
 from unmask.networks.oracles.uniform import UniformOracle
+from unmask.networks.uniform import UniformDDiT
 from unmask.processes import Uniform, process_of
 from unmask.samplers import decoding
 from unmask.samplers.uniform import Uniformised
@@ -254,9 +255,9 @@ def test_a_bound_by_count_or_of_a_part_is_refused() -> None:
 
 def test_the_ddit_states_it() -> None:
     """Without conditioning it does not read the time; with a mask id below V it is refused."""
-    config = preset("tiny", 5, 8, uniform=True)
-    assert process_of(DDiT(config)) == Uniform(reads_time=False)
-    assert process_of(DDiT(replace(config, conditioning="time"))) == Uniform(reads_time=True)
-    with pytest.raises(ValueError, match="it has no mask"):
-        replace(config, mask_id=4)
+    config = preset("tiny", 5, 8)
+    assert process_of(UniformDDiT(config)) == Uniform(reads_time=False)
+    assert process_of(UniformDDiT(replace(config, conditioning="time"))) == Uniform(reads_time=True)
+    with pytest.raises(ValueError, match="has no mask"):
+        UniformDDiT(replace(config, mask_id=4))
     assert process_of(AtOneTime(oracle())).name == "uniform"

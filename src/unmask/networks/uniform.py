@@ -1,4 +1,4 @@
-"""The network of the uniform-state process, which replaces tokens by random ones and has no mask (``unmask.uniform``)."""
+"""The network of the uniform-state process, which replaces tokens by random ones (``unmask.uniform``): no mask."""
 
 from __future__ import annotations
 
