@@ -84,7 +84,7 @@ class Options(Numbers):
     """unmask.predict.first_order, or extrapolate and correct, the second-order variants for steps."""
     draft: Denoiser | None = None
     """With ahead: a cheap model of the same ids that guesses where there is no guess yet, such as counts
-    (unmask.networks.ngram.Counts). It changes the number of calls and no token."""
+    (unmask.networks.ngram.NgramDenoiser). It changes the number of calls and no token."""
     sampler: Sampler | None = None
     """One of unmask.samplers, instead of plan and predict; its distribution may differ from the model's."""
     guide: Guide | None = None

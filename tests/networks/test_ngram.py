@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.evaluate.files import chain, entropy
 from tests.helpers import generator
-from unmask.networks.ngram import Counts, KneserNey, kneser_ney
+from unmask.networks.ngram import KneserNey, NgramDenoiser, kneser_ney
 
 V = 6
 Documents = list[list[int]]
@@ -142,20 +142,20 @@ class TestCountsAsADenoiser:
     """A position given the visible tokens to its left, up to the first masked one: the same probabilities."""
 
     @pytest.fixture(scope="class")
-    def counts(self) -> Counts:
-        return Counts(kneser_ney(arrays(documents(300)), 3, V), V)
+    def counts(self) -> NgramDenoiser:
+        return NgramDenoiser(kneser_ney(arrays(documents(300)), 3, V), V)
 
-    def test_of_whole_texts_are_the_likelihood(self, counts: Counts) -> None:
+    def test_of_whole_texts_are_the_likelihood(self, counts: NgramDenoiser) -> None:
         rows = np.random.default_rng(1).integers(0, V, (20, 9))
         logits = counts(torch.from_numpy(rows))
         assert torch.allclose(logits.exp().sum(-1), torch.ones(20, 9, dtype=torch.float64))
         chosen = logits.gather(2, torch.from_numpy(rows).unsqueeze(2)).squeeze(2)
         assert np.allclose(chosen.numpy(), counts.model.log_prob(rows))
 
-    def test_see_nothing_beyond_a_masked_position(self, counts: Counts) -> None:
+    def test_see_nothing_beyond_a_masked_position(self, counts: NgramDenoiser) -> None:
         x = torch.tensor([[0, 1, V, 2, V, V]])
         given = counts(x, rows=torch.tensor([[2, 4, 5]]))[0].exp().numpy()
         expected = counts.model.following(np.array([[0, 1], [-1, 2], [-1, -1]]))
         assert np.allclose(given, expected)
-        shorter = Counts(kneser_ney(arrays(documents(300)), 1, V), V)
+        shorter = NgramDenoiser(kneser_ney(arrays(documents(300)), 1, V), V)
         assert np.allclose(shorter.model.following(np.zeros((1, 0), dtype=int))[0].sum(), 1)

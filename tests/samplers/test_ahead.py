@@ -7,7 +7,7 @@ import torch
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator, oracle
 from unmask import OptionError, draw, plan, predict, sample
-from unmask.networks.ngram import Counts, kneser_ney
+from unmask.networks.ngram import NgramDenoiser, kneser_ney
 from unmask.networks.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, MarkovOracle, TimeDependent
 from unmask.protocol import LooksAhead
 from unmask.samplers import decoding, remasking
@@ -213,7 +213,7 @@ class TestADraft:
     @pytest.fixture(scope="class")
     def drafts(self, model):
         text = sample(model, num=400, length=self.LENGTH, seed=99).tokens.numpy()
-        counts = Counts(kneser_ney(text, 2, model.vocab_size), model.mask_id)
+        counts = NgramDenoiser(kneser_ney(text, 2, model.vocab_size), model.mask_id)
         return {
             "itself": model,
             "counts": counts,

@@ -9,7 +9,7 @@ from unmask.networks.ddit import DDiT, preset
 from unmask.training import optimizer
 from unmask.training.ema import EMA, decay_at, default_decay
 from unmask.training.optimizer import Muon, learning_rate, orthogonalized
-from unmask.training.pace import Plan
+from unmask.training.pace import StepPlan
 
 OPTIONS = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
@@ -20,13 +20,13 @@ def network() -> DDiT:
 
 
 def test_the_rate_warms_up_linearly_and_stays() -> None:
-    rates = [learning_rate(step, peak=3e-4, warmup=4, plan=Plan(100)) for step in range(1, 7)]
+    rates = [learning_rate(step, peak=3e-4, warmup=4, plan=StepPlan(100)) for step in range(1, 7)]
     assert rates == pytest.approx([0.75e-4, 1.5e-4, 2.25e-4, 3e-4, 3e-4, 3e-4])
-    assert learning_rate(1, peak=1.0, warmup=0, plan=Plan(1)) == 1.0
+    assert learning_rate(1, peak=1.0, warmup=0, plan=StepPlan(1)) == 1.0
 
 
 def test_the_cosine_ends_at_zero() -> None:
-    rates = [learning_rate(step, peak=2.0, warmup=10, plan=Plan(110), decay="cosine") for step in (10, 35, 60, 110)]
+    rates = [learning_rate(step, peak=2.0, warmup=10, plan=StepPlan(110), decay="cosine") for step in (10, 35, 60, 110)]
     assert rates == pytest.approx([2.0, 1 + math.cos(math.pi / 4), 1.0, 0.0], abs=1e-12)
 
 

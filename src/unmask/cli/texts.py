@@ -125,13 +125,13 @@ def draft_for(chosen: TextOptions, model: Model) -> dict[str, Any]:
     if not chosen.draft.startswith(NGRAM):
         return {"draft": loaded(chosen.draft, None, "cpu").denoiser}
     from unmask.evaluate.data import train_and
-    from unmask.networks.ngram import Counts, kneser_ney
+    from unmask.networks.ngram import NgramDenoiser, kneser_ney
 
     train, _ = train_and("train", chosen.draft.removeprefix(NGRAM))
     if train.tokenizer.hash != model.tokenizer.hash:
         raise OptionError("draft", f"{chosen.draft}: these data have another tokenizer than {model.name}")
     counts = kneser_ney(train.sequences(range(len(train))).numpy(), ORDER, train.vocab_size)
-    return {"draft": Counts(counts, model.denoiser.mask_id)}
+    return {"draft": NgramDenoiser(counts, model.denoiser.mask_id)}
 
 
 def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None] | None]:

@@ -97,7 +97,7 @@ class KneserNey:
 
 
 @dataclass(frozen=True)
-class Counts:
+class NgramDenoiser:
     """An n-gram model as a denoiser: a position given the visible tokens to its left, up to the first masked one.
 
     It costs next to nothing, so it serves as a draft (``samplers.ahead``).

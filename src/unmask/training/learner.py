@@ -33,7 +33,7 @@ from unmask.training.ema import EMA
 from unmask.training.lora import blocks
 from unmask.training.masking import Losses, of_step
 from unmask.training.network import SHAPE, Network
-from unmask.training.pace import Plan
+from unmask.training.pace import StepPlan
 
 
 class NotFinite(ArithmeticError):
@@ -86,7 +86,7 @@ class Learner:
         self.adaptive = AdaptiveCount(network.length) if config.times == "adaptive" else None
         self.step = 0
         assert config.steps is not None
-        self.plan = Plan(config.steps)
+        self.plan = StepPlan(config.steps)
         self.saved = self.validated = -1  # the last step that was saved, and validated
         self.bound: dict[str, Any] | None = None  # the record of the last validation
         self.best: dict[str, Any] | None = None  # that of the best, with its step
@@ -224,7 +224,7 @@ class Learner:
             self.worse = int(checkpoint.state.get("worse", 0))
             plan = dict(checkpoint.state.get("plan") or {})
             if plan.pop("first", None) == self.config.steps:  # a run with a constant rate may be given other steps
-                self.plan = Plan(**plan)
+                self.plan = StepPlan(**plan)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{checkpoint.path / 'state.json'} is not this program's: {error!r}") from error
 

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.training.pace import Plan
+from unmask.training.pace import StepPlan
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that Muon iterates
 
 
 def learning_rate(
-    step: int, *, peak: float, warmup: int, plan: Plan, decay: Literal["constant", "cosine"] = "constant"
+    step: int, *, peak: float, warmup: int, plan: StepPlan, decay: Literal["constant", "cosine"] = "constant"
 ) -> float:
     """The rate of update number ``step`` = 1, 2, ...: a linear warm-up, then constant or half a cosine to 0."""
     if step < warmup:

@@ -13,7 +13,7 @@ ENOUGH = 2  # validations that a forecast needs
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """The steps of a run, as planned at step ``since``, when the part ``done`` of the decay was over.
 
     A decaying learning rate depends on the part that is over. A new plan keeps the part, so the rate has no jump.
@@ -28,9 +28,9 @@ class Plan:
         since = max(self.since, warmup)
         return min(1.0, self.done + (1 - self.done) * ((step - since) / max(1, self.steps - since)))
 
-    def again(self, step: int, steps: int, warmup: int) -> Plan:
+    def again(self, step: int, steps: int, warmup: int) -> StepPlan:
         """The plan from this step on, with another number of steps."""
-        return Plan(max(steps, step, 1), step, self.part(step, warmup) if step > warmup else 0.0)
+        return StepPlan(max(steps, step, 1), step, self.part(step, warmup) if step > warmup else 0.0)
 
 
 @dataclass

@@ -28,7 +28,7 @@ class Changes(NamedTuple):
         return self.kept + self.new
 
 
-class Window(NamedTuple):
+class TwoStreamWindow(NamedTuple):
     """The guesses of a call and the rows that it requests."""
 
     guesses: Tensor  # int64 [B, G]: positions
@@ -73,7 +73,7 @@ class TwoStreamsCached(Cached):
 
     def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
         nothing = rows[:, :0]
-        return self._answer(tokens, tokens, Window(nothing, nothing.sum(1, keepdim=True), rows, False), here)
+        return self._answer(tokens, tokens, TwoStreamWindow(nothing, nothing.sum(1, keepdim=True), rows, False), here)
 
     @torch.inference_mode()
     def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
@@ -86,11 +86,11 @@ class TwoStreamsCached(Cached):
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
         known, rows = upload(known, tokens.device).unsqueeze(1), order.clamp(min=0)
-        window = Window(rows[:, : int(known.max())], known, rows, True)
+        window = TwoStreamWindow(rows[:, : int(known.max())], known, rows, True)
         settled = scattered(tokens, torch.where(order < 0, tokens.shape[1], order), self.mask_id)
         return self._answer(tokens, settled, window, self.here(tokens, seats))
 
-    def _answer(self, tokens: Tensor, settled: Tensor, window: Window, here: slice) -> Tensor:
+    def _answer(self, tokens: Tensor, settled: Tensor, window: TwoStreamWindow, here: slice) -> Tensor:
         """Logits [B, R, V] at the rows of a window. settled [B, L]: the canvas without the guesses."""
         changes = self._changes(settled, here)
         self.kept["valid"][here] = changes.kept.squeeze(1)  # later slots will be overwritten
@@ -120,7 +120,9 @@ class TwoStreamsCached(Cached):
         fed = torch.where(feed, key, 2 * length).topk(int(count.max()), largest=False).indices  # [B, N]
         return Changes(kept, count, fed)
 
-    def _placed(self, settled: Tensor, changes: Changes, window: Window, here: slice) -> tuple[Tensor, Tensor, Tensor]:
+    def _placed(
+        self, settled: Tensor, changes: Changes, window: TwoStreamWindow, here: slice
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The slot of each position [B, L], and those of the fed tokens [B, N] and of the guesses [B, G].
 
         A sequence has settled tokens, guesses and then rows; what pads it goes behind all of its own.
@@ -134,7 +136,9 @@ class TwoStreamsCached(Cached):
         place = scattered(place, torch.where(guessed, window.guesses, length), total + guess)
         return place, torch.where(real, changes.kept + new, end), torch.where(guessed, total + guess, end)
 
-    def _feed(self, changes: Changes, window: Window, place: Tensor, fed_slots: Tensor, guess_slots: Tensor) -> Feed:
+    def _feed(
+        self, changes: Changes, window: TwoStreamWindow, place: Tensor, fed_slots: Tensor, guess_slots: Tensor
+    ) -> Feed:
         """The entries of a call, M = N + G + R: tokens that are fed, guesses, and rows."""
         column, total = _arange(window.rows), changes.total  # [R], [B, 1]
         positions = torch.cat((changes.fed, window.guesses, window.rows), 1)  # [B, M]
