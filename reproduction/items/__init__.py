@@ -29,6 +29,7 @@ ITEMS = (
     "efficiency",
     "generated_text",
     "propositions",
+    "masked_against_uniform",
 )
 WITH_SUBJECTS = (
     *("published_steps", "precisions", "after_the_fix", "temperature"),

@@ -35,7 +35,9 @@ PLANS: dict[str, Planner] = {
 }
 PublishedName = Literal["published-ancestral", "published-euler", "published-tweedie", "published-law"]
 PUBLISHED: tuple[str, ...] = get_args(PublishedName)
-SamplerName = Literal[PlanName, PublishedName]
+UniformName = Literal["uniformised", "uniform-ancestral", "greedy-tail", "psi"]
+UNIFORM: tuple[str, ...] = get_args(UniformName)
+SamplerName = Literal[PlanName, PublishedName, UniformName]
 
 PredictorName = Literal["first-order", "extrapolate", "correct", "auto"]
 PREDICTORS: dict[str, Predictor] = {
@@ -75,6 +77,20 @@ def published(name: str) -> Sampler:
         "published-law": law.CoupledByLaw,
     }
     sampler: Sampler = _named("sampler", name, samplers)()
+    return sampler
+
+
+def uniform(name: str, eta: float) -> Sampler:
+    """A sampler of uniform-state models by name."""
+    from unmask.samplers.uniform import Ancestral, Uniformised, psi
+
+    made: dict[str, Callable[[], Sampler]] = {
+        "uniformised": Uniformised,
+        "uniform-ancestral": Ancestral,
+        "greedy-tail": lambda: Ancestral(last="greedy"),
+        "psi": lambda: psi(eta),
+    }
+    sampler: Sampler = _named("sampler", name, made)()
     return sampler
 
 
@@ -144,7 +160,9 @@ class SamplerOptions(Numbers):
     """Which positions are unmasked when. The default is parallel with --steps, and the exact first-hitting otherwise,
     or left to right for a left-to-right network with adapters (stories, molecules).
     The published samplers are for comparison: they draw token and mask together in float32 and are biased.
-    published-law has the distribution of published-ancestral but does not draw every number, so it is much faster."""
+    published-law has the distribution of published-ancestral but does not draw every number, so it is much faster.
+    Uniform-state models take uniformised (exact, the default), and with --steps uniform-ancestral, greedy-tail (DUO)
+    and psi (DUO, with --eta)."""
     predictor: PredictorName = "first-order"
     """first-order, or one of the paper's second-order predictors, extrapolate (Algorithm 3) and correct (Algorithm 4),
     which need no extra network call. auto is the paper's rule: extrapolate up to 128 steps, correct beyond."""
@@ -164,7 +182,7 @@ class SamplerOptions(Numbers):
     """For the decoding order threshold: the smallest probability of an accepted token (default 0.9)."""
     eta: float | None = bounded(None, ge=0, le=1)
     """How much remdm masks again, from 0 to 1: the cap (default 0.02), or a fraction of the maximum (default 0.05 for
-    rescale, 1 for confidence)."""
+    rescale, 1 for confidence). With --sampler psi: the cap (default 0.1)."""
     draw: DrawName = "exponential-race"
     """How tokens are drawn. The last two have truncated Gumbel noise and are biased; they are for comparison."""
 
@@ -183,9 +201,11 @@ class SamplerOptions(Numbers):
                 says = f"decoding {self.decoding} has an order that is not known in advance: it takes no ahead"
                 raise OptionError("ahead", says)
             return decoding(self.decoding, **numbers) | how
+        if self.sampler in UNIFORM:
+            how["sampler"] = uniform(self.sampler, numbers.pop("eta", 0.1) if self.sampler == "psi" else 0.0)
         for name in numbers:
             raise OptionError(name, f"{name} is for a decoding order: {', '.join(DECODING)}")
-        if self.sampler is not None:
+        if self.sampler is not None and self.sampler not in UNIFORM:
             how["plan"] = _named("sampler", self.sampler, PLANS | dict.fromkeys(PUBLISHED))
         if self._given("predictor"):
             how["predict"] = predictor(self.predictor, self.steps)
@@ -196,7 +216,7 @@ class SamplerOptions(Numbers):
         if self.sampler in PUBLISHED:
             draw = "coupled race, by its law" if self.sampler == "published-law" else "coupled race"
             return {"sampler": self.sampler, "steps": self.steps, "draw": draw, "dtype": "float32"}
-        how: dict[str, Any] = {"sampler": self.sampler or ("parallel" if self.steps else process.order)}
+        how: dict[str, Any] = {"sampler": self.sampler or (process.in_steps if self.steps else process.order)}
         if process.chooses and self.decoding is not None:
             how = {}
         always = {"draw", "temperature", *(["predictor"] if process.chooses else [])}

@@ -78,9 +78,9 @@ def test_sedd_is_the_softmax_of_its_scores(tmp_path):
         mean = score / score.sum(-1, keepdim=True)
         expected = torch.cat((mean.log(), torch.full((3, 12, 1), -torch.inf)), -1)
         agree(sedd.load(found).denoiser, tokens, expected, TIME)
-    config["graph"]["type"] = "uniform"
-    with pytest.raises(ValueError, match=r"graph\.type='uniform': it has no mask"):
-        sedd.load(look(made.written(tmp_path / "uniform", weights, config)))
+    config["graph"]["type"] = "other"
+    with pytest.raises(ValueError, match=r"graph\.type='other'; 'absorb' or 'uniform' is known"):
+        sedd.load(look(made.written(tmp_path / "other", weights, config)))
 
 
 def test_radd_drops_its_last_column(tmp_path):
@@ -283,10 +283,8 @@ def test_what_has_mdlms_tensors_and_is_another_model_is_refused_by_name(tmp_path
             (made.hub_config(VOCAB, model_type="bd3lm", cross_attn=True), "block_size must be a whole number"),
             (made.hub_config(VOCAB, model_type="bd3lm", block_size=4, causal=True), "says causal=True"),
             (made.hub_config(VOCAB, model_type="bd3lm", block_size=4, cross_attn=False), "says cross_attn=False"),
-            (made.hub_config(VOCAB, model_type="duo"), "uniform-state"),
-            ({"config": runs | {"algo": {"name": "duo_base", "parameterization": "mean"}}}, "uniform-state"),
-            ({"config": runs | {"parameterization": "mean", "time_conditioning": True}}, "uniform-state"),
-            ({"config": runs | {"parameterization": "subs", "diffusion": "uniform"}}, "diffusion='uniform'"),
+            (made.hub_config(VOCAB, model_type="udlm", cfg=True), "a network that takes labels"),
+            ({"config": runs | {"parameterization": "subs", "diffusion": "uniform_data_marginals"}}, "diffusion='unif"),
             ({"config": runs | {"parameterization": "subs", "backbone": "dimamba"}}, "backbone='dimamba'"),
             (made.hub_config(VOCAB, rotary_scaling=2.0), "says rotary_scaling=2.0, an unknown setting"),
             (made.hub_config(VOCAB, model_type="mdlm2"), "model_type='mdlm2'"),
@@ -362,5 +360,5 @@ def test_a_run_of_sedd_is_read_with_its_own_settings(tmp_path):
         agree(loaded.denoiser, tokens, expected, late)
     settings["graph"]["type"] = "uniform"
     (tmp_path / ".hydra" / "config.yaml").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"graph\.type='uniform': it has no mask"):
-        sedd.load(look(tmp_path))
+    with pytest.raises(ValueError, match=r"takes no mask_id and no model\.scale_by_sigma"):
+        sedd.load(look(tmp_path), mask_id=3)

@@ -17,7 +17,10 @@ from unmask.fetch import FetchError
 from unmask.networks.config import DDiTConfig, TransformerConfig
 from unmask.networks.ddit import DDiT
 from unmask.networks.layers import Rotary
+from unmask.networks.scores import LogRatios
 from unmask.networks.transformer import Transformer
+from unmask.networks.uniform import UniformDDiT
+from unmask.schedule import Linear, LogLinear, Schedule
 from unmask.tokenizers import vocabularies as make
 from unmask.tokenizers.tokenizer import EXTERNAL, Tokenizer, kind_of
 
@@ -32,6 +35,7 @@ KNOWN = frozenset(
         *("vocab_size", "model_length", "hidden_dim", "hidden_size", "cond_dim", "n_blocks", "n_heads", "dropout"),
         *("time_conditioning", "mask_index", "length", "type", "name", "scale_by_sigma", "tie_word_embeddings"),
         *("parameterization", "attn_backend", "adaln", "vocab_lookup"),
+        *("cfg", "cfg_num_classes"),  # UDLM's
         # BD3-LM's; the last three are for its training
         *("block_size", "cross_attn", "causal", "var_min", "sampling_eps_min", "sampling_eps_max"),
         # for a run without a section for its model
@@ -69,6 +73,18 @@ def settings(found: Found) -> dict[str, Any]:
     return (algo | said) if isinstance(algo, dict) else said
 
 
+def maskless(config: TransformerConfig) -> bool:
+    """Whether every id is a token: a uniform-state network. The published masked ones have a column for the mask."""
+    return config.mask_id == config.vocab_size
+
+
+def schedule(config: TransformerConfig) -> Schedule:
+    """That under which sigma is -log(alpha) for a uniform-state network; it does not matter to the others here."""
+    if maskless(config) and isinstance(config, DDiTConfig) and config.time_embedding == "log-linear":
+        return LogLinear(math.exp(-config.sigma_max))
+    return Linear()
+
+
 def understood(found: Found, said: Mapping[str, Any]) -> None:
     """Refuse a setting that this project does not know."""
     model = said.get("model")
@@ -98,9 +114,12 @@ def of_model(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
 
 
 def config_of(
-    found: Found, prefix: str, *, mask_id: int, heads: Any, length: Any, dropout: Any, conditioning: Any
+    found: Found, prefix: str, *, mask_id: int | None, heads: Any, length: Any, dropout: Any, conditioning: Any
 ) -> DDiTConfig:
-    """The network's config: sizes from the tensors' shapes, and the rest from the arguments."""
+    """The network's config: sizes from the tensors' shapes, and the rest from the arguments.
+
+    Without a mask_id it is a uniform-state network: every id is a token, and the canvas's mask comes after them.
+    """
     tensors, said = found.tensors, settings(found)
     understood(found, said)
 
@@ -125,7 +144,7 @@ def config_of(
     adaln = prefix + LEVEL in tensors
     return DDiTConfig(
         vocab_size,
-        mask_id,
+        vocab_size if mask_id is None else mask_id,
         LENGTH if length is None else int(length),
         width,
         len(blocks),
@@ -144,6 +163,8 @@ def fit(found: Found, prefix: str, cls: type[Transformer], config: TransformerCo
     """The tensors of a file compared with the network's; the rotary frequencies may be missing."""
     with torch.device("meta"):
         expected = {prefix + name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
+    if maskless(config):
+        expected[prefix + EMBEDDING] = (config.vocab_size, config.width)
     found_names = found.tensors.keys()
     missing = [name for name in expected if name not in found_names and name != prefix + FREQUENCIES]
     unexpected = [name for name in found_names if name not in expected]
@@ -163,6 +184,8 @@ def network(found: Found, prefix: str, cls: type[N], config: TransformerConfig, 
         if name.startswith(prefix):
             # A copy, because safetensors maps the file, and a model must outlive it.
             state[name.removeprefix(prefix)] = tensor.to(torch.float32, copy=True)
+    if maskless(config):  # of the mask, which marks positions without a token, and which no call contains
+        state[EMBEDDING] = torch.nn.functional.pad(state[EMBEDDING], (0, 0, 0, 1))
     return cls.built(config, state).eval()
 
 
@@ -176,7 +199,7 @@ def said(found: Found, prefix: str, cls: type[Transformer], config: TransformerC
         "parameters": sum(tensor.count for tensor in own),
         "vocab_size": config.vocab_size,
         "mask_id": config.mask_id,
-        "special_ids": [config.mask_id],
+        "special_ids": [] if maskless(config) else [config.mask_id],
         "length": config.length,
         "width": config.width,
         "layers": config.layers,
@@ -202,18 +225,23 @@ class WithoutPrefix:
         """The network. override: ``settings``; ema (averaged weights) is the default, time=False feeds 0."""
         config, ema = self._chosen(found, override)
         about = self.about(found, **override)
-        denoiser = network(found, "", DDiT, config, ema=ema)
-        found_tokenizer, about["needs"] = tokenizer(found, config.vocab_size - 1)
-        return Loaded(denoiser, found_tokenizer, about=about)
+        denoiser: Any = network(found, "", _class(config), config, ema=ema)
+        found_tokenizer, about["needs"] = tokenizer(found, config.vocab_size - (not maskless(config)))
+        denoiser = LogRatios(denoiser) if maskless(config) else denoiser
+        return Loaded(denoiser, found_tokenizer, schedule(config), about=about)
 
     def about(self, found: Found, **override: Any) -> dict[str, Any]:
         """What the files say, without reading the weights."""
         config, ema = self._chosen(found, override)
-        return {"format": self.name, "time": time_in_words(config)} | said(found, "", DDiT, config, ema=ema)
+        return {"format": self.name, "time": time_in_words(config)} | said(found, "", _class(config), config, ema=ema)
 
     def _chosen(self, found: Found, override: dict[str, Any]) -> tuple[DDiTConfig, bool]:
         given = checked(override, self.settings, self.name)
         return self.config(found, given), bool(given.get("ema", True))
+
+
+def _class(config: DDiTConfig) -> type[DDiT]:
+    return UniformDDiT if maskless(config) else DDiT
 
 
 def time_in_words(config: TransformerConfig) -> str:

@@ -19,12 +19,19 @@ FORMATS: tuple[ModuleType, ...] = (project, mdlm, sedd, radd, llada, dream, sapi
 
 # Known networks that are not supported, by a characteristic tensor.
 NOT_READ = {"transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported"}
+# And by their model_type.
+TOO_LARGE = {
+    "diffusion_gemma": "DiffusionGemma, a uniform-state mixture of experts with 26 B parameters and self-conditioning: "
+    "it is not supported, because nobody has compared it here with its own code on a machine that holds it"
+}
 
 
 def recognise(found: Found) -> Any:
     """The format of a checkpoint; if there is none, a ValueError with what was found and what would be needed."""
     if tuned.recognises(found):
         return tuned.Tuned(recognise(tuned.base_of(found)))
+    if found.config.get("model_type") in TOO_LARGE:
+        raise ValueError(f"{found.path} is {TOO_LARGE[str(found.config['model_type'])]}")
     for one in FORMATS:
         if one.recognises(found):
             return one

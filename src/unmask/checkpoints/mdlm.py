@@ -2,7 +2,8 @@
 
 The mask's logit is suppressed. A checkpoint without time conditioning is fed sigma = 0; ``time=True`` feeds it sigma =
 -log(alpha) anyway, which the paper found to help a little. BD3-LM's checkpoints have the same tensors and block
-attention. They were not trained to predict the first token, which is always <|endoftext|>: begin a text with it.
+attention; DUO's and UDLM's too, with uniform state. BD3-LM's were not trained to predict the first token, which is
+always <|endoftext|>: begin a text with it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from unmask.networks.blocks import BlockDDiT, BlocksConfig
 from unmask.networks.causal import twin
 from unmask.networks.config import TransformerConfig, blocks_of
 from unmask.networks.ddit import DDiT, DDiTConfig
+from unmask.networks.uniform import UniformDDiT
 from unmask.tokenizers.external import ExternalTokenizer, alphabet
 from unmask.tokenizers.external_files import load as external_tokenizer
+from unmask.tokenizers.tokenizer import Layout
 
 NAME = "MDLM"
 NEEDS = "tensors backbone.vocab_embed.embedding, backbone.blocks.0.attn_qkv.weight, ... (model.safetensors or .ckpt)"
@@ -26,9 +29,8 @@ SETTINGS = ("time", "ema", "mask_id", "length", "heads", "first")
 VARIANTS = {"subs": "MDLM", "d3pm": "D3PM", "sedd": "SEDD baseline", "ar": "AR baseline"}
 # Names in the repository of DUO, by the name of the algorithm.
 ALGORITHMS = {"mdlm": "subs", "d3pm": "d3pm", "sedd": "sedd", "ar": "ar"}
-# Models with MDLM's tensor names that are not MDLM: each would load and give wrong results.
-UNIFORM = "a uniform-state model: it has no mask, and its last id is a data token"
-OTHERS = dict.fromkeys(("duo", "duo_base", "distillation", "ot-finetune", "udlm"), UNIFORM)
+# Uniform-state models with MDLM's tensor names: they have no mask, and their last id is a data token.
+UNIFORM = {"udlm": "UDLM"} | dict.fromkeys(("duo", "duo_base", "distillation", "ot-finetune"), "DUO")
 
 # By the tokenizer's name, or else by the number of ids: the mask, and the first id of every sequence. For other
 # tokenizers the mask is the last id, which MDLM adds if there is none.
@@ -55,14 +57,16 @@ def load(found: Found, **override: Any) -> Loaded:
     if isinstance(denoiser, Given):
         denoiser.first = said["first"]
     wrapped = _of(family.settings(found), "data", "wrap")
-    return Loaded(denoiser, tokenizer, layout="wrapped" if wrapped in (None, True) else "rows", about=said)
+    layout: Layout = "wrapped" if wrapped in (None, True) else "rows"
+    return Loaded(denoiser, tokenizer, family.schedule(config), layout, said)
 
 
 def about(found: Found, **override: Any) -> dict[str, Any]:
     """What the files say, without reading the weights."""
     given = family.checked(override, SETTINGS, NAME)
     config, ema = _config(found, given), bool(given.get("ema", True))
-    facts: dict[str, Any] = {"format": NAME, "variant": VARIANTS[_parameterization(found)]}
+    variant = UNIFORM[_kind(found)] if family.maskless(config) else VARIANTS[_parameterization(found)]
+    facts: dict[str, Any] = {"format": NAME, "variant": variant}
     if isinstance(config, BlocksConfig):
         facts["variant"] = f"BD3-LM, blocks of {config.block}"
     facts["time"] = _time_in_words(found, config)
@@ -78,11 +82,13 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
 
 def _tokenizer(found: Found, config: TransformerConfig) -> tuple[Any, str | None]:
     """The tokenizer with the tokens around a text, which these networks treat as data and part of the canvas."""
-    tokenizer, needs = family.tokenizer(found, config.vocab_size - 1)
+    tokenizer, needs = family.tokenizer(found, config.vocab_size - (not family.maskless(config)))
     if tokenizer is None and _is_text8(found, config):
         return replace(alphabet(TEXT8), frame=((2,), (3,)), around=((), ())), None
     if isinstance(tokenizer, ExternalTokenizer):
         tokenizer = replace(tokenizer, frame=tokenizer.around, around=((), ()))
+        if family.maskless(config):  # its mask, if it has one, is a token like any other
+            tokenizer = replace(tokenizer, mask_id=None)
     return tokenizer, needs
 
 
@@ -102,7 +108,7 @@ def _config(found: Found, given: dict[str, Any]) -> TransformerConfig:
     config = family.config_of(
         found,
         prefix,
-        mask_id=columns - 1 if mask_id is None else int(mask_id),
+        mask_id=None if _kind(found) in UNIFORM else columns - 1 if mask_id is None else int(mask_id),
         heads=given.get("heads", said.get("n_heads", family.of_model(said, "n_heads"))),
         length=given.get("length", said.get("model_length", family.of_model(said, "length"))),
         dropout=said.get("dropout", family.of_model(said, "dropout")),
@@ -143,15 +149,17 @@ def _kind(found: Found) -> str:
     kind = str(said.get("name") or said.get("model_type")).lower()
     if said.get("cross_attn"):
         return "bd3lm"
+    if said.get("diffusion") == "uniform":
+        return "udlm"
     return "duo" if said.get("parameterization") == "mean" and kind not in ALGORITHMS else kind
 
 
 def _refuse_others(found: Found, said: dict[str, Any]) -> None:
     """Refuse by name the models that have MDLM's tensors but are different."""
-    kind = _kind(found)
-    if kind in OTHERS:
-        raise ValueError(f"{found.path} is {OTHERS[kind]}; it is not supported")
-    wanted = {"model_type": ("mdlm", "bd3lm"), "diffusion": ("absorbing_state",), "backbone": ("dit", "hf_dit", "ar")}
+    if said.get("cfg"):
+        raise ValueError(f"{found.path}: its config says cfg=True, a network that takes labels; it is not supported")
+    kinds, diffusions = ("mdlm", "bd3lm", *UNIFORM), ("absorbing_state", "uniform")
+    wanted = {"model_type": kinds, "diffusion": diffusions, "backbone": ("dit", "hf_dit", "ar")}
     for name, known in wanted.items():
         if said.get(name) not in (None, *known):
             raise ValueError(f"{found.path}: its config says {name}={said[name]!r}; only {', '.join(known)} is known")
@@ -164,6 +172,8 @@ def _prefix(found: Found) -> str:
 def _class(found: Found) -> type[DDiT] | type[BlockDDiT] | type[Given]:
     if _kind(found) == "bd3lm":
         return BlockDDiT
+    if _kind(found) in UNIFORM:
+        return UniformDDiT
     return DDiT if _prefix(found) + family.LEVEL in found.tensors else Given
 
 

@@ -2,7 +2,9 @@
 
 Its log-score is out - log(e^sigma - 1) - log(V - 1) (without these shifts if scale_by_sigma is false), and the mean
 parameterisation is its normalisation over the data tokens: both shifts cancel, so the mean's logits are ``out``. The
-network is always fed the noise level sigma. A run's folder has its settings in .hydra/config.yaml.
+network is always fed the noise level sigma. With graph.type uniform it is a uniform-state model, whose ``out`` is the
+logarithm of p(x with y at l) / p(x), with 0 for the token that is there (``networks.scores``). A run's folder has its
+settings in .hydra/config.yaml.
 """
 
 from __future__ import annotations
@@ -32,13 +34,15 @@ def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
             f"{found.path}: whether this SEDD has a mask (graph.type absorb) or none (uniform) is not in its files: "
             "keep .hydra/config.yaml of its run in the same folder, or give mask_id"
         )
-    if kind not in ("absorb", None):
-        raise ValueError(f"{found.path} is SEDD with graph.type={kind!r}: it has no mask; 'absorb' is needed")
-    columns = found.tensors[family.EMBEDDING].shape[0]
+    if kind not in ("absorb", "uniform", None):
+        raise ValueError(f"{found.path} is SEDD with graph.type={kind!r}; 'absorb' or 'uniform' is known")
+    uniform, columns = kind == "uniform", found.tensors[family.EMBEDDING].shape[0]
+    if uniform and (given.get("mask_id") is not None or family.of_model(said, "scale_by_sigma")):
+        raise ValueError(f"{found.path} has graph.type='uniform': it takes no mask_id and no model.scale_by_sigma")
     return family.config_of(
         found,
         "",
-        mask_id=int(given.get("mask_id", columns - 1)),
+        mask_id=None if uniform else int(given.get("mask_id", columns - 1)),
         heads=given.get("heads", family.of_model(said, "n_heads")),
         length=given.get("length", family.of_model(said, "length")),
         dropout=family.of_model(said, "dropout"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -81,6 +82,8 @@ class Remasking:
     Whether a position is unmasked does not depend on the network: a step that unmasks nothing costs no call, and what
     it remasks is reported with the next Step.
     """
+
+    settles: ClassVar[bool] = False
 
     sigma: Sigma
     eta: float

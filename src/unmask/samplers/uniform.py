@@ -39,6 +39,7 @@ from unmask.noise import Noise
 from unmask.sampler import Ask, State, Step, Task, filled
 from unmask.uniform import clean, noisy, posterior, stretched
 
+SMALLEST_OF_SCORES = 1e-3  # alpha at t = 1 under the published noise: less was not trained
 LONG_AFTER = 60.0
 LARGEST_WINDOW = 256  # events that one call may serve, if none of them changes a token
 
@@ -242,7 +243,8 @@ def random_tokens(task: Task, length: int) -> Tensor:
 
 def shaped(pick: Pick, log_p: Tensor, alpha: Tensor, scores: bool) -> Tensor:
     """nu [M, V] of a network's output, with the temperature and the other changes of its distribution."""
-    nu = clean(log_p, upload(alpha, log_p.device), scores=scores)
+    seen = alpha.clamp(min=SMALLEST_OF_SCORES) if scores else alpha
+    nu = clean(log_p, upload(seen, log_p.device), scores=scores)
     return nu if plain(pick) == pick else pick.shaped(nu.log()).softmax(1)
 
 

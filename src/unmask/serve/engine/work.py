@@ -17,7 +17,6 @@ from unmask.loading import Known, describe, load, locate
 from unmask.noise import Streams
 from unmask.protocol import Allowed, Caches, LooksAhead, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
-from unmask.samplers.remasking import Remasking
 from unmask.text.blanks import Blanks
 from unmask.text.model import Model
 
@@ -102,7 +101,7 @@ class Work:
         """Whether an unmasked token stays: Algorithm 4 and remasking may change it."""
         if isinstance(self.sampler, Planned):
             return not self.sampler.predict.corrects
-        return not isinstance(self.sampler, Remasking)
+        return bool(getattr(self.sampler, "settles", True))
 
     @cached_property
     def allowed(self) -> Allowed | None:
