@@ -14,7 +14,7 @@ NO_STEPS = ("entropy-bounded", "threshold")
 
 
 def test_every_name_stands_for_something():
-    assert set(get_args(names.SamplerName)) == {*names.PLANS, *names.PUBLISHED}
+    assert set(get_args(names.SamplerName)) == {*names.PLANS, *names.PUBLISHED, *names.UNIFORM}
     assert set(get_args(names.PredictorName)) == {*names.PREDICTORS, "auto"}
     assert set(get_args(names.DecodingName)) == set(names.DECODING) >= {names.LEFT_TO_RIGHT}
     assert set(get_args(names.DrawName)) == set(names.DRAWS) == set(names.PRECISIONS)
@@ -94,3 +94,18 @@ def test_ahead_is_for_orders_that_are_known_in_advance():
         SamplerOptions(ahead=8, decoding="margin").arguments()
     with pytest.raises(ValueError, match="takes no ahead"):
         SamplerOptions(ahead=8, sampler="published-ancestral", steps=4).arguments()
+
+
+@pytest.mark.parametrize("name", names.UNIFORM)
+def test_the_samplers_of_uniform_state(name):
+    from tests.uniform_models import L
+    from tests.uniform_models import oracle as uniform_oracle
+
+    chosen = SamplerOptions(
+        sampler=name, steps=None if name == "uniformised" else 3, eta=0.3 if name == "psi" else None
+    )
+    made = unmask.sample(uniform_oracle(), num=2, length=L, **chosen.arguments())
+    assert made.tokens.shape == (2, L) and chosen.record(uniform_oracle().process)["sampler"] == name
+    if name != "psi":
+        with pytest.raises(unmask.OptionError, match="eta is for a decoding order"):
+            SamplerOptions(sampler=name, steps=3, eta=0.3).arguments()

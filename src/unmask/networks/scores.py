@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unmask.processes import Uniform
 
 
-class Scores(nn.Module):
+class LogRatios(nn.Module):
     """logits = log p(x with y at l) / p(x): their softmax is the law of the state's token given the others."""
 
     process = Uniform(scores=True)
@@ -22,8 +22,8 @@ class Scores(nn.Module):
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
         self.config = getattr(network, "config", None)
 
-    def for_sampling(self) -> Scores:
-        return Scores(self.network.for_sampling())
+    def for_sampling(self) -> LogRatios:
+        return LogRatios(self.network.for_sampling())
 
     def forward(self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         if rows is None:
