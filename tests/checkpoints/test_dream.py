@@ -105,7 +105,7 @@ def test_first_hitting_on_the_same_weights_is_exact(tmp_path):
 def test_a_head_that_is_tied_to_the_embedding(tmp_path):
     weights = small.dream_weights(VOCAB)
     del weights["lm_head.weight"]
-    small._saved(tmp_path / "tied", weights, small.DREAM | {"mask_token_id": MASK})
+    small._saved(tmp_path / "tied", weights, small.DREAM | {"mask_token_id": MASK, "tie_word_embeddings": True})
     made = adapter.load(look(tmp_path / "tied")).denoiser
     expected = small.dream_logits(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]}, [1, MASK, 2])
     torch.testing.assert_close(
@@ -141,8 +141,8 @@ def test_its_tokenizer_is_read_without_its_code(tmp_path):
 
 
 def test_what_this_network_is_not_is_named(tmp_path):
-    small.dream(tmp_path / "made", VOCAB, MASK, rope_scaling={"type": "yarn"})
-    with pytest.raises(ValueError, match="with rope_scaling="):
+    small.dream(tmp_path / "made", VOCAB, MASK, rope_scaling={"type": "longrope"})
+    with pytest.raises(ValueError, match="rotary positions are scaled by 'longrope'; known are default, linear"):
         adapter.load(look(tmp_path / "made"))
     small.dream(tmp_path / "other", VOCAB, MASK, num_key_value_heads=4)
     with pytest.raises(ValueError, match=r"k_proj.bias is \[8\], by the config it should be \[16\]"):

@@ -126,7 +126,7 @@ def test_bfloat16_weights_stay_so_and_logits_are_float32(checkpoint, tmp_path):
     ("changes", "what"),
     [
         ({"rope_theta": None}, "its config has no number rope_theta .*: give theta"),
-        ({"n_heads": 3}, "width=16 must be a multiple of 2 . heads"),
+        ({"n_heads": 3}, "width=16 must be a multiple of heads=3"),
         ({"n_kv_heads": 2}, r"blocks.0.k_proj.weight is \[16, 16\], by the config it should be \[8, 16\]"),
         ({"alibi": True}, "a LLaDA with alibi=True is not known, only False"),
         ({"mask_token_id": None}, "neither config nor tokenizer says which id is the mask: give mask_id"),

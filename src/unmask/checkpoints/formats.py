@@ -7,14 +7,36 @@ the weights.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
-from unmask.checkpoints import dream, llada, mdlm, project, radd, sapiens, sedd, transformers_mlm, tuned
+from unmask.checkpoints import (
+    dream,
+    llada,
+    llada_moe,
+    mdlm,
+    project,
+    qwens,
+    radd,
+    sapiens,
+    sedd,
+    transformers_mlm,
+    tuned,
+)
 from unmask.checkpoints.contents import Found
 
 # Tried in this order: the most general one comes last.
-FORMATS: tuple[ModuleType, ...] = (project, mdlm, sedd, radd, llada, dream, sapiens, transformers_mlm)
+FORMATS: tuple[Any, ...] = (
+    project,
+    mdlm,
+    sedd,
+    radd,
+    llada,
+    dream,
+    *llada_moe.FAMILIES,
+    *qwens.FAMILIES,
+    sapiens,
+    transformers_mlm,
+)
 
 
 # Known networks that are not supported, by a characteristic tensor.

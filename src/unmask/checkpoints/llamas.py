@@ -1,9 +1,9 @@
-"""Common to LLaDA and Dream: their weights in one network, with every shape checked."""
+"""Common to LLaDA, Dream and their kin: their weights in one network, with every shape checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from unmask.checkpoints.contents import Found, Loaded
 from unmask.checkpoints.settings import refuse_unknown
 from unmask.networks.llama import Llama, LlamaConfig
+from unmask.networks.llama_blocks import BlockLlama
 from unmask.tokenizers.external import ExternalTokenizer
 
 OVERRIDES = ("mask_id", "length", "theta")
@@ -30,7 +31,8 @@ class LlamaCheckpoint:
     def network(self) -> Llama:
         """Without weights yet. The output matrix is often wider than the vocabulary: the ids beyond it have no text."""
         with torch.device("meta"):
-            return Llama(self.config, never=self.without_text)
+            kind = BlockLlama if self.config.block else Llama
+            return kind(self.config, never=self.without_text)
 
     @property
     def without_text(self) -> range:
@@ -39,7 +41,7 @@ class LlamaCheckpoint:
         return range(self.tokenizer.vocab_size if self.tokenizer else size, size)
 
     def about(self) -> dict[str, Any]:
-        config = self.config
+        config, own = self.config, self.network().state_dict().keys()
         return {
             "format": self.name,
             "parameters": sum(tensor.count for tensor in self.found.tensors.values()),
@@ -50,10 +52,11 @@ class LlamaCheckpoint:
             "width": config.width,
             "layers": config.layers,
             "heads": config.heads,
+            "block": config.block or None,
             "time": "none",
             "ema": self.found.ema,
-            "missing": sorted(self.network().state_dict().keys() - set(self.names.values())),
-            "unexpected": sorted(set(self.found.tensors) - set(self.names)),
+            "missing": sorted(own - set(self.names.values())),
+            "unexpected": sorted(name for name in self.found.tensors if self.names.get(name) not in own),
         }
 
     def load(self, dtype: torch.dtype | None = None) -> Loaded:
@@ -61,11 +64,13 @@ class LlamaCheckpoint:
         about, network, path = self.about(), self.network(), self.found.path
         if missing := about["missing"]:
             raise ValueError(f"{path} lacks {len(missing)} of the network's tensors, the first is our {missing[0]}")
+        if unknown := [name for name in about["unexpected"] if not name.endswith(".inv_freq")]:
+            raise ValueError(f"{path} has {len(unknown)} tensors that a {self.name} does not have: {unknown[0]}, ...")
         shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
         for name, ours in self.names.items():
-            shape, wanted = self.found.tensors[name].shape, shapes.get(ours)
+            shape, wanted = self.found.tensors[name].shape, shapes[ours]
             if shape != wanted:
-                raise ValueError(f"{path}: {name} is {list(shape)}, by the config it should be {list(wanted or ())}")
+                raise ValueError(f"{path}: {name} is {list(shape)}, by the config it should be {list(wanted)}")
         weights = {self.names[name]: tensor for name, tensor in self.found.read().items() if name in self.names}
         network.load_state_dict(weights if dtype is None else {n: w.to(dtype) for n, w in weights.items()}, assign=True)
         return Loaded(
@@ -80,6 +85,7 @@ class Names:
     top: Mapping[str, str]
     blocks: str
     block: Mapping[str, str]
+    expert: Mapping[str, str] = field(default_factory=dict)  # inside an expert
 
     def ours(self, name: str) -> str | None:
         """Our name for one of their tensors."""
@@ -87,7 +93,17 @@ class Names:
         if module in self.top:
             return f"{self.top[module]}.{kind}"
         number, _, part = module.removeprefix(f"{self.blocks}.").partition(".")
-        return f"blocks.{number}.{self.block[part]}.{kind}" if number.isdigit() and part in self.block else None
+        if not number.isdigit():
+            return None
+        if (whole := f"{part}.{kind}") in self.block:  # a tensor that is not of a linear map or a norm
+            return f"blocks.{number}.{self.block[whole]}"
+        if part in self.block:
+            return f"blocks.{number}.{self.block[part]}.{kind}"
+        holder, _, own = part.rpartition(".")
+        experts, _, expert = holder.rpartition(".")
+        if own in self.expert and experts == "mlp.experts" and expert.isdigit():
+            return f"blocks.{number}.mixture.experts.{expert}.{self.expert[own]}.{kind}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -100,9 +116,10 @@ class LlamaFormat:
     known: frozenset[str]  # settings
     config: Callable[[Found, ExternalTokenizer | None, Mapping[str, Any]], LlamaConfig]
     tokenizer: Callable[[Path], ExternalTokenizer | None]
+    overrides: tuple[str, ...] = OVERRIDES
 
     def load(self, found: Found, *, dtype: torch.dtype | None = None, **override: Any) -> Loaded:
-        """The network with its tokenizer. override: mask_id, length, theta."""
+        """The network with its tokenizer. override: mask_id, length, theta, and what else this format lists."""
         return self._read(found, override).load(dtype)
 
     def about(self, found: Found, **override: Any) -> dict[str, Any]:
@@ -111,8 +128,8 @@ class LlamaFormat:
 
     def _read(self, found: Found, override: Mapping[str, Any]) -> LlamaCheckpoint:
         given = {key: value for key, value in override.items() if value is not None}
-        if unknown := sorted(given.keys() - set(OVERRIDES)):
-            takes = ", ".join(OVERRIDES)
+        if unknown := sorted(given.keys() - set(self.overrides)):
+            takes = ", ".join(self.overrides)
             raise ValueError(f"{self.name} takes {takes} and dtype, not {unknown[0]}={given[unknown[0]]!r}")
         refuse_unknown(found.path, found.config, self.known)
         for name, wanted in self.fixed.items():
@@ -127,8 +144,10 @@ def _ending_with_eos(tokenizer: ExternalTokenizer | None, config: Mapping[str, A
     """A text ends with eos, which is drawn like any other token; there is nothing before it, and no padding."""
     if tokenizer is None:
         return None
-    mask_id = config.get("mask_token_id", tokenizer.mask_id)
-    return replace(tokenizer, mask_id=mask_id, eos_id=config.get("eos_token_id"), pad_id=None, around=((), ()))
+    mask_id, eos = config.get("mask_token_id"), config.get("eos_token_id")  # perhaps several ends: the first is written
+    mask_id = tokenizer.mask_id if mask_id is None else mask_id
+    eos_id: Any = eos[0] if isinstance(eos, list) and eos else eos
+    return replace(tokenizer, mask_id=mask_id, eos_id=eos_id, pad_id=None, around=((), ()))
 
 
 def number(found: Found, name: str, override: Mapping[str, Any], other: str | None = None) -> Any:
@@ -140,7 +159,9 @@ def number(found: Found, name: str, override: Mapping[str, Any], other: str | No
 
 
 def mask_of(found: Found, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> int:
-    mask_id = override.get("mask_id", found.config.get("mask_token_id", tokenizer.mask_id if tokenizer else None))
+    mask_id = override.get("mask_id", found.config.get("mask_token_id"))
+    if mask_id is None and tokenizer is not None:
+        mask_id = tokenizer.mask_id
     if isinstance(mask_id, bool) or not isinstance(mask_id, int):
         raise ValueError(f"{found.path}: neither config nor tokenizer says which id is the mask: give mask_id")
     return mask_id

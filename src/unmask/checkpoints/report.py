@@ -108,7 +108,7 @@ def lines(report: dict[str, Any]) -> list[str]:
     size = f"{report['megabytes']:.1f} MB, {report['tensors']} tensors"
     said.append(f"  weights     {_few(report['weights'])}: {size}")
     said.append(f"  parameters  {report['parameters']:,} (values stored: {dtypes})")
-    sizes = {name: report.get(name) for name in ("layers", "width", "heads", "length")}
+    sizes = {name: report.get(name) for name in ("layers", "width", "heads", "length", "block")}
     if any(sizes.values()):
         said.append(f"  network     {', '.join(f'{name} {size}' for name, size in sizes.items() if size)}")
     if "mask_id" in report:

@@ -27,7 +27,7 @@ Frame = tuple[tuple[int, ...], tuple[int, ...]]
 STORED = ("vocab", "mask_id", "frame", "around", "eos_id", "pad_id", "written")
 METASPACE = "▁"  # U+2581: a space in SentencePiece's vocabularies
 UNUSED = re.compile(r"\[unused\d+\]")  # BERT's unused ids
-MASKS = ("[MASK]", "<mask>", "<|mdm_mask|>", "<|mask|>")
+MASKS = ("[MASK]", "<mask>", "<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|")
 # Punctuation that BERT's vocabularies contain as words, although no space precedes it in text.
 CLOSING = re.compile(r"[^\w\s]+")
 GLUED = re.compile(r"(?<=\w[-'\u2019/]) (?=\w)")

@@ -24,8 +24,9 @@ class CachedLlama:
 
     def __init__(self, network: Llama, rows: int, length: int, *, start: int, ids: Tensor | None = None) -> None:
         config = network.config
-        if not config.causal or config.shifted or config.bias:
-            raise ValueError("the network must be a causal Llama without biases")
+        more = (config.shifted, config.bias, config.out_bias, config.normed, config.fused, config.rotary)
+        if not config.causal or any(more) or config.experts is not None:
+            raise ValueError("the network must be a causal Llama without biases, norms of queries, or experts")
         if length > config.length:
             raise ValueError(f"length={length}: the network reads at most {config.length} tokens")
         self.network, self.start = network, start

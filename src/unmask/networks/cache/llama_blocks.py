@@ -1,0 +1,94 @@
+"""An exact cache of a Llama with block attention: complete blocks are read once, the incomplete one in every call.
+
+Slot i holds the token at position i; the last slot is for padding. A call keeps the slots of the complete blocks that
+have not changed, and reads the rest up to the end of the last requested block. Shifted outputs also need the state of
+the position before, so that one is read again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unmask.devices import upload
+from unmask.networks.cache.seats import Seated
+from unmask.networks.layers import Angles, check_tokens, take
+from unmask.networks.llama_blocks import BlockLlama
+
+
+class CachedBlocks(Seated):
+    """A block Llama as a denoiser with a cache (the protocol ``Caches``); its weights are those of the network."""
+
+    suppresses_mask = True  # the network does
+
+    def __init__(self, network: BlockLlama) -> None:
+        super().__init__()
+        self.network, self.fills = network, {"seen": -1}
+        self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
+        self.eval()
+
+    def for_sampling(self) -> CachedBlocks:
+        """The same with an empty cache."""
+        return CachedBlocks(self.network)
+
+    def blank(self, seats: int, length: int) -> dict[str, Tensor]:
+        config, like = self.network.config, self.network.norm.weight
+        new: dict[str, Tensor] = {"seen": torch.full((seats, length), -1, device=like.device)}
+        for i in range(config.layers):
+            new[f"keys and values {i}"] = like.new_zeros(seats, 2, config.key_heads, length + 1, config.head_size)
+        return new
+
+    def forget(self, seats: slice, length: int) -> None:
+        self.kept["seen"][seats] = -1
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, time: Tensor | None = None, rows: Tensor | None = None, *, seats: slice | None = None
+    ) -> Tensor:
+        """tokens [B, L], rows [B, R] -> float32 logits [B, R, V], or [B, L, V] without rows; the time is not read.
+
+        The outputs after the first block with masked positions are meaningless.
+        """
+        check_tokens(tokens)
+        if rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        if not tokens.numel() or not rows.numel():
+            return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
+        here, config = self.here(tokens, seats), self.network.config
+        size, shift = config.block, int(config.shifted)
+        ends = upload(torch.tensor(self.lengths[here]), tokens.device).unsqueeze(1)
+        every = torch.arange(tokens.shape[1], device=tokens.device)
+        changed = (tokens != self.kept["seen"][here, : tokens.shape[1]]) | (tokens == self.mask_id)
+        outputs = (rows - shift).clamp(min=0)
+        first = torch.where(changed, every, ends).amin(1, keepdim=True) // size * size
+        start = (first - shift).clamp(min=0).minimum(outputs.amin(1, keepdim=True))
+        stop = ((outputs.amax(1, keepdim=True) // size + 1) * size).maximum(first).minimum(ends)
+        slots = start + torch.arange(int((stop - start).max()), device=tokens.device)
+        slots = torch.where(slots < stop, slots, tokens.shape[1])
+        level = ((slots // size + 1) * size).minimum(ends) - 1  # the last slot that an entry sees
+        places = slots.clamp(max=tokens.shape[1] - 1)
+        states = self._read(tokens.gather(1, places), places, slots, level, outputs - start, here)
+        self.kept["seen"][here, : tokens.shape[1]] = torch.where(every < stop, tokens, -1)
+        return self.network.outputs(states)
+
+    def _read(
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, level: Tensor, wanted: Tensor, here: slice
+    ) -> Tensor:
+        """The final states [B, R, width] of the wanted entries; the keys and values of all are cached."""
+        network, last = self.network, len(self.network.blocks) - 1
+        table = network.angles(int(positions.max()) + 1, tokens.device)
+        angles: Angles = (table[0][positions], table[1][positions])
+        held = int(level.max()) + 1
+        mask = (torch.arange(held, device=tokens.device) <= level.unsqueeze(-1)).unsqueeze(1)
+        row = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
+        x = network.embed(tokens)
+        for i, block in enumerate(network.blocks):
+            asked = wanted if i == last else None
+            q, k, v = block.project(block.norm1(x), angles, asked)
+            keys, values = self.kept[f"keys and values {i}"][here].unbind(1)
+            keys[row, :, slots], values[row, :, slots] = k.transpose(1, 2), v.transpose(1, 2)
+            if asked is not None:
+                x, mask = take(x, asked), take(mask.squeeze(1), asked).unsqueeze(1)
+            x = block.fed(x + block.mix(q, keys[:, :, :held], values[:, :, :held], mask))
+        states: Tensor = network.norm(x)
+        return states

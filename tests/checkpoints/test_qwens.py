@@ -1,0 +1,207 @@
+"""Masked and block models of Llama's family, against transformers' own forward pass under the same attention mask."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import generator
+from unmask.checkpoints.contents import look
+from unmask.checkpoints.formats import recognise
+from unmask.checkpoints.qwens import FAMILIES
+
+transformers = pytest.importorskip("transformers")
+
+V, MASK, LENGTH = 40, 39, 14
+TOLERANCE = 1e-4  # of log-probabilities in float32
+SIZES: dict[str, Any] = {
+    "vocab_size": V,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+STRETCHED = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+}
+# Name, class of transformers, its settings, the settings of the format, whether it shifts, and its blocks.
+CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], bool, int]] = {
+    "a2d-qwen3": ("dLLM's", "Qwen3", {"head_dim": 16, "tie_word_embeddings": True}, {}, False, 0),
+    "a2d-qwen3 in blocks": ("dLLM's", "Qwen3", {"head_dim": 16}, {"block_size": 4}, False, 4),
+    "a2d-qwen2": ("dLLM's", "Qwen2", {}, {}, False, 0),
+    "a2d-llama": ("dLLM's", "Llama", {"attention_bias": True}, {}, False, 0),
+    **{
+        f"a2d-llama {kind}": ("dLLM's", "Llama", {"rope_scaling": how}, {}, False, 0) for kind, how in STRETCHED.items()
+    },
+    "sdar": ("SDAR", "Qwen3", {"head_dim": 16}, {"block_size": 4}, False, 4),
+    "sdar_moe": ("SDAR", "Qwen3Moe", {"head_dim": 16, **EXPERTS}, {"block_size": 5}, False, 5),
+    "Fast_dLLM_Qwen": ("Fast-dLLM v2", "Qwen2", {}, {"bd_size": 4}, True, 4),
+    "rnd1": ("RND1", "Qwen3Moe", {"head_dim": 16, **EXPERTS, "mlp_only_layers": [0]}, {}, False, 0),
+    "qwen3": ("Efficient-DLM", "Qwen3", {"head_dim": 16}, {"dlm_paradigm": "bidirectional"}, False, 0),
+    "qwen2": ("Open-dLLM", "Qwen2", {}, {}, True, 0),
+    "Dream": ("Dream", "Qwen2", {}, {}, True, 0),
+}
+
+
+def written(folder: Path, case: str) -> tuple[Any, Path]:
+    """A random model of transformers, saved, with the format's name in its config."""
+    _, kind, more, settings, _, _ = CASES[case]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{kind}Config")(**SIZES, **more)
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+        for parameter in model.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    said = json.loads((folder / "config.json").read_text())
+    said |= {"model_type": case.split()[0], "mask_token_id": MASK} | settings
+    (folder / "config.json").write_text(json.dumps(said))
+    return model, folder
+
+
+def tokens_of(case: str) -> Tensor:
+    tokens = torch.randint(0, MASK, (2, LENGTH), generator=generator(3))
+    tokens[:, 9:] = MASK
+    tokens[0, 3] = MASK
+    return tokens
+
+
+def expected(model: Any, tokens: Tensor, shifted: bool, block: int) -> Tensor:
+    place = torch.arange(LENGTH) // (block or LENGTH)
+    mask = torch.zeros(LENGTH, LENGTH).masked_fill(place > place.unsqueeze(1), -torch.inf)
+    with torch.no_grad():
+        logits = model(input_ids=tokens, attention_mask=mask.expand(len(tokens), 1, -1, -1)).logits
+    return torch.cat((logits[:, :1], logits[:, :-1]), 1) if shifted else logits
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    """The largest of log-probabilities among the data tokens: the mask is the last id."""
+    return float((ours[..., :MASK].log_softmax(-1) - theirs[..., :MASK].log_softmax(-1)).abs().max())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_forward_pass_is_that_of_transformers(case: str, tmp_path: Path) -> None:
+    name, _, _, _, shifted, block = CASES[case]
+    model, folder = written(tmp_path, case)
+    family, found, tokens = recognise(look(folder)), look(folder), tokens_of(case)
+    assert family.NAME.startswith(name)
+    loaded = family.load(found)
+    theirs = expected(model, tokens, shifted, block)
+    ours = loaded.denoiser(tokens)
+    assert theirs.std() > 0.5 and difference(ours, theirs) < TOLERANCE
+    assert bool((ours[..., MASK] == -torch.inf).all())
+    rows = torch.tensor([[5, 0, 9], [13, 8, 10]])
+    asked = theirs.gather(1, rows.unsqueeze(-1).expand(-1, -1, V))
+    assert difference(loaded.denoiser(tokens, rows=rows), asked) < TOLERANCE
+    assert family.about(found) == loaded.about and not loaded.about["missing"]
+    # It is written back in the format that it came in: the names of its files are those of our tensors, one for one.
+    state = loaded.denoiser.state_dict()
+    assert set(loaded.names) == set(found.tensors) and {*loaded.names.values()} <= {*state}
+
+
+@pytest.mark.parametrize("case", ["sdar", "sdar_moe", "Fast_dLLM_Qwen", "a2d-qwen3 in blocks"])
+def test_the_cache_gives_what_the_network_gives(case: str, tmp_path: Path) -> None:
+    """Block by block, position by position, in sequences whose canvases differ; and again after a token has changed."""
+    block = CASES[case][5]
+    network = recognise(look(written(tmp_path, case)[1])).load(look(tmp_path)).denoiser
+    clean = torch.randint(0, MASK, (2, LENGTH), generator=generator(5))
+    cached, x = network.for_sampling(), torch.full_like(clean, MASK)
+    x[0, :3] = clean[0, :3]
+    for first in range(0, LENGTH, block):
+        for position in range(first, min(first + block, LENGTH)):
+            rows = torch.arange(first, min(first + block, LENGTH)).expand(2, -1)
+            whole = network(x, rows=rows)
+            assert difference(cached(x, rows=rows), whole) < 1e-5
+            x[:, position] = clean[:, position]
+    x[1, 2] = (x[1, 2] + 1) % MASK
+    rows = torch.arange(LENGTH).expand(2, -1)
+    assert difference(cached(x, rows=rows), network(x, rows=rows)) < 1e-5
+
+
+@pytest.mark.parametrize("case", ["sdar", "Fast_dLLM_Qwen"])
+def test_two_streams_are_one_call_for_each_block(case: str, tmp_path: Path) -> None:
+    """A pass of 2 L gives for every noised block what a call gives that shows the clean blocks before it."""
+    block = CASES[case][5]
+    network = recognise(look(written(tmp_path, case)[1])).load(look(tmp_path)).denoiser
+    clean = torch.randint(0, MASK, (2, LENGTH), generator=generator(5))
+    hidden = torch.rand(clean.shape, generator=generator(6)) < 0.5
+    noised = clean.masked_fill(hidden, MASK)
+    every = network.packed(noised, None, torch.ones_like(hidden), clean=clean).view(2, LENGTH, V)
+    number = torch.arange(LENGTH) // block
+    for k in range(int(number[-1]) + 1):
+        x = torch.where(number < k, clean, torch.where(number == k, noised, MASK))
+        assert difference(every[:, number == k], network(x)[:, number == k]) < 1e-5
+
+
+def test_sampling_goes_block_by_block(tmp_path: Path) -> None:
+    """The samples of a cached run are those of the network without a cache, and its bound is finite."""
+    from unmask import nelbo, sample
+
+    network = recognise(look(written(tmp_path, "sdar")[1])).load(look(tmp_path)).denoiser
+    assert network.process.size == 4
+    drawn = sample(network, num=3, length=LENGTH, seed=1)
+    assert drawn.calls == LENGTH and not bool((drawn.tokens == MASK).any())
+
+    class Plain:
+        vocab_size, mask_id, process = V, MASK, network.process
+
+        def __call__(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+            logits: Tensor = network(tokens, rows=rows)
+            return logits
+
+    assert torch.equal(sample(Plain(), num=3, length=LENGTH, seed=1).tokens, drawn.tokens)
+    assert bool(nelbo(network, drawn.tokens, passes=4).nats.isfinite().all())
+
+
+def changed(folder: Path, **changes: object) -> Path:
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in (said | changes).items() if v != "gone"}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "what"),
+    [
+        ("sdar", {"block_size": "gone"}, "does not say the size of a block .* give block"),
+        ("sdar", {"surprise": 1}, "surprise=1, an unknown setting"),
+        ("sdar", {"use_sliding_window": True}, "use_sliding_window=True is not known, only False"),
+        ("sdar", {"num_hidden_layers": 1}, "num_hidden_layers=1, and there are 2"),
+        ("a2d-qwen3", {"tie_word_embeddings": False}, "lacks the matrix of its head"),
+        ("a2d-qwen2", {"layer_types": ["sliding_attention"] * 2}, "only full_attention is known"),
+        ("qwen3", {"dlm_paradigm": "autoregressive"}, "dlm_paradigm='autoregressive' is not known"),
+        ("a2d-llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "scaled by 'dynamic'"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(case: str, changes: Any, what: str, tmp_path: Path) -> None:
+    folder = changed(written(tmp_path, case)[1], **changes)
+    with pytest.raises(ValueError, match=what):
+        recognise(look(folder)).load(look(folder))
+
+
+def test_the_size_of_a_block_can_be_given(tmp_path: Path) -> None:
+    folder = changed(written(tmp_path, "sdar")[1], block_size="gone")
+    assert recognise(look(folder)).load(look(folder), block=8).denoiser.config.block == 8
+    assert recognise(look(folder)).about(look(folder), block=8)["block"] == 8
+
+
+def test_a_left_to_right_model_is_none_of_them(tmp_path: Path) -> None:
+    folder = changed(written(tmp_path, "qwen2")[1], mask_token_id="gone")
+    assert not any(family.recognises(look(folder)) for family in FAMILIES)
+    folder = changed(folder, model_type="qwen3")
+    assert not any(family.recognises(look(folder)) for family in FAMILIES)
