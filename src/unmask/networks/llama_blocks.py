@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unmask.networks import anyorder
+from unmask.networks.cache.llama_blocks import CachedBlocks
 from unmask.networks.layers import Angles
 from unmask.networks.llama import Llama
 from unmask.processes import BlockByBlock
@@ -55,8 +56,6 @@ class BlockLlama(Llama):
         twice: Angles = (torch.cat((table[0], table[0])), torch.cat((table[1], table[1])))
         return self.through(entries.tokens, twice, rows.expand(len(tokens), -1), entries.mask)
 
-    def for_sampling(self) -> torch.nn.Module:
+    def for_sampling(self) -> CachedBlocks:
         """The same function with an exact cache of the complete blocks, for one run."""
-        from unmask.networks.cache.llama_blocks import CachedBlocks
-
         return CachedBlocks(self)

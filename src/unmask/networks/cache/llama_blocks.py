@@ -13,7 +13,7 @@ from torch import Tensor
 from unmask.devices import upload
 from unmask.networks.cache.seats import Seated
 from unmask.networks.layers import Angles, check_tokens, take
-from unmask.networks.llama_blocks import BlockLlama
+from unmask.networks.llama import Llama
 
 
 class CachedBlocks(Seated):
@@ -21,7 +21,7 @@ class CachedBlocks(Seated):
 
     suppresses_mask = True  # the network does
 
-    def __init__(self, network: BlockLlama) -> None:
+    def __init__(self, network: Llama) -> None:
         super().__init__()
         self.network, self.fills = network, {"seen": -1}
         self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
