@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unmask.networks import anyorder
+from unmask.networks.blocks import noised_blocks
 from unmask.networks.cache.llama_blocks import CachedBlocks
 from unmask.networks.layers import Angles
 from unmask.networks.llama import Llama
@@ -46,7 +46,7 @@ class BlockLlama(Llama):
     def two_streams(self, tokens: Tensor, clean: Tensor) -> Tensor:
         """The final states [B, L, width] of every block of tokens, given the clean blocks before it: a pass of 2 L."""
         size, length = self.config.block, tokens.shape[1]
-        entries = anyorder.noised_blocks(tokens, clean, self.mask_id, 0, size)
+        entries = noised_blocks(tokens, clean, 0, size)
         every = torch.arange(length, device=tokens.device)
         rows = every
         if self.config.shifted:  # a block's first position is predicted by the clean one before it
