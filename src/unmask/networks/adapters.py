@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.networks.attention import Entries, all_positions, inside
+from unmask.networks.attention import Entries, inside
 from unmask.networks.blocks import all_blocks, noised_blocks
 from unmask.networks.cache.adapters import AdaptedCached, out_of_turn
 from unmask.networks.cache.packing import packed
@@ -28,7 +28,7 @@ from unmask.networks.cache.rows import private_copy
 from unmask.networks.config import Attention, TransformerConfig
 from unmask.networks.first_token import begun, first_known
 from unmask.networks.layers import Angles, Block, Convolution, Vectors, by_rows
-from unmask.networks.masked import MaskedNetwork
+from unmask.networks.masked import MaskedNetwork, all_positions
 from unmask.processes import BlockByBlock, Masked, Process
 
 

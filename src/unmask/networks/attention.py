@@ -2,7 +2,7 @@
 
 A masked model does not need its masked positions as keys: each holds only the mask. With the same parameters there are
 
-    bidirectional   every position sees every position, as in the paper (ddit.py)
+    bidirectional   every position sees every position, as in the paper (masked.py)
     visible         a visible token sees all visible tokens; a masked position sees these and itself (visible.py)
     two streams     a visible token sees itself and those that became visible before it (two_streams.py)
     blocks          a position sees its block, including masked positions, and the blocks before it (blocks.py)
@@ -43,21 +43,6 @@ class Entries(NamedTuple):
     rows: Tensor | None = None  # int64 [B, R]: the entries whose outputs are requested; None for all
     real: Tensor | None = None  # bool [B, M, 1]: false after a sequence's end; without it all have the same length
     ends: list[int] | None = None  # the lengths, if the mask is only these and attending one by one is cheaper
-
-
-def all_positions(tokens: Tensor, lengths: Tensor | None = None) -> Entries:
-    """Every position is an entry and sees every position: a bidirectional pass.
-
-    lengths [B]: positions after a sequence's end are neither keys nor neighbours, whatever they hold.
-    """
-    every = torch.arange(tokens.shape[1], device=tokens.device)
-    if lengths is None:
-        return Entries(tokens, every)
-    real = inside(lengths, tokens.shape[1])  # [B, L]
-    mask = real[:, None, None].expand(-1, -1, tokens.shape[1], -1)  # [B, 1, L, L]
-    # A CPU gains nothing from attending all at once, and computes padding in vain.
-    ends = lengths.tolist() if tokens.device.type == "cpu" else None
-    return Entries(tokens, every, mask, real=real.unsqueeze(-1), ends=ends)
 
 
 def visible_alone(

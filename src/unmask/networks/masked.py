@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from unmask.networks.attention import Entries, all_positions
+from unmask.networks.attention import Entries, inside
 from unmask.networks.cache.rows import AskedRows
 from unmask.networks.layers import by_rows
 from unmask.networks.transformer import Transformer
@@ -67,3 +68,18 @@ class MaskedNetwork(Transformer):
     def for_sampling(self) -> nn.Module:
         """The network to call in sampling: the same function, faster; with a cache it is for one run only."""
         return AskedRows(self)
+
+
+def all_positions(tokens: Tensor, lengths: Tensor | None = None) -> Entries:
+    """Every position is an entry and sees every position: a bidirectional pass.
+
+    lengths [B]: positions after a sequence's end are neither keys nor neighbours, whatever they hold.
+    """
+    every = torch.arange(tokens.shape[1], device=tokens.device)
+    if lengths is None:
+        return Entries(tokens, every)
+    real = inside(lengths, tokens.shape[1])  # [B, L]
+    mask = real[:, None, None].expand(-1, -1, tokens.shape[1], -1)  # [B, 1, L, L]
+    # A CPU gains nothing from attending all at once, and computes padding in vain.
+    ends = lengths.tolist() if tokens.device.type == "cpu" else None
+    return Entries(tokens, every, mask, real=real.unsqueeze(-1), ends=ends)
