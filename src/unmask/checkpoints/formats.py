@@ -11,6 +11,7 @@ from typing import Any
 
 from unmask.checkpoints import (
     dream,
+    left_to_right,
     llada,
     llada_moe,
     mdlm,
@@ -34,6 +35,7 @@ FORMATS: tuple[Any, ...] = (
     dream,
     *llada_moe.FAMILIES,
     *qwens.FAMILIES,
+    left_to_right,
     sapiens,
     transformers_mlm,
 )

@@ -28,6 +28,12 @@ from unmask.training.settings import (
 USER_NETWORK = "own"  # the preset of a user's network
 DEFAULT_OBJECTIVE = "time"
 CHECKPOINT = "checkpoint"  # and of one that is fine-tuned
+# What a left-to-right model becomes, by the settings of its network.
+BECOMES: dict[str, dict[str, Any]] = {
+    "masked": {},
+    "blocks": {"attention": "block", "block": 4},
+    "any-order": {"attention": "order"},
+}
 AT_LEAST_ONE = (
     *("steps", "layers", "width", "heads", "batch", "micro_batch", "length", "threads", "save_every"),
     *("keep", "validate_every", "validate_sequences", "log_every", "vocab", "block", "lora"),
@@ -48,6 +54,9 @@ class TrainConfig(
     """Train a masked model. The defaults follow the paper's recipe; sizes are chosen for the data and the machine."""
 
     def __post_init__(self) -> None:
+        for name, value in BECOMES.get(self.process or "", {}).items():
+            if getattr(self, name) == TrainConfig.__dataclass_fields__[name].default:
+                object.__setattr__(self, name, value)
         if self.attention == "order" and self.objective == DEFAULT_OBJECTIVE:
             object.__setattr__(self, "objective", "order")
         for name, hint in get_type_hints(TrainConfig).items():
@@ -58,13 +67,17 @@ class TrainConfig(
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
         for name in AT_LEAST_ONE:
             _check(name, getattr(self, name), lambda value: value >= 1, "at least 1")
-        for name in ("warmup", "seed", "patience"):
+        for name in ("warmup", "seed", "patience", "anneal"):
             _check(name, getattr(self, name), lambda value: value >= 0, "at least 0")
         for name in ("learning_rate", "clip", "eps", "minutes"):
             _check(name, getattr(self, name), lambda value: value > 0, "positive")
         for name in ("beta1", "beta2", "ema", "dropout"):
             _check(name, getattr(self, name), lambda value: 0 <= value < 1, "at least 0 and below 1")
         _check("weight_decay", self.weight_decay, lambda value: value >= 0, "at least 0")
+        if self.process in BECOMES and self.init is None:
+            raise ValueError(f"process={self.process!r} starts from a left-to-right model: name it with init")
+        if self.anneal is not None and self.process != "masked":
+            raise ValueError(f"anneal={self.anneal} is for process='masked', got process={self.process!r}")
         if self.lora is not None and self.init is None:
             raise ValueError(f"lora={self.lora}: adapters are trained on a checkpoint; name it with init")
         if self.times == "adaptive" and self.objective != "count":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,11 +16,13 @@ from unmask.checkpoints.folder import is_ours
 from unmask.checkpoints.mdlm_ar import Given
 from unmask.loading import locate
 from unmask.networks.adapters import AdaptedDDiT, train_alone
+from unmask.networks.causal import Causal
+from unmask.networks.conversion import NEIGHBOURS, Target, converted
 from unmask.networks.transformer import Transformer
 from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
 from unmask.tokenizers.chat import template_of
-from unmask.training.config import CHECKPOINT, DEFAULT_OBJECTIVE, TrainConfig
+from unmask.training.config import BECOMES, CHECKPOINT, DEFAULT_OBJECTIVE, TrainConfig
 from unmask.training.data import Reads
 from unmask.training.lora import with_adapters
 from unmask.training.network import SHAPE, Network
@@ -38,6 +40,7 @@ class Base:
     loaded: Loaded
     template: str | None  # of chats
     files: Mapping[str, bytes]  # of its tokenizer
+    become: Callable[[Any], Any] = lambda network: network  # what a left-to-right network is made into
 
     @property
     def network(self) -> Any:
@@ -91,7 +94,7 @@ class Base:
 
         def build() -> nn.Module:
             # For billions of parameters there is no memory for a spare copy: it is read again.
-            module: Any = ready.pop() if ready else formats.recognise(self.found).load(self.found).denoiser
+            module: Any = ready.pop() if ready else self.become(formats.recognise(self.found).load(self.found).denoiser)
             if config.lora is None and isinstance(module, AdaptedDDiT):
                 return train_alone(module.float())
             if config.lora is None:
@@ -125,6 +128,8 @@ def opened(config: TrainConfig, *, resumed: bool) -> Base | None:
     if given and resumed:
         return None
     path = locate(config.init)
+    if config.process in BECOMES:
+        return _become(config, path, given)
     shape = [name for name in given if name not in ("tokenizer", "vocab")]
     if shape and is_ours(path) and config.lora is None:
         return None
@@ -133,6 +138,24 @@ def opened(config: TrainConfig, *, resumed: bool) -> Base | None:
             f"{', '.join(given)}: the network and the tokenizer are those of init={config.init!r}, and cannot be chosen"
         )
     return _read(config.init, path)
+
+
+def _become(config: TrainConfig, path: Path, given: Sequence[str]) -> Base:
+    """A left-to-right model as the start of what ``process`` says."""
+    if other := [name for name in given if name not in ("attention", "block", "neighbours")]:
+        raise ValueError(f"{', '.join(other)}: the network is init={config.init!r}'s, and cannot be chosen")
+    base = _read(str(config.init), path)
+    if not isinstance(base.network, Causal):
+        raise ValueError(
+            f"init={config.init!r} is {base.loaded.about.get('format')}: process={config.process!r} starts from a "
+            "left-to-right Llama of transformers or a left-to-right model of this project"
+        )
+    neighbours = NEIGHBOURS if config.neighbours is None else config.neighbours
+
+    def become(network: Any) -> Any:
+        return converted(network, cast("Target", config.process), block=config.block or 1, neighbours=neighbours)
+
+    return replace(base, loaded=replace(base.loaded, denoiser=become(base.network), names={}), become=become)
 
 
 def _read(called: str, path: Path) -> Base:

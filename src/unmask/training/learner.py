@@ -87,6 +87,8 @@ class Learner:
         self.step = 0
         assert config.steps is not None
         self.plan = StepPlan(config.steps)
+        # A plan of few steps, by which a run is timed, has as many open ones as the run.
+        self.anneal = 0 if config.process != "masked" else config.steps // 4 if config.anneal is None else config.anneal
         self.saved = self.validated = -1  # the last step that was saved, and validated
         self.bound: dict[str, Any] | None = None  # the record of the last validation
         self.best: dict[str, Any] | None = None  # that of the best, with its step
@@ -109,6 +111,8 @@ class Learner:
             adaptive=self.adaptive,
             where=tokens.asked(indices),
         )
+        if self.anneal:
+            self.network.opens = min(1.0, self.step / self.anneal)
         losses = self._accumulate(tokens, indices, masking)
         length = whole(self.accelerator.clip_grad_norm_(self.losses.parameters(), config.clip))
         losses, length = download(losses, length)  # the one time in a step that the host waits for the device

@@ -8,6 +8,7 @@ from typing import Literal
 from unmask.networks.config import Attention
 
 Objective = Literal["time", "count", "mask-predict", "maskgit", "score-entropy", "left-to-right", "order", "insertion"]
+ProcessName = Literal["uniform", "masked", "blocks", "any-order"]
 Times = Literal["independent", "vdm", "stratified", "adaptive"]
 ScheduleName = Literal["linear", "cosine", "polynomial", "geometric", "log-linear"]
 
@@ -91,11 +92,15 @@ class NetworkSettings:
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """The loss, and how its times are drawn."""
+    """The process that is learned, the loss, and how its times are drawn."""
 
-    process: Literal["uniform"] | None = None
-    """uniform: tokens are replaced by random ones instead of a mask (docs/uniform.md). By default a masked model, or
-    what --objective and --attention say."""
+    process: ProcessName | None = None
+    """uniform: tokens are replaced by random ones instead of a mask (docs/uniform.md). With --init LEFT_TO_RIGHT_MODEL:
+    masked, blocks (of --block tokens, by adapters) or any-order is what it becomes (docs/finetuning.md). By default a
+    masked model, or what --objective and --attention say."""
+    anneal: int | None = None
+    """For --process masked: the steps over which attention opens from left to right to all positions. The default is a
+    quarter of the run."""
     objective: Objective = "time"
     """Eq. 6, Eq. 7, the weights of Mask-Predict or MaskGIT, SEDD's score entropy, the left-to-right baseline, Eq. 7
     with all terms of one order (for --attention order, whose default it is), or insertion: rows of different lengths

@@ -1,0 +1,168 @@
+"""Left-to-right Llamas of transformers (SmolLM2, TinyLlama, ...) as this project's left-to-right network.
+
+The same function exactly: heads that share keys and values get copies of them, and the token that the checkpoint's
+texts begin with is the embedding of the mask, which every sequence of ours begins with. So such a model can be sampled,
+evaluated, and be the start of a masked, block or any-order model (``unmask train --init MODEL --process ...``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.settings import refuse_unknown
+from unmask.networks.causal import Causal
+from unmask.networks.config import TransformerConfig
+from unmask.tokenizers import external_files
+
+NAME = "Llama, left to right"
+NEEDS = "a config.json with model_type llama, and model.layers.i.self_attn.q_proj, mlp.gate_proj, ..."
+EPS = 1e-5  # of this project's norms
+LENGTH = 2048  # of sequences, at most, unless another is asked for: attention needs the square of it
+FIXED: dict[str, Any] = {
+    "hidden_act": "silu",
+    "rope_scaling": None,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rms_norm_eps": EPS,
+    "pretraining_tp": 1,
+    "rope_interleaved": False,
+}
+KNOWN = frozenset(
+    (
+        *FIXED,
+        *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+        *("vocab_size", "max_position_embeddings", "rope_theta", "rope_parameters", "tie_word_embeddings", "head_dim"),
+        *("is_llama_config", "attention_dropout", "initializer_range"),
+    )
+)
+
+
+def recognises(found: Found) -> bool:
+    plain = found.config.get("model_type") == "llama" and "auto_map" not in found.config
+    return plain and "model.layers.0.self_attn.q_proj.weight" in found.tensors
+
+
+def load(found: Found, **override: Any) -> Loaded:
+    """The network with its tokenizer. override: length."""
+    facts, config = about(found, **override), _config(found, override)
+    tokenizer = external_files.load(found.folder)
+    if tokenizer is not None:
+        tokenizer = replace(tokenizer, mask_id=config.mask_id, eos_id=_id(found, "eos"), pad_id=None, around=((), ()))
+    state = _state(found, config)
+    return Loaded(Causal.built(config, state).eval(), tokenizer, layout="rows", about=facts)
+
+
+def about(found: Found, **override: Any) -> dict[str, Any]:
+    """What the files say, without reading the weights."""
+    config = _config(found, override)
+    names = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
+    return {
+        "format": NAME,
+        "parameters": sum(tensor.count for tensor in found.tensors.values()),
+        "vocab_size": config.vocab_size,
+        "mask_id": config.mask_id,
+        "special_ids": [config.mask_id],
+        "length": config.length,
+        "width": config.width,
+        "layers": config.layers,
+        "heads": config.heads,
+        "time": "none",
+        "ema": found.ema,
+        "missing": [],
+        "unexpected": sorted(n for n in found.tensors if n not in names and not n.startswith("model.layers.")),
+    }
+
+
+def _config(found: Found, override: Mapping[str, Any]) -> TransformerConfig:
+    said = found.config
+    if unknown := sorted(override.keys() - {"length"}):
+        raise ValueError(f"{NAME} takes length, not {unknown[0]}={override[unknown[0]]!r}")
+    refuse_unknown(found.path, said, KNOWN)
+    rope = said.get("rope_parameters") or {}
+    for name, wanted in FIXED.items():
+        if said.get(name, wanted) != wanted:
+            raise ValueError(f"{found.path}: a Llama with {name}={said[name]!r} is not supported, only {wanted!r}")
+    if rope.get("rope_type", "default") != "default":
+        raise ValueError(f"{found.path}: rotary positions of the type {rope['rope_type']!r} are not supported")
+    width, heads = (_number(found, name) for name in ("hidden_size", "num_attention_heads"))
+    if said.get("head_dim") not in (None, width // heads):
+        raise ValueError(f"{found.path}: heads of width {said['head_dim']} and not {width // heads} are not supported")
+    vocab = found.tensors["model.embed_tokens.weight"].shape[0]
+    return TransformerConfig(
+        vocab,
+        vocab,
+        int(override.get("length") or min(_number(found, "max_position_embeddings"), LENGTH)),
+        width,
+        _number(found, "num_hidden_layers"),
+        heads,
+        hidden=_number(found, "intermediate_size"),
+        mlp="swiglu",
+        dropout=0.0,
+        adaln=False,
+        norm="rms",
+        tie_embeddings="lm_head.weight" not in found.tensors,
+    )
+
+
+def _number(found: Found, name: str) -> int:
+    value = found.config.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{found.path}: its config has no number {name} (found {value!r})")
+    return value
+
+
+def _id(found: Found, name: str) -> int | None:
+    """The token that begins (bos) or ends (eos) a text."""
+    value = found.config.get(f"{name}_token_id")
+    value = value[0] if isinstance(value, list) and value else value
+    return value if isinstance(value, int) else None
+
+
+def _state(found: Found, config: TransformerConfig) -> dict[str, Tensor]:
+    """The weights in float32 under our names."""
+    theirs = {name: tensor.float() for name, tensor in found.read().items()}
+    embedding, begin, size = theirs["model.embed_tokens.weight"], _id(found, "bos"), config.width // config.heads
+    first = embedding.mean(0, keepdim=True) if begin is None else embedding[begin : begin + 1]
+    rope = found.config.get("rope_parameters") or found.config
+    theta = float(rope.get("rope_theta", 10_000.0))
+    made = {
+        "vocab_embed.embedding": torch.cat((embedding, first)),
+        "rotary_emb.inv_freq": torch.tensor([theta ** (-2 * k / size) for k in range(size // 2)]),
+        "output_layer.norm_final.weight": theirs["model.norm.weight"],
+        "output_layer.linear.bias": torch.zeros(config.vocab_size),
+    }
+    if not config.tie_embeddings:
+        made["output_layer.linear.weight"] = theirs["lm_head.weight"]
+    for i in range(config.layers):
+        made |= {f"blocks.{i}.{name}": tensor for name, tensor in _block(theirs, f"model.layers.{i}.", config).items()}
+    return made
+
+
+def _block(theirs: Mapping[str, Tensor], prefix: str, config: TransformerConfig) -> dict[str, Tensor]:
+    def of(name: str) -> Tensor:
+        if f"{prefix}{name}.weight" not in theirs:
+            raise ValueError(f"the checkpoint lacks {prefix}{name}.weight")
+        return theirs[f"{prefix}{name}.weight"]
+
+    def repeated(weight: Tensor) -> Tensor:
+        heads = weight.view(-1, config.width // config.heads, config.width)
+        return heads.repeat_interleave(config.heads // len(heads), 0).flatten(0, 1)
+
+    q, k, v = (of(f"self_attn.{name}_proj") for name in "qkv")
+    hidden, width = config.hidden, config.width
+    return {
+        "norm1.weight": of("input_layernorm"),
+        "attn_qkv.weight": torch.cat((q, repeated(k), repeated(v))),
+        "attn_out.weight": of("self_attn.o_proj"),
+        "norm2.weight": of("post_attention_layernorm"),
+        "mlp.0.weight": torch.cat((of("mlp.gate_proj"), of("mlp.up_proj"))),
+        "mlp.0.bias": torch.zeros(2 * hidden),
+        "mlp.2.weight": of("mlp.down_proj"),
+        "mlp.2.bias": torch.zeros(width),
+    }

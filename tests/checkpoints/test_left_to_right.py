@@ -1,0 +1,126 @@
+"""Llamas of transformers, left to right: the logits of transformers' own class, and what becomes of them."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import unmask
+from tests.helpers import generator
+from unmask.checkpoints import left_to_right
+from unmask.checkpoints.contents import look
+from unmask.checkpoints.formats import recognise
+from unmask.cli import main
+from unmask.likelihood import per_position
+from unmask.networks.adapters import AdaptedDDiT
+from unmask.networks.any_order import OneStream
+from unmask.networks.causal import Causal
+from unmask.networks.left_reading import LeftReadingDDiT
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+LETTERS = "abcdefgh .<|endoftext|>"
+
+
+def checkpoint(folder, **changes):
+    """A small Llama with shared keys, saved by transformers, with a tokenizer of characters."""
+    torch.manual_seed(1)
+    vocab = {letter: i + 1 for i, letter in enumerate("abcdefgh .")} | {"<|endoftext|>": 0}
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    given = {"num_key_value_heads": 2, "max_position_embeddings": 16, "rms_norm_eps": 1e-5, "rope_theta": 100000.0}
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": True}
+    config = transformers.LlamaConfig(vocab_size=len(vocab), **(sizes | given | ends | changes))
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(8 if parameter.ndim == 2 else 1)
+    model.save_pretrained(folder)
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="<|endoftext|>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    made.decoder = tokenizers.decoders.Fuse()
+    made.add_special_tokens(["<|endoftext|>"])
+    made.save(str(folder / "tokenizer.json"))
+    return model, len(vocab)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_its_logits_are_those_of_transformers(tmp_path, tied):
+    model, vocab = checkpoint(tmp_path, tie_word_embeddings=tied)
+    assert recognise(look(tmp_path)) is left_to_right
+    network = left_to_right.load(look(tmp_path)).denoiser
+    assert isinstance(network, Causal)
+    x = torch.randint(1, vocab, (3, 16), generator=generator(0))
+    with torch.no_grad():
+        # transformers reads the token that begins a text, and then all but the last
+        want = model(torch.cat((torch.zeros(3, 1, dtype=torch.int64), x[:, :-1]), 1)).logits.log_softmax(-1)
+        torch.testing.assert_close(network(x).log_softmax(-1), want, rtol=0, atol=1e-4)
+    assert float(want.std()) > 0.5  # not uniform
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06"),
+        ({"attention_bias": True}, "attention_bias=True"),
+        ({"head_dim": 16}, "heads of width 16"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "'linear'"),
+    ],
+)
+def test_another_network_is_refused_by_the_setting(tmp_path, changes, message):
+    checkpoint(tmp_path, **changes)
+    with pytest.raises(ValueError, match=message):
+        left_to_right.about(look(tmp_path))
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join("".join("abcdefgh ."[(i * 7 + j * j) % 10] for j in range(15)) for i in range(60)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("process", "more", "kind"),
+    [
+        ("masked", ["--anneal", "2"], LeftReadingDDiT),
+        ("blocks", ["--block", "2"], AdaptedDDiT),
+        ("any-order", ["--neighbours", "1"], OneStream),
+    ],
+)
+def test_training_starts_from_it(tmp_path, text, process, more, kind):
+    """A step that changes nothing: the saved model answers from left to right as the checkpoint does."""
+    checkpoint(tmp_path / "base")
+    out = tmp_path / "run"
+    still = ["--steps", "1", "--learning-rate", "1e-30", "--batch", "2", "--no-preview", "--no-tensorboard"]
+    command = ["train", str(text), "--init", str(tmp_path / "base"), "--process", process, "--out", str(out), *more]
+    assert main([*command, *still, "--device", "cpu", "--threads", "1"]) == 0
+    model, given = unmask.load(out), unmask.load(tmp_path / "base")
+    assert isinstance(model.denoiser, kind)
+    x = torch.randint(1, 11, (2, 16), generator=generator(3))
+    want = given.denoiser(x).log_softmax(-1).gather(2, x.unsqueeze(2)).sum((1, 2)).double()
+    if process != "masked":
+        nats = per_position(model.denoiser, x, torch.arange(2), None)
+        torch.testing.assert_close(-nats.sum(1), want, rtol=0, atol=1e-4)
+    assert len(model.sample(1, seed=2).text[0]) > 0
+    assert math.isfinite(json.loads((out / "metrics.jsonl").read_text().splitlines()[-1]).get("loss", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--process", "blocks"], "name it with init"),
+        (["--init", "digits", "--process", "masked"], "starts from a left-to-right"),
+        (["--init", "BASE", "--process", "masked", "--layers", "2"], "cannot be chosen"),
+        (["--init", "BASE", "--anneal", "2"], "is for process='masked'"),
+    ],
+)
+def test_what_does_not_start_from_it_is_refused(tmp_path, text, capsys, arguments, message):
+    checkpoint(tmp_path / "base")
+    named = [str(tmp_path / "base") if one == "BASE" else one for one in arguments]
+    try:
+        code = main(["train", str(text), "--out", str(tmp_path / "run"), *named])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    assert message in capsys.readouterr().err
