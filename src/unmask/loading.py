@@ -50,7 +50,7 @@ def load(
             hub, ORG/NAME@REVISION for one commit, tag or branch.
         device: Where to put the network: "cpu", "cuda", "cuda:1", "mps", ... As with --device of the commands, "auto"
             takes this machine's accelerator if it has one with float64, and otherwise the CPU.
-        weights: How matrices are stored: "float32", "bfloat16", "int8" or "int4" (docs/models.md says what they cost).
+        weights: How matrices are stored: "float32", "bfloat16", "int8" or "int4" (docs/speed.md says what each costs).
             "auto" keeps the precision of the files. Products are computed in the machine's fastest type.
         **override: Settings that a checkpoint lacks or that should differ from it. For MDLM, for example, ``time=True``
             feeds the time to a network that was trained without it, and ``ema=False`` takes the raw weights.
