@@ -73,8 +73,11 @@ def _stored(weight: Tensor, weights: Weights, of_vocabulary: bool) -> Matrix:
 
 
 def _maps(network: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | nn.Embedding]]:
-    """Every linear map and table, with its parent and its name there. Subclasses may use their weights otherwise."""
+    """Every linear map and table, with its parent and its name there. Subclasses may use their weights otherwise.
+
+    The router of a mixture of experts is left: it is small, and a rounded score may choose another expert.
+    """
     for parent in network.modules():
         for name, child in parent.named_children():
-            if type(child) is nn.Linear or type(child) is nn.Embedding:
+            if name != "router" and (type(child) is nn.Linear or type(child) is nn.Embedding):
                 yield parent, name, child
