@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unmask import checks
-from unmask.draw import Faults
+from unmask.draw import Faults, Pick
 from unmask.errors import OptionError
 from unmask.network import answer, device_of, inference, leave, waits
 from unmask.noise import Streams
@@ -134,7 +134,9 @@ def filled(model: Denoiser, request: Request) -> Sample:
 
     streams = Streams.of(request.seed, len(canvas), request.index)
     done = chosen_particles(done, populated(tokens, trace, each, streams))
-    return replace(done, seconds=clock.perf_counter() - started)
+    weighed = each > 1 or (request.guide.tilts and not request.guide.races and request.pick == Pick(request.draw))
+    population = done.population if weighed else None  # otherwise the weights are not those of p h / Z
+    return replace(done, population=population, seconds=clock.perf_counter() - started)
 
 
 def chosen_particles(run: S, population: Population) -> S:
@@ -149,7 +151,7 @@ def chosen_particles(run: S, population: Population) -> S:
         trace=lineage(run.trace, rows),
         nfe=run.nfe[rows],
         ncs=run.ncs.view(-1, each).sum(1),
-        population=population if each > 1 else None,
+        population=population,
     )
 
 

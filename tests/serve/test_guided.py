@@ -54,7 +54,6 @@ def test_with_steps_in_a_blank_and_behind_a_prompt(client, model):
         ({"pattern": "(a", "length": 4}, 400, "pattern", "is not understood"),
         ({"pattern": "(a|b)*a(a|b){40}", "length": 8}, 400, "pattern", "the automaton of this pattern takes more"),
         ({"contains": ["a"], "ahead": 4}, 400, "ahead", "a guide works with a plan"),
-        ({"contains": ["a"], "model": "left"}, 400, None, "computes its next positions alone"),
         ({"max_tokens": 4, "length": 4}, 400, "max_tokens", "goes with a prompt or an empty canvas, and no length"),
         ({"max_tokens": 400}, 400, "max_tokens", "at most 48"),
         ({"contains": "ab"}, 422, "contains", "list"),
@@ -75,4 +74,4 @@ def test_a_pattern_is_given_up_in_time(model, monkeypatch):
     """Its automaton would have 2^40 states; the process that counts them is ended."""
     monkeypatch.setattr(guided, "MOST_SECONDS", 0.5)
     with pytest.raises(ValueError, match="s to build"):
-        guided.guide_of(model, [model.denoiser.mask_id] * 4, "(a|b)*a(a|b){40}", ())
+        guided.guide_of(Served(model), [model.denoiser.mask_id] * 4, "(a|b)*a(a|b){40}", ())

@@ -85,7 +85,7 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
             f"--max-tokens {chosen.max_tokens}: it must be at least 1, and cannot be combined with --length"
         )
     ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or chosen.max_tokens or model.length or 0)
-    if model.begins(chosen.prompt, chosen.stop):
+    if model.begins(chosen.prompt, chosen.stop or chosen.schema):
         ids = model.prompted(chosen.prompt, chosen.length, room=chosen.max_tokens).ids
     number = chosen.in_all()
     if chosen.ray:
@@ -119,7 +119,7 @@ def _on_cluster(chosen: SampleOptions, model: Model, ids: Sequence[int]) -> list
         raise ValueError("--draft is for one machine: leave it out with --ray")
     canvas = torch.tensor([ids] * chosen.number, dtype=torch.int64)
     how = chosen.sampling() | {"batch": chosen.batch or BATCH, "schedule": model.schedule}
-    for name in ("stop", "contains", "pattern"):  # these change no batch
+    for name in ("stop", "contains", "pattern", "schema"):  # these change no batch
         how.pop(name, None)
     parts = divided(model.denoiser, canvas, **(how | {"particles": 1}))
     lines: dict[int, str] = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +27,7 @@ from unmask.text.model import Model, TextSample
 from unmask.tokenizers.molecules import problem, verdict, verdict_on
 
 if TYPE_CHECKING:
+    from unmask.samplers.guided import Population
     from unmask.tokenizers.external import ExternalTokenizer
     from unmask.tokenizers.tokenizer import Tokenizer
 
@@ -54,6 +57,9 @@ class TextOptions(OnMachine, StoredWeights, UserNetwork, SamplerOptions):
     draft: str | None = None
     """With --ahead: another model of the same tokens that guesses first, or ngram:DATA, the 5-gram counts of prepared
     data or a corpus. The texts are the same; there are fewer calls where it guesses right."""
+    json_schema: str | None = None
+    """A file with a JSON Schema that the text must satisfy: of a sample what follows the prompt, of an infill the whole
+    text (docs/structured.md)."""
     particles: int | None = None
     """The number of particles for each text. More of them bring a guided sample closer to the exact distribution."""
     compile: bool = False
@@ -70,14 +76,30 @@ class TextOptions(OnMachine, StoredWeights, UserNetwork, SamplerOptions):
     def limits(self) -> dict[str, Any]:
         """The constraints on the texts, as given."""
         given = {name: getattr(self, name) for name in ("stop", "contains", "pattern", "particles")}
+        given["schema"] = self.schema
         return {
             name: value for name, value in given.items() if value is not None and value is not False and value != ()
         }
 
+    @cached_property
+    def schema(self) -> Any:
+        """The JSON Schema, from its file."""
+        if self.json_schema is None:
+            return None
+        try:
+            return json.loads(Path(self.json_schema).read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"--json-schema {self.json_schema}: {error}") from error
+
     def in_all(self, weighed: int | None = None) -> int:
         """The number of sequences with their particles; weighed: how many particles a text has without a guide."""
-        if self.particles not in (None, 1) and weighed is None and not (self.contains or self.pattern):
-            raise ValueError(f"--particles {self.particles}: a guide weighs them, so give --contains or --pattern")
+        if (
+            self.particles not in (None, 1)
+            and weighed is None
+            and not (self.contains or self.pattern or self.json_schema)
+        ):
+            says = "a guide weighs them, so give --contains, --pattern or --json-schema"
+            raise ValueError(f"--particles {self.particles}: {says}")
         return self.number * max(1, weighed or self.particles or 1)
 
 
@@ -155,6 +177,8 @@ def write(chosen: TextOptions, model: Model, sample: TextSample) -> None:
     """Write texts or JSON lines, to stdout or atomically to a file."""
     put(chosen, model, lines(chosen, model, sample))
     tell_validity(model, sample.text)
+    if chosen.schema is not None and sample.population is not None:
+        print(evidence_of(sample.population), file=sys.stderr)
 
 
 def lines(chosen: TextOptions, model: Model, sample: TextSample, index: Sequence[int] | None = None) -> list[str]:
@@ -163,6 +187,8 @@ def lines(chosen: TextOptions, model: Model, sample: TextSample, index: Sequence
         how = chosen.record(model.process) | chosen.limits()
         entries = records(sample, model=model.name, seed=chosen.seed or 0, index=index, **how)
         notes = [verdict(text) if writes_molecules(model) else {} for text in sample.text]
+        if chosen.schema is not None and sample.population is not None:
+            notes = [note | one for note, one in zip(notes, sample.population.reports(), strict=True)]
         return [json.dumps(record | note) for record, note in zip(entries, notes, strict=True)]
     if chosen.output is not None:
         return sample.text
@@ -175,6 +201,13 @@ def lines(chosen: TextOptions, model: Model, sample: TextSample, index: Sequence
     if not writes_molecules(model):
         return texts
     return [f"{text}{f'   (not a molecule: {says})' if (says := problem(text)) else ''}" for text in sample.text]
+
+
+def evidence_of(population: Population) -> str:
+    """How likely the free model would have satisfied a constraint, estimated from all texts."""
+    evidence, each = population.evidence(), population.log_weights.shape[1]
+    few = f"; of {each} particles at least {population.effective.min():.3g} effective" if each > 1 else ""
+    return f"unconstrained, the model would have satisfied it with probability 10^{evidence / math.log(10):.2f}{few}"
 
 
 def writes_molecules(model: Model) -> bool:

@@ -34,7 +34,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.extras import needed
-from unmask.guide import Call, Weigh
+from unmask.guide import Call, Guide, Weigh
+from unmask.guides.characters import characters, characters_within
 
 
 @dataclass(frozen=True)
@@ -111,12 +112,29 @@ class Matching:
 
     automaton: Automaton
     chain: Chain | None = None
+    begin: int = 0  # the automaton reads the canvas from here on
+    allowed: Mapping[int, Tensor] = field(default_factory=dict, repr=False)  # ids at masked positions, bool [V]
     races: bool = False
     tilts: bool = True
 
     @property
     def everywhere(self) -> bool:
         return self.chain is None
+
+    def possible(self, canvas: Tensor, mask_id: int) -> bool:
+        """Whether a canvas [L] has a sequence that is accepted, if any allowed id may fill a masked position."""
+        of, moves = self.automaton.classes
+        state = torch.zeros(len(moves), dtype=torch.bool)
+        state[0] = True
+        for place, token in enumerate(canvas.tolist()[self.begin :], self.begin):
+            if token != mask_id:
+                after = moves[state][:, of[token]]
+            elif place in self.allowed:
+                after = moves[state][:, of[self.allowed[place].cpu()]]
+            else:
+                after = moves[state]
+            state = torch.zeros_like(state).index_fill_(0, after.flatten(), True)
+        return bool((state & self.automaton.accepts).any())
 
     def __call__(self, call: Call) -> Weigh:
         size = call.log_mu.shape[1]
@@ -130,12 +148,23 @@ class Matching:
             masked = masked.clone()
             row, column = (call.rows >= 0).nonzero(as_tuple=True)
             masked[row, call.rows[row, column], 0] = _summed(call.log_mu.exp().cpu(), of, moves.shape[1])
+        elif self.allowed:
+            masked = masked.clone()
+            for place, ids in self.allowed.items():
+                masked[:, place] = _summed(emission * ids.cpu(), of, moves.shape[1])
+        if self.begin:  # a visible id before the beginning leaves the automaton where it is: a class of its own
+            if not bool(call.given[:, : self.begin].all()):
+                raise ValueError(f"the automaton begins at {self.begin}, and positions before it are masked")
+            moves = torch.cat((moves, torch.arange(len(moves)).unsqueeze(1)), 1)
+            masked = functional.pad(masked, (0, 1))
 
         def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
             x = x.cpu()
             seen = x != call.mask_id
             shown = torch.where(seen, x, 0)
-            exact = functional.one_hot(of[shown], moves.shape[1]).unsqueeze(2) * emission.T[shown].unsqueeze(3)
+            kinds = of[shown]
+            kinds[:, : self.begin] = moves.shape[1] - 1
+            exact = functional.one_hot(kinds, moves.shape[1]).unsqueeze(2) * emission.T[shown].unsqueeze(3)
             evidence = torch.where(seen[:, :, None, None], exact, masked[i])
             row = torch.arange(len(x))
             accepted, scale = _backward(evidence, transition, moves, self.automaton.accepts)
@@ -149,6 +178,27 @@ class Matching:
             return torch.where(bottom > 0, log_g, -torch.inf)
 
         return weigh
+
+
+@dataclass(frozen=True)
+class Both:
+    """h(x) = h_1(x) h_2(x), weighed by the product of the two guides."""
+
+    first: Guide
+    second: Guide
+    races: bool = False
+
+    @property
+    def everywhere(self) -> bool:
+        return self.first.everywhere or self.second.everywhere
+
+    @property
+    def tilts(self) -> bool:
+        return self.first.tilts and self.second.tilts
+
+    def __call__(self, call: Call) -> Weigh:
+        one, other = self.first(call), self.second(call)
+        return lambda i, x, at, race: one(i, x, at, race).cpu() + other(i, x, at, race).cpu()
 
 
 def _tables(chain: Chain | None, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -222,9 +272,34 @@ def matching(
     return Matching(pattern, chain)
 
 
-def of_text(pattern: str, pieces: Sequence[bytes], *, end: int | None = None) -> Automaton:
-    """The automaton over ids for a regular expression over their text."""
-    initial, finals, table = _characters(pattern)
+@dataclass(frozen=True)
+class Bounds:
+    """What the automaton of a pattern may cost."""
+
+    seconds: float
+    states: int
+
+    def check(self, states: int, what: str) -> None:
+        if states > self.states:
+            says = f"{what}: its automaton has {states:,} states; at most {self.states:,} are taken: ask for less"
+            raise ValueError(says)
+
+
+def of_text(
+    pattern: str,
+    pieces: Sequence[bytes],
+    *,
+    end: int | None = None,
+    bounds: Bounds | None = None,
+    what: str = "pattern",
+) -> Automaton:
+    """The automaton over ids for a regular expression over their text; what: its name in messages."""
+    needed("interegular", "regular expressions need the interegular package", "regex")
+    if bounds is None:
+        initial, finals, table = characters(pattern)
+    else:
+        initial, finals, table = characters_within(pattern, bounds.seconds, what)
+        bounds.check(len(table), what)
     number = {state: k for k, state in enumerate(sorted(table, key=lambda state: state != initial))}
     dead, ended = len(number), len(number) + 1  # ended, ended + 1: after the end, accepted or not
     moves = np.full((len(number) + 3, len(pieces)), dead, dtype=np.int64)
@@ -249,21 +324,3 @@ def of_text(pattern: str, pieces: Sequence[bytes], *, end: int | None = None) ->
     if end is not None:
         moves[:ended, end] = np.where(accepts[:ended], ended, ended + 1)
     return Automaton(torch.from_numpy(moves), torch.from_numpy(accepts))
-
-
-def _characters(pattern: str) -> tuple[int, set[int], Mapping[int, Mapping[str | None, int | None]]]:
-    """The initial and accepting states of a regular expression, and its moves by character; None is any other."""
-    interegular = needed("interegular", "regular expressions need the interegular package", "regex")
-    try:
-        machine = interegular.parse_pattern(pattern).to_fsm().reduce()
-    except (interegular.InvalidSyntax, interegular.Unsupported) as error:
-        why = f": {error}" if str(error) else ""
-        raise ValueError(f"the regular expression {pattern!r} is not understood{why}") from error
-    symbols: dict[int, list[str | None]] = {}
-    for symbol, key in machine.alphabet.items():
-        symbols.setdefault(key, []).append(symbol if isinstance(symbol, str) else None)
-    table = {
-        state: {symbol: after.get(key) for key, known in symbols.items() for symbol in known}
-        for state, after in machine.map.items()
-    }
-    return machine.initial, set(machine.finals), table

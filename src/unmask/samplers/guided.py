@@ -232,6 +232,16 @@ class Population:
         """log of the estimate of Z = E_p[h(x)], [B]. The estimate is unbiased, its logarithm is not."""
         return log_mean_exp(self.log_weights)
 
+    def evidence(self) -> float:
+        """log of the estimate of Z from the particles of all sequences, if these have one canvas."""
+        return float(log_mean_exp(self.log_weights.flatten()))
+
+    def reports(self) -> list[dict[str, float]]:
+        """Of each sequence: log of the estimate of Z, the effective number of particles, and their number."""
+        each = self.log_weights.shape[1]
+        rows = zip(self.log_evidence.tolist(), self.effective.tolist(), strict=True)
+        return [{"log_evidence": z, "effective": number, "particles": each} for z, number in rows]
+
 
 def populated(tokens: Tensor, trace: Sequence[Step], particles: int, streams: Streams) -> Population:
     """The populations of finished particles [B * K, L]: one of each is drawn by weight."""

@@ -16,13 +16,16 @@ import torch
 from torch import Tensor
 
 from unmask.checks import ids
+from unmask.draw import Pick
 from unmask.errors import OptionError
+from unmask.guides.automaton import Both
 from unmask.network import device_of
 from unmask.options import Canvas, takes
 from unmask.processes import Process, process_of
 from unmask.protocol import check, for_bound, length_of
 from unmask.sampling import Request, Sample, Watched, filled
 from unmask.schedule import SCHEDULES, Linear, Schedule
+from unmask.text.constraints import constraint, described, ended, require_possible
 from unmask.tokenizers.molecules import fragments, to_selfies, to_smiles
 from unmask.tokenizers.tokenizer import BPE, EOS, LAYOUTS, Layout, Tokenizer
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from unmask.tokenizers.external import ExternalTokenizer
 
 TOKENIZER = "tokenizer.json"
+PARTICLES_OF_SCHEMA = 16  # for each text of a network that sees only what comes before, unless a number is given
 CHARACTERS_PER_TOKEN = 4.0  # for a BPE tokenizer whose folder does not say
 
 
@@ -49,16 +53,22 @@ class TextRequest(Watched):
     particles."""
     contains: Sequence[str] = ()
     """Words that must occur in the text: a guide as well."""
+    schema: Mapping[str, Any] | None = None
+    """A JSON Schema that the text must satisfy: of a sample what follows the prompt, of an infill the whole text."""
 
     def _check_together(self) -> None:
         super()._check_together()
         if self.guide is not None and self.limited:
             raise OptionError("guide", "give either guide, or pattern and contains")
+        if self.schema is not None and (self.pattern is not None or self.contains):
+            raise OptionError("schema", "schema cannot be combined with pattern and contains")
+        if self.schema is not None and self.stop not in (None, False):
+            raise OptionError("stop", "a text with a schema is cut at its end: leave out stop")
 
     @property
     def limited(self) -> bool:
         """Whether a pattern or words limit the text."""
-        return self.pattern is not None or bool(self.contains)
+        return self.pattern is not None or bool(self.contains) or self.schema is not None
 
     @property
     def guided(self) -> bool:
@@ -180,7 +190,9 @@ class Model:
         prompt, length, room, canvas = options.prompt, options.length, options.max_tokens, options.canvas
         given = {"prompt": prompt, "max_tokens": room is not None, "canvas": canvas is not None}
         self.process.require(*(name for name, value in given.items() if value))
-        begun = self.begins(prompt, options.stop) and (prompt or canvas is None)
+        if options.schema is not None and canvas is not None:
+            raise OptionError("canvas", "a schema describes a text: give a prompt, or a text with blanks to infill")
+        begun = self.begins(prompt, options.stop or options.schema) and (prompt or canvas is None)
         if room is not None:
             if length is not None or canvas is not None or room < 1:
                 says = f"max_tokens={room} must be at least 1, and cannot be combined with length or canvas"
@@ -231,9 +243,12 @@ class Model:
             return self._filled(blanks, num, options)
         canvas, allowed = weighed.canvas(self, blanks)
         rows = torch.tensor(canvas).expand(num, -1).clone()
-        return self._sampled(
-            blanks, options, canvas=rows, particles=particles, guide=weighed.guide(self, canvas, allowed), allowed=None
-        )
+        guide = weighed.guide(self, canvas, allowed)
+        if options.schema is not None:
+            schema = described(self, options.schema, self._text_begins(), allowed=allowed)
+            require_possible(schema, rows[0], self.denoiser.mask_id)
+            guide = Both(guide, schema)
+        return self._sampled(blanks, options, canvas=rows, particles=particles, guide=guide, allowed=None)
 
     def bound(
         self,
@@ -442,13 +457,33 @@ class Model:
             if self.tokenizer.eos_id is None:
                 raise OptionError("stop", f"the texts of {self.name} have no end: give stop as token ids")
             given["stop"] = self.tokenizer.eos_id
+        begin = self._text_begins() if isinstance(options, InfillRequest) else self._first_masked(canvas)
         if options.limited and "guide" not in changes:
-            from unmask.text.constraints import constraint
-
-            given["guide"] = constraint(self, options.pattern, options.contains)
+            given |= self._limits(options, begin, canvas, given.get("length"))
         done = filled(self.denoiser, Request(**given | {"schedule": given["schedule"] or self.schedule}))
+        if options.schema is not None:
+            done = replace(done, tokens=ended(done.tokens, begin, self.tokenizer.eos_id))
         text = self.texts(done.tokens.tolist(), blanks)
         return TextSample(**{one.name: getattr(done, one.name) for one in fields(done)}, text=text)
+
+    def _limits(self, options: TextRequest, begin: int, canvas: Tensor | None, length: Any) -> dict[str, Any]:
+        """The guide that a pattern, words or a schema make, and the particles that correct it."""
+        if options.schema is None:
+            return {"guide": constraint(self, options.pattern, options.contains)}
+        few = PARTICLES_OF_SCHEMA if self.process.continues and options.pick == Pick(options.draw) else 1
+        particles = few if options.particles is None else options.particles
+        guide, mask_id = described(self, options.schema, begin), self.denoiser.mask_id
+        if canvas is not None or isinstance(length, int):
+            require_possible(guide, torch.full((length,), mask_id) if canvas is None else canvas[0], mask_id)
+        return {"guide": guide, "particles": particles}
+
+    def _text_begins(self) -> int:
+        """The position of a text's first token, after what frames it."""
+        return len(self._frame(0)[0])
+
+    def _first_masked(self, canvas: Tensor | None) -> int:
+        masked = torch.zeros(1, 1) if canvas is None else (canvas[0] == self.denoiser.mask_id).long()
+        return int(masked.argmax())
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether these tokens end a row; wrapped text goes on."""

@@ -55,7 +55,7 @@ def particles(model: Model, options: TextRequest) -> int | None:
             says = f"{model.name} fills blanks by particles, which the text itself weighs: leave out {name}"
             raise OptionError(name, says)
         return PARTICLES if number is None else number
-    if guides or not model.process.from_left or number == 1:
+    if guides or options.schema is not None or not model.process.from_left or number == 1:
         return None
     plain = set(options.given) <= set(FOR_PROPOSALS)
     usual = MOLECULES if model.tokenizer.kind == "smiles" else PARTICLES

@@ -263,6 +263,10 @@ class Batch:
             return []
         for one, draws in zip(members, step.draws.tolist(), strict=True):
             one.made, one.ncs = one.made + 1, one.ncs + draws
+        if (particles := step.particles) is not None:
+            pairs = zip(particles.log_weights.tolist(), particles.effective.tolist(), strict=True)
+            for one, (log_weight, effective) in zip(members, pairs, strict=True):
+                one.log_weight, one.effective = log_weight, min(one.effective, effective)
         seen = changes(step) if any(one.job.watched for one in members) else [None] * len(members)
         outcomes = []
         for i, (one, going) in enumerate(zip(members, shared.going, strict=True)):

@@ -233,7 +233,7 @@ class Engine:
 
     def _seat(self, job: Job, newcomers: list[SequenceRun]) -> None:
         """Put sequences into their batch; those with nothing to fill are done."""
-        index = torch.tensor([one.index for one in newcomers])
+        index = torch.tensor([one.row for one in newcomers])
         shared = SharedState.of(job.work.sampler, job.state.take(index), newcomers)
         for one in newcomers:
             one.started = clock.perf_counter()
@@ -280,17 +280,21 @@ class Engine:
             return
         now = clock.perf_counter()
         one.first = one.first or now
-        if outcome.change is not None and one.job.watched and one.wanted:
+        settles = one.job.work.particles == 1  # a particle may be copied from another until the end
+        if outcome.change is not None and one.job.watched and one.wanted and settles:
             planned = max(one.calls, one.made)
             self._tell(one.job, Filled(**one.progress(now), planned=planned, change=outcome.change))
         if outcome.tokens is not None:
             self._finish(one, outcome.tokens)
 
     def _finish(self, one: SequenceRun, tokens: list[int]) -> None:
-        now = clock.perf_counter()
+        now, result = clock.perf_counter(), one.job.gathered(one, tokens)
+        if one.job.counted:
+            self.counts.tokens += one.ncs
+        if result is None:
+            return
         if one.job.counted:
             self.counts.sequences += 1
-            self.counts.tokens += one.ncs
             self.finished(one, now - one.started)
         with self._changed:  # a request is either cancelled or done, never counted as both
             wanted = one.wanted
@@ -298,7 +302,7 @@ class Engine:
             if not one.job.unfinished:
                 self._jobs.discard(one.job)
         if wanted:
-            self._tell(one.job, Done(**one.progress(now), tokens=tokens))
+            self._tell(one.job, Done(**one.progress(now) | result))
 
     def _fail(self, job: Job, error: Exception) -> None:
         with self._changed:

@@ -73,9 +73,11 @@ def forecasts(job: Job, begin: Sequence[int], seconds: float) -> list[Forecast]:
         begin = [max(begin)] * len(begin)
     listed = []
     for one, first in zip(job.waiting, begin, strict=True):
+        if one.row % job.work.particles:
+            continue
         order = tau = None
         if not job.joint:
             plan, holes = job.state.plan, job.work.holes
-            order, tau = plan.order[one.index, :holes].tolist(), plan.times[one.index, :holes].tolist()
+            order, tau = plan.order[one.row, :holes].tolist(), plan.times[one.row, :holes].tolist()
         listed.append(Forecast(one.index, one.calls, order, tau, first * seconds, (first + one.calls) * seconds))
     return listed

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch.nn import functional
 
+from unmask.noise import Streams
 from unmask.sampler import InParts, PlanState
 from unmask.samplers.ahead import Ahead
+from unmask.samplers.guided import Guided, weighted
 from unmask.samplers.scored import Scored
 from unmask.serve.engine.change import Change
 from unmask.serve.engine.work import Served, Work
+from unmask.text.constraints import ended
 
 Key = tuple[Served, int, int]
 """What sequences of one batch have in common: the model, a class of lengths, and within a factor of two the rows asked.
@@ -72,6 +76,7 @@ class Done(Progress):
     """A finished sequence."""
 
     tokens: list[int]
+    evidence: dict[str, float] | None = None  # of a guided one: samplers.guided.Population.reports
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Job:
         self.state = work.begin()
         self.waiting = deque(SequenceRun(self, i, calls) for i, calls in enumerate(self.state.calls.tolist()))
         self.unfinished = set(range(work.number))
+        self._gathered: dict[int, list[tuple[SequenceRun, list[int]]]] = defaultdict(list)
         self.calls = 0
         self.cancelled = False
 
@@ -123,10 +129,32 @@ class Job:
         """Whether this sequence is still wanted."""
         return not self.cancelled and index in self.unfinished
 
+    def gathered(self, one: SequenceRun, tokens: list[int]) -> dict[str, Any] | None:
+        """The fields of Done, when all particles of a sequence have finished: one of them is drawn by weight."""
+        work, here = self.work, self._gathered[one.index]
+        here.append((one, tokens))
+        if len(here) < work.particles:
+            return None
+        here.sort(key=lambda pair: pair[0].row)
+        rows = torch.tensor([each for _, each in here])
+        if work.cut is not None:
+            rows = ended(rows, work.cut, work.model.tokenizer.eos_id)
+        if not isinstance(work.sampler, Guided):
+            return {"tokens": rows[0].tolist()}
+        log_weights = torch.tensor([[run.log_weight for run, _ in here]], dtype=torch.float64)
+        least = torch.tensor([min(run.effective for run, _ in here)], dtype=torch.float64)
+        streams = Streams.of(work.seed, work.number).take([one.index])
+        population = weighted(rows, log_weights, least, streams)
+        ncs = sum(run.ncs for run, _ in here)
+        chosen = rows[int(population.chosen)].tolist()
+        return {"tokens": chosen, "ncs": ncs, "evidence": population.reports()[0] if work.weighs else None}
+
     @cached_property
     def widest(self) -> int:
         """The largest number of rows that a sequence requests; without a plan or a window, all of them."""
         sampler, length = self.work.sampler, len(self.work.canvas)
+        if isinstance(sampler, Guided) and not sampler.guide.everywhere:
+            return int(functional.pad(self.state.plan.starts.diff(), (0, 1)).amax())  # type: ignore[attr-defined]
         if isinstance(sampler, Ahead | Scored):
             return min(sampler.widest if isinstance(sampler, Ahead) else sampler.window, length)
         if self.joint:
@@ -160,12 +188,19 @@ class SequenceRun:
     """A sequence of a request and its progress."""
 
     job: Job
-    index: int
+    row: int  # of the job's state: sequence * particles + particle
     calls: int  # the network calls that it takes; without a plan, a bound
     made: int = 0
     ncs: int = 0
     started: float = 0.0  # when it got its place
     first: float = 0.0  # when its first call ended
+    log_weight: float = 0.0  # of a particle
+    effective: float = math.inf  # the least effective number of its population so far
+
+    @property
+    def index(self) -> int:
+        """Its number in the request."""
+        return self.row // self.job.work.particles
 
     def progress(self, now: float) -> dict[str, Any]:
         """The fields of Progress."""

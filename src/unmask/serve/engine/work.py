@@ -14,10 +14,13 @@ from unmask import plan as plans
 from unmask.checks import check_canvas
 from unmask.draw import Pick
 from unmask.loading import Known, describe, load, locate
+from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
 from unmask.noise import Streams
 from unmask.protocol import Allowed, Caches, LooksAhead, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
+from unmask.samplers.guided import Guided
 from unmask.text.blanks import Blanks
+from unmask.text.constraints import frequencies
 from unmask.text.model import Model
 
 
@@ -37,6 +40,11 @@ class Served:
         """A model by name, with its card."""
         about = describe(Known(name, "cache", locate(name)))
         return cls(load(name, device=device), about.get("card") or {})
+
+    @cached_property
+    def look_ahead(self) -> HiddenMarkovOracle | None:
+        """What guides look ahead with, for a network that computes the next positions alone."""
+        return frequencies(self.model) if self.model.process.continues else None
 
     @cached_property
     def network(self) -> Any:
@@ -87,6 +95,19 @@ class Work:
     sampler: Sampler
     pick: Pick
     steps: int | None
+    cut: int | None = None  # the text is cut at its first end from this position on
+
+    @property
+    def particles(self) -> int:
+        """How many particles a sequence is drawn from."""
+        return self.sampler.particles if isinstance(self.sampler, Guided) else 1
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the weights of its sequences are those of p h / Z."""
+        if not isinstance(self.sampler, Guided):
+            return False
+        return self.sampler.guide.tilts and not self.sampler.guide.races and self.pick == Pick(self.pick.draw)
 
     @property
     def model(self) -> Model:

@@ -20,6 +20,7 @@ def chat_completion(served: Served, body: ChatRequest) -> CompletionRequest:
         prompt = written(served.chat_template, [message.model_dump() for message in body.messages])
     except ValueError as error:
         raise ApiError(400, str(error), param="messages") from None
-    given = body.model_dump(exclude_unset=True, exclude={"messages", "max_completion_tokens", "max_tokens"})
+    besides = {"messages", "max_completion_tokens", "max_tokens"}
+    given = body.model_dump(exclude_unset=True, exclude=besides, by_alias=True)
     tokens = body.max_completion_tokens or body.max_tokens or model.length or DEFAULT_TOKENS
     return CompletionRequest(**given, prompt=prompt, max_tokens=tokens)

@@ -112,15 +112,16 @@ def error_of(error: ApiError | Refused) -> dict[str, Any]:
 def check_size(jobs: Sequence[Job], limits: Limits) -> None:
     """Refuse a request if one call would return too many numbers, or all calls would compute too much."""
     for job in jobs:
-        rows = job.widest * (job.work.number if job.joint else 1)
+        rows = job.widest * (job.work.number * job.work.particles if job.joint else 1)
         vocab_size = job.work.model.denoiser.vocab_size
         if rows * vocab_size > limits.max_logits:
             says = f"one call would return {rows} x {vocab_size} logits; the limit is {limits.max_logits}"
             says += ": take more steps"
             raise ApiError(400, says, param="steps")
     for job in jobs:
-        numbers = job.widest * job.work.number * job.work.model.denoiser.vocab_size
-        if job.joint and job.work.number > 1 and numbers > limits.max_joint:
+        together = job.work.number * job.work.particles
+        numbers = job.widest * together * job.work.model.denoiser.vocab_size
+        if job.joint and together > 1 and numbers > limits.max_joint:
             says = (
                 f"the sequences of this sampler step together, over {numbers} numbers a step: this server takes at most"
             )

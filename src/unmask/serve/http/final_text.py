@@ -41,7 +41,7 @@ class FinalText:
 
     def __init__(self, work: Work, stops: Sequence[str] = (), begin: int | None = None) -> None:
         self.model, self.blanks, self._settles = work.model, work.blanks, work.settles
-        self.stops = stops
+        self.stops, self.cut = stops, work.cut
         mask_id = work.model.denoiser.mask_id
         self.ids: list[int | None] = [None if i == mask_id else i for i in work.canvas]
         holes = [i for i, token in enumerate(self.ids) if token is None]

@@ -35,6 +35,7 @@ class Completion:
         self.work, self.model, self.prompt = prompted.work, prompted.served.model, prompted.prompt
         self.text, self.finish_reason, self.completion_tokens = "", "", 0
         self.ended: Filled | Done | None = None  # the event that finished it
+        self.evidence: dict[str, float] | None = None  # of a guided sequence
         self._sequence = None if self.work is None else FinalText(self.work, stops)
         self._first = 0 if self._sequence is None else self._sequence.first
         self._sent, self._told = 0, self._first
@@ -77,6 +78,11 @@ class Completion:
     def finished(self) -> bool:
         return bool(self.finish_reason)
 
+    @property
+    def reported(self) -> dict[str, Any]:
+        """What an entry of ``choices`` says of the constraint."""
+        return {} if self.evidence is None else {"unmask": self.evidence}
+
     def fill(self, change: Change) -> str:
         """Apply a step and return the text that became final; a complete stop sequence ends the choice."""
         if self.logprobs is not None:
@@ -84,7 +90,7 @@ class Completion:
         sequence = self._sequence
         assert sequence is not None
         sequence.fill(change)
-        if self.finished or not sequence.grown():
+        if self.finished or not sequence.grown() or sequence.cut is not None:
             return ""
         text, stop = sequence.text_to(sequence.settled)[sequence.given :], sequence.stop(sequence.settled)
         if stop is not None:
@@ -99,11 +105,14 @@ class Completion:
         sequence = self._sequence
         if self.finished or sequence is None:
             return ""
-        sequence.ids = list(done.tokens)
+        sequence.ids, self.evidence = list(done.tokens), done.evidence
         text, ids = self._whole(done.tokens), done.tokens[sequence.first : sequence.end]
         stop = first_stop(text, sequence.stops)
         if stop is not None:
             return self._stopped(text[:stop], sequence.end)
+        if sequence.cut is not None:  # the text satisfies its schema, so nothing is missing
+            eos = self.model.tokenizer.eos_id
+            return self._finish(text, "stop", ids.index(eos) if eos in ids else len(ids))
         return self._finish(text, "stop" if self.model.ended(ids) else "length", len(ids))
 
     def _stopped(self, text: str, end: int) -> str:
@@ -208,19 +217,22 @@ async def streamed(
 def text_choice(completion: Completion, index: int, text: str, echo: bool) -> dict[str, Any]:
     """One entry of ``choices`` of /v1/completions, whole or in a chunk."""
     scored = completion.told(echo=echo)
-    return {"index": index, "text": text, "logprobs": scored, "finish_reason": completion.finish_reason or None}
+    choice = {"index": index, "text": text, "logprobs": scored, "finish_reason": completion.finish_reason or None}
+    return choice | completion.reported
 
 
 def chat_choice(completion: Completion, index: int, text: str, echo: bool) -> dict[str, Any]:
     """One entry of ``choices`` of /v1/chat/completions."""
     message = {"role": "assistant", "content": text}
-    return {"index": index, "message": message, "logprobs": None, "finish_reason": completion.finish_reason}
+    choice = {"index": index, "message": message, "logprobs": None, "finish_reason": completion.finish_reason}
+    return choice | completion.reported
 
 
 def chat_delta(completion: Completion, index: int, text: str, echo: bool) -> dict[str, Any]:
     """The same in a chunk of a stream."""
     delta = {"role": "assistant", "content": text}
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": completion.finish_reason or None}
+    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": completion.finish_reason or None}
+    return choice | completion.reported
 
 
 def scores(change: Change) -> dict[int, Scores]:

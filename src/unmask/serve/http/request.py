@@ -23,6 +23,7 @@ from unmask.serve.http.refusals import ApiError, at_most, blaming, check_text
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest
 from unmask.text.blanks import BLANK, Blanks
 
+PARTICLES = 8  # of each guided sequence of a network that computes the next positions alone
 COMPLETION = 16  # tokens of a completion, as OpenAI has it
 HOLES = "\ue000\ue001\ue002\ue003"  # private-use characters, one of which does not occur in the text
 
@@ -84,6 +85,12 @@ def completion_works(models: Mapping[str, Served], body: CompletionRequest, limi
     tokens = COMPLETION if body.max_tokens is None else body.max_tokens
     if body.best_of not in (None, number):
         raise ApiError(400, "best_of other than n is not supported", param="best_of")
+    if body.response_format is not None and body.response_format.type != "text":
+        for name in ("suffix", "logprobs"):
+            if getattr(body, name) is not None:
+                raise ApiError(400, f"response_format cannot be combined with {name}", param=name)
+        if tokens == 0:
+            raise ApiError(400, "response_format needs max_tokens of at least 1", param="max_tokens")
     if body.echo and body.suffix:
         raise ApiError(400, "echo goes with a prompt alone, not with a suffix", param="echo")
     several = isinstance(body.prompt, list) and body.prompt and not isinstance(body.prompt[0], int)
@@ -238,13 +245,25 @@ class WorkMaker:
         return self._work(name, blanks.ids, blanks)
 
     def _guided(self, ids: tuple[int, ...]) -> Options:
-        """The options with the requested guide."""
-        body = self.body
-        if not isinstance(body, UnmaskRequest) or not (body.contains or body.pattern):
-            return self.options
-        from unmask.serve.http.guided import guide_of
+        """The options with the requested guide, and particles where the network needs them."""
+        from unmask.serve.http.guided import guide_of, schema_guide
 
-        return replace(self.options, guide=guide_of(self.served.model, ids, body.pattern, body.contains or ()))
+        body = self.body
+        if self.schema is not None:
+            guide = schema_guide(self.served, ids, self.schema)
+        elif isinstance(body, UnmaskRequest) and (body.contains or body.pattern):
+            guide = guide_of(self.served, ids, body.pattern, body.contains or ())
+        else:
+            return self.options
+        corrected = self.served.model.process.continues and self.options.pick == Pick(self.options.draw)
+        particles = min(PARTICLES, max(self.limits.share // self.number, 1)) if corrected else None
+        return replace(self.options, guide=guide, particles=particles)
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON Schema of the answer, if it has one."""
+        form = self.body.response_format if isinstance(self.body, CompletionRequest) else None
+        return None if form is None else form.schema_of_answer
 
     def _work(self, name: str, ids: tuple[int, ...], blanks: Blanks | None) -> Work:
         self.bounded(name, len(ids))
@@ -258,4 +277,5 @@ class WorkMaker:
         if not isinstance(sampler, Planned) and self.number > self.limits.share:
             says = f"number={self.number}: this sampler takes at most {self.limits.share}"
             raise ApiError(400, says, param="n" if isinstance(self.body, CompletionRequest) else "number")
-        return Work(self.served, self.number, self.seed, ids, blanks, sampler, options.pick, options.steps)
+        cut = None if self.schema is None else ids.index(denoiser.mask_id)
+        return Work(self.served, self.number, self.seed, ids, blanks, sampler, options.pick, options.steps, cut)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from unmask.declared import help_texts
 from unmask.errors import OptionError
+from unmask.guides.schema import ANY_OBJECT
 from unmask.names import SamplerOptions
 
 MOST_SEED = 2**64 - 1
@@ -178,6 +179,42 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class NamedSchema(BaseModel):
+    """OpenAI's wrapping of a JSON Schema. It is always enforced, strict or not."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str = "schema"
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """The form of an answer: any text, any JSON object, or JSON that satisfies a schema."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> ResponseFormat:
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise ValueError("json_schema goes with the type json_schema, which needs it")
+        return self
+
+    @property
+    def schema_of_answer(self) -> dict[str, Any] | None:
+        """The JSON Schema of the answer, if it has one."""
+        if self.json_schema is not None:
+            return self.json_schema.schema_
+        return dict(ANY_OBJECT) if self.type == "json_object" else None
+
+
+FORMAT = Field(None, description="What the answer must be: text, a JSON object, or JSON that satisfies a schema.")
+
+
 class CompletionRequest(SamplingRequest):
     """OpenAI's request, with the names of ``unmask sample`` in addition (``extra_body`` of the openai package)."""
 
@@ -204,6 +241,7 @@ class CompletionRequest(SamplingRequest):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     user: str | None = None
+    response_format: ResponseFormat | None = FORMAT
     logprobs: int | None = Field(
         None, ge=0, le=MOST_LOGPROBS, description="Return the log-probability of each token and of this many others."
     )
@@ -231,6 +269,7 @@ class ChatRequest(SamplingRequest):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     user: str | None = None
+    response_format: ResponseFormat | None = FORMAT
 
 
 class TokenizeRequest(Strict):

@@ -169,6 +169,7 @@ class Transcript:
             "entropy": self.entropy,
             "seconds": event.seconds,
             "calls": event.calls,
+            **({} if not isinstance(event, Done) or event.evidence is None else event.evidence),
             **(verdict(text) if self.display == "molecule" else {}),
         }
 
