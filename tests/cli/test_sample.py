@@ -412,7 +412,7 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("asked", "says"),
         [
-            (["--particles", "4"], "--particles 4: a guide weighs them, so give --contains, --pattern or --json-schema"),
+            (["--particles", "4"], "--particles 4: a guide weighs them, so give --contains, --pattern or"),
             (["--max-tokens", "4", "--length", "8"], "it must be at least 1, and cannot be combined with --length"),
             (["--pattern", "(a", "--length", "4"], "the regular expression '(a' is not understood"),
             (["--contains", "abcdef", "--length", "4"], "impossible on this canvas"),
