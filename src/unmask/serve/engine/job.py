@@ -154,7 +154,7 @@ class Job:
         """The largest number of rows that a sequence requests; without a plan or a window, all of them."""
         sampler, length = self.work.sampler, len(self.work.canvas)
         if isinstance(sampler, Guided) and not sampler.guide.everywhere:
-            return int(functional.pad(self.state.plan.starts.diff(), (0, 1)).amax())  # type: ignore[attr-defined]
+            return int(functional.pad(self.state.plan.starts.diff(), (0, 1)).amax())
         if isinstance(sampler, Ahead | Scored):
             return min(sampler.widest if isinstance(sampler, Ahead) else sampler.window, length)
         if self.joint:
