@@ -5,6 +5,8 @@ from reproduction.item import Table
 from reproduction.items.after_the_fix import CACHE
 from reproduction.items.first_hitting_precision import way
 from reproduction.items.high_order import CORRECT, EXTRAPOLATE, FIRST, THIRD
+from reproduction.items.masked_against_uniform import BOUND, JUDGED, MASKED, UNIFORM
+from reproduction.items.masked_against_uniform import TOLD as UNIFORM_TOLD
 from reproduction.items.prioritised_unmasking import COUNTED, KINDS
 from reproduction.items.training_variants import COUNTS, FED, FROZEN, SAMPLED, TIME, TOLD, TWIN, WEIGHTED
 
@@ -278,3 +280,22 @@ def propositions(good):
     error = 1e-15 if good else 1.0
     rows = tuple((name, "two sides", error, 1e-12) for name in CHECKS)
     yield {"checks": Table(("statement", "what was compared", "error", "allowed"), rows)}
+
+
+def masked_against_uniform(good):
+    bounds = (
+        {MASKED: 0.10, UNIFORM_TOLD: 0.15, UNIFORM: 0.20} if good else {MASKED: 0.15, UNIFORM_TOLD: 0.1, UNIFORM: 0.1}
+    )
+    judged = (
+        {MASKED: 0.20, UNIFORM_TOLD: 0.21, UNIFORM: 0.30} if good else {MASKED: 0.20, UNIFORM_TOLD: 0.4, UNIFORM: 0.3}
+    )
+    rows = [
+        (name, i, bounds[name] + 0.0001 * ((i * (k + 2)) % 5), judged[name] + 0.0001 * ((i * (k + 1)) % 5), 16.0)
+        for k, name in enumerate(bounds)
+        for i in range(6)
+    ]
+    sizes = Table(
+        ("ids", "length", "layers", "width", "heads", "batch", "steps", "rows"), ((12, 16, 2, 64, 2, 64, 1200, 512),)
+    )
+    columns = ("variant", "seed", BOUND, JUDGED, "calls for each sequence")
+    yield {"results": Table(columns, tuple(rows)), "sizes": sizes}

@@ -14,14 +14,18 @@ from tests.processes.test_uniform import law_of as law_of_process
 from tests.uniform_models import ROWS, AtOneTime, L, V, chi_square, frequencies, joint, oracle
 from unmask.noise import Streams
 from unmask.samplers.uniform import Ancestral, Uniformised, poisson_events, psi
+from unmask.theory import maximum_gumbel, shifted_probabilities
 from unmask.uniform import noisy, posterior
 
 NUMBER = 20_000
 LARGEST = 83.7  # of a chi-square with 26 degrees of freedom: a false alarm in ten million
 
 
-def law_of(steps: int, sampler: Ancestral) -> Tensor:
-    """The distribution of N steps, as a product of transition matrices between all sequences."""
+def law_of(steps: int, sampler: Ancestral, maximum: float | None = None) -> Tensor:
+    """The distribution of N steps, as a product of transition matrices between all sequences.
+
+    maximum: the largest Gumbel of a truncated draw, by Prop. 5.2.
+    """
     law, alpha = torch.full((V**L,), 1 / V**L, dtype=torch.float64), torch.arange(steps + 1).double() / steps
     for k in range(steps):
         nu = oracle()(ROWS, (1 - alpha[k]).expand(V**L)).exp().flatten(0, 1)
@@ -34,6 +38,8 @@ def law_of(steps: int, sampler: Ancestral) -> Tensor:
             weights = kappa * weights + (1 - kappa) * noisy(mu / mu.sum(1, keepdim=True), at_s)
         if sampler.last == "greedy" and k + 1 == steps:
             weights = torch.nn.functional.one_hot(nu.argmax(1), V).double()
+        if maximum is not None:
+            weights = torch.stack([torch.from_numpy(shifted_probabilities(row.numpy(), maximum)) for row in weights])
         per_position = weights.view(V**L, L, V)
         move = torch.stack([per_position[:, at, ROWS[:, at]] for at in range(L)]).prod(0)  # [x_t, x_s]
         law = law @ move
@@ -110,6 +116,28 @@ def test_the_published_samplers_have_their_exact_law(steps: int, sampler: Ancest
         float(expected[~usual].sum()) + 1
     )
     assert sample.nfe.tolist() == [steps] * NUMBER
+
+
+def test_truncated_draws_have_the_law_of_proposition_5_2() -> None:
+    """At every position of every step; it is another law than the exact one."""
+    law = law_of(4, Ancestral(), 1.5)
+    sample = unmask.sample(oracle(), num=NUMBER, length=L, steps=4, seed=14, draw=unmask.draw.truncated(1.5))
+    usual = NUMBER * law >= 5
+    off = (frequencies(sample.tokens) - NUMBER * law) ** 2 / (NUMBER * law)
+    assert float(off[usual].sum()) < LARGEST
+    assert float((law - law_of(4, Ancestral())).abs().sum()) > 0.1
+
+
+@pytest.mark.parametrize(("size", "kept"), [(256, 0.99), (50_257, 0.22)])
+def test_float32_loses_the_moves_to_random_ids_of_a_large_vocabulary(size: int, kept: float) -> None:
+    """docs/uniform.md: with N V beyond 2^24 such a move is rarer than float32's largest Gumbel allows."""
+    nu = torch.full((1, size), 0.5 / (size - 1), dtype=torch.float64)
+    nu[0, 1], now = 0.5, torch.tensor([0.5], dtype=torch.float64)
+    weights = posterior(nu, torch.tensor([0]), now + 1 / 1024, now)
+    exact = (weights / weights.sum())[0].numpy()
+    low = shifted_probabilities(exact, maximum_gumbel("float32"))
+    assert low[2:].sum() / exact[2:].sum() == pytest.approx(kept, abs=0.01)
+    assert low[1] / exact[1] == pytest.approx(1, abs=0.01)
 
 
 def test_the_bias_of_n_steps_falls_as_one_over_n_and_that_of_the_greedy_tail_does_not() -> None:
