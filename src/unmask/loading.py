@@ -20,6 +20,7 @@ from unmask.checkpoints import steps as checkpoints
 from unmask.checkpoints.folder import CONFIG, TOKENIZER
 from unmask.checkpoints.storage import Weights, store
 from unmask.text.model import Model
+from unmask.tokenizers.missing import without_tokenizer
 
 BOX = Path(__file__).parent / "box"
 DEFAULT = "stories"  # a bundled model
@@ -70,9 +71,12 @@ def _load_theirs(path: Path, *, name: str, **override: Any) -> Model:
 
     scan = contents.look(path)
     loaded = formats.recognise(scan).load(scan, **override)
-    if loaded.tokenizer is None:
-        raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")
-    return Model(loaded.denoiser, loaded.tokenizer, loaded.schedule, name=name, layout=loaded.layout)
+    tokenizer = loaded.tokenizer
+    if tokenizer is None:
+        lack = loaded.about.get("needs") or f"{path} has no tokenizer"
+        why = f"{lack}; until then it gives token ids only, which unmask sample --ids prints"
+        tokenizer = without_tokenizer(loaded.denoiser.vocab_size, loaded.denoiser.mask_id, why)
+    return Model(loaded.denoiser, tokenizer, loaded.schedule, name=name, layout=loaded.layout)
 
 
 def tokenizer_of(name: str) -> Any:

@@ -167,8 +167,11 @@ def test_missing_and_unexpected_tensors_are_reported(tmp_path):
 def test_texts_from_a_folder_with_a_tokenizer(tmp_path):
     """MDLM's layout over bytes: 257 ids and the mask."""
     folder = made.hub_folder(tmp_path, made.state(258), made.hub_config(258))
-    with pytest.raises(ValueError, match="has no tokenizer of 257 ids"):
-        unmask.load(folder)
+    bare = unmask.load(folder)
+    assert bare.sample(2, seed=1).tokens.shape == (2, 12)
+    for text_method in (lambda: bare.infill("In ____ end"), lambda: bare.decode([1, 2]), lambda: bare.bound(["In"])):
+        with pytest.raises(ValueError, match=r"has no tokenizer of 257 ids.* --ids prints"):
+            text_method()
     bytes_of_utf8().save(folder / "tokenizer.json")
     model = unmask.load(folder)
     assert model.length == 12 and len(model.sample(2, seed=1).text) == 2
@@ -203,7 +206,7 @@ def test_50258_ids_fall_back_to_gpt2s_tokenizer(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ddit_family, "gpt2_tokenizer", unreachable)
     with pytest.raises(ValueError, match=r"GPT-2's tokenizer is needed \(no network\), or put its vocab.json"):
-        unmask.load(tmp_path)
+        unmask.load(tmp_path).decode([1])
 
 
 def test_the_hub_folder_of_the_published_size_is_read_by_its_shapes(tmp_path):

@@ -205,3 +205,64 @@ def test_a_left_to_right_model_is_none_of_them(tmp_path: Path) -> None:
     assert not any(family.recognises(look(folder)) for family in FAMILIES)
     folder = changed(folder, model_type="qwen3")
     assert not any(family.recognises(look(folder)) for family in FAMILIES)
+
+
+def test_a_folder_without_a_tokenizer_gives_token_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import unmask
+    from unmask.cli import main
+
+    folder = written(tmp_path, "a2d-qwen3")[1]
+    model = unmask.load(folder)
+    drawn = model.sample(2, length=6, seed=1)
+    assert drawn.text == ["", ""] and not bool((drawn.tokens == MASK).any())
+    for text_method in (
+        lambda: model.sample(prompt="a", length=6),
+        lambda: model.decode([1]),
+        lambda: model.bound("ab"),
+    ):
+        with pytest.raises(ValueError):
+            text_method()
+    with pytest.raises(ValueError, match=r"has no tokenizer; .* token ids only, which unmask sample --ids prints"):
+        model.infill("a ____")
+    arguments = ["sample", str(folder), "--length", "6", "--number", "2", "--seed", "1"]
+    assert main(arguments) != 0 and "has no tokenizer" in capsys.readouterr().err
+    assert main([*arguments, "--ids"]) == 0
+    assert [[*map(int, line.split())] for line in capsys.readouterr().out.splitlines()] == drawn.tokens.tolist()
+
+
+def published(logits: Any, tokens: Tensor, block: int, threshold: float) -> Tensor:
+    """SDAR's block_diffusion_generate with low_confidence_dynamic and a step for each position, at temperature 0.
+
+    In every call the positions of the block whose likeliest token is more likely than the threshold are filled, and if
+    there is none the one with the likeliest token. LLaDA2.0 generates in the same way.
+    """
+    x = tokens.clone()
+    for first in range(0, x.shape[1], block):
+        here = slice(first, first + block)
+        while bool((x[:, here] == MASK).any()):
+            p = logits(x)[:, here].softmax(-1)
+            best, ids = p.max(-1)
+            for row in range(len(x)):
+                confidence = best[row].masked_fill(x[row, here] != MASK, -torch.inf)
+                chosen = confidence > threshold
+                if not bool(chosen.any()) and bool((x[row, here] == MASK).any()):
+                    chosen[confidence.argmax()] = True
+                x[row, here] = torch.where(chosen, ids[row], x[row, here])
+    return x
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.5, 0.9])
+def test_the_usual_decoding_of_block_models_is_the_threshold(threshold: float, tmp_path: Path) -> None:
+    from unmask import sample
+    from unmask.samplers import decoding
+
+    model, folder = written(tmp_path, "sdar")
+    network = recognise(look(folder)).load(look(folder)).denoiser
+    tokens = torch.full((3, LENGTH), MASK)
+    tokens[:, :6] = torch.randint(0, MASK, (3, 6), generator=generator(7))
+
+    def logits(x: Tensor) -> Tensor:
+        return expected(model, x, False, 4).index_fill(-1, torch.tensor([MASK]), -torch.inf)
+
+    drawn = sample(network, sampler=decoding.threshold(threshold), canvas=tokens, temperature=0.0)
+    assert torch.equal(drawn.tokens, published(logits, tokens, 4, threshold))

@@ -297,3 +297,22 @@ def test_the_most_tokens_are_those_that_there_are_positions_for(kind, most):
     """RoBERTa's kin count positions from pad_token_id + 1, so that two of 20 are never used."""
     config = pytest.importorskip("transformers").CONFIG_MAPPING[kind](max_position_embeddings=20, pad_token_id=1)
     assert transformers_mlm._limit(config.to_dict()) == most
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"dplm_type": "dplm2_bit"}, "is DPLM-2, whose rotary positions pair residues with structure tokens"),
+        ({"dplm_type": "another"}, "dplm_type='another', which transformers' EsmConfig does not know"),
+        ({"surprise": 1}, "surprise=1, which transformers' EsmConfig does not know: it could change the network"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads="),
+    ],
+)
+def test_a_setting_that_the_installed_class_does_not_know_is_refused(settings, what, tmp_path):
+    transformers.EsmForMaskedLM(config("esm")).save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(said | {"dplm_type": "dplm", "gradient_checkpointing": True}))
+    assert transformers_mlm.about(look(tmp_path))["mask_id"] == 32
+    (tmp_path / "config.json").write_text(json.dumps(said | settings))
+    with pytest.raises(ValueError, match=what):
+        recognise(look(tmp_path)).load(look(tmp_path))

@@ -125,7 +125,8 @@ def lines(report: dict[str, Any]) -> list[str]:
         said.append(f"  pickle      names {_few(report['pickled'], 12)}; none was imported or run")
     if report["runs"]:
         said.append(f"  WARNING     unpickling it could run a program: {_few(report['runs'])}")
-    said.append(f"  sampling    {'possible' if report['can_be_sampled'] else 'not possible: ' + report['why_not']}")
+    possible = "possible" if report.get("tokenizer") else f"token ids only: {report.get('needs') or 'no tokenizer'}"
+    said.append(f"  sampling    {possible if report['can_be_sampled'] else 'not possible: ' + report['why_not']}")
     return said
 
 
@@ -134,8 +135,6 @@ def _verdict(report: dict[str, Any]) -> dict[str, Any]:
     for name in ("missing", "wrong"):
         if report.get(name):
             why = f"{len(report[name])} tensors are {name}: {_few(report[name])}"
-    if why is None and report["tokenizer"] is None:
-        why = report.get("needs") or "it has no tokenizer, so its ids have no meaning"
     return {"can_be_sampled": why is None, "why_not": why}
 
 

@@ -6,7 +6,9 @@ comes with a checkpoint is run. The head is computed only for the requested rows
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from unmask.checkpoints.contents import Found, Loaded
 from unmask.checkpoints.framed import Framed
+from unmask.checkpoints.settings import EVERYBODYS
 from unmask.extras import needed
 from unmask.network import inference
 from unmask.tokenizers import external_files
@@ -37,6 +40,21 @@ PADDED_POSITIONS = (
     *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "data2vec-text"),
     *("esm", "ibert", "longformer", "luke", "mpnet"),
 )
+# Settings that older versions of transformers wrote, with the only values that the installed classes compute, or None
+# for those that change nothing in inference.
+OLD: dict[str, tuple[Any, ...] | None] = {
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "pruned_heads": ({},),
+    "embedding_size": None,  # checked with the tensors
+    **dict.fromkeys(("gradient_checkpointing", "output_past", "torchscript", "use_cache", "finetuning_task")),
+    **dict.fromkeys(("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")),
+    **dict.fromkeys(("pooler_size_per_head", "pooler_type", "tie_weights_", "adapters", "_num_labels")),
+    **dict.fromkeys(("classifier_dropout", "reference_compile", "repad_logits_with_grad", "layer_norm_eps")),
+    "dplm_type": ("dplm",),  # DPLM's first models have ESM's network, and its second ones another
+}
+ROTARY = ("rope_theta", "rope_scaling", "local_rope_theta", "global_rope_theta")  # which every class now reads as one
 PROBE = 6  # tokens on which the row-wise head is compared with the full model
 
 
@@ -66,6 +84,12 @@ def load(found: Found, **override: Any) -> Loaded:
 def about(found: Found, **override: Any) -> dict[str, Any]:
     """What the files say, without reading the weights."""
     kind = str(found.config["model_type"])
+    if str(found.config.get("dplm_type", "")).startswith("dplm2"):
+        raise ValueError(
+            f"{found.path} is DPLM-2, whose rotary positions pair residues with structure tokens: it is not supported"
+        )
+    with suppress(ImportError):  # loading says what is missing
+        _refuse_unknown(found, kind)
     head = HEADS.get(kind, ())
     # ModernBERT's last matrix is tied, so a head without its bias leaves no trace in the file.
     tells = found.config.get("decoder_bias", True)
@@ -199,12 +223,27 @@ def _mask_id(found: Found, tokenizer: ExternalTokenizer | None, override: dict[s
     )
 
 
+def _refuse_unknown(found: Found, kind: str) -> None:
+    """Refuse a setting that the installed class does not know: transformers itself would ignore it."""
+    transformers = needed("transformers", "a masked LM of transformers needs transformers", "hf")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ValueError(f"{found.path}: this version of transformers does not know model_type {kind!r}")
+    known = transformers.CONFIG_MAPPING[kind]
+    usual, source = known(), inspect.getsource(known)  # which names what it reads under an older name
+    for name, value in sorted(found.config.items()):
+        if hasattr(usual, name) or f'"{name}"' in source or name in (*EVERYBODYS, *ROTARY):
+            continue
+        if name not in OLD or ((allowed := OLD[name]) is not None and value not in allowed):
+            raise ValueError(
+                f"{found.path}: its config says {name}={value!r}, which transformers' {known.__name__} does not know: "
+                "it could change the network"
+            )
+
+
 def _network(found: Found) -> Any:
     """transformers' class for this config, with random weights."""
     transformers = needed("transformers", "a masked LM of transformers needs transformers", "hf")
     kind = str(found.config["model_type"])
-    if kind not in transformers.CONFIG_MAPPING:
-        raise ValueError(f"{found.path}: this version of transformers does not know model_type {kind!r}")
     # The original location of the files is not needed.
     settings = {k: v for k, v in found.config.items() if k not in ("auto_map", "_name_or_path", "dtype", "torch_dtype")}
     try:

@@ -24,6 +24,7 @@ from unmask.files import write_whole
 from unmask.names import SamplerOptions
 from unmask.sampler import Step
 from unmask.text.model import Model, TextSample
+from unmask.tokenizers.missing import NoTokenizer
 from unmask.tokenizers.molecules import problem, verdict, verdict_on
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class TextOptions(OnMachine, StoredWeights, UserNetwork, SamplerOptions):
     """The number of particles for each text. More of them bring a guided sample closer to the exact distribution."""
     compile: bool = False
     """Compile the network with torch.compile. This takes half a minute or more and pays off for many equal calls."""
+    ids: bool = False
+    """Print token ids instead of texts: all that a checkpoint without a tokenizer has."""
     json: bool = False
     """One JSON line per sequence: text, tokens, seed, index, nfe, ncs, model and the trace of every call."""
     output: str | None = None
@@ -132,6 +135,8 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
     check_files(chosen, "output")
     use_threads(chosen.threads)
     model = loaded(name, chosen.network, device or devices.chosen(chosen.device), chosen.weights)
+    if isinstance(model.tokenizer, NoTokenizer) and not (chosen.ids or chosen.json):
+        raise ValueError(model.tokenizer.why)
     if not chosen.compile:
         return model
     from unmask.networks.compiled import Compiled
@@ -158,7 +163,7 @@ def draft_for(chosen: TextOptions, model: Model) -> dict[str, Any]:
 
 def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManager[Callable[[Step], None] | None]:
     """On a terminal a callback that shows the canvas and the bar; if results go to a pipe, only the bar."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or isinstance(model.tokenizer, NoTokenizer):
         return nullcontext()
     from unmask.cli.view import view
 
@@ -190,9 +195,11 @@ def lines(chosen: TextOptions, model: Model, sample: TextSample, index: Sequence
         if chosen.schema is not None and sample.population is not None:
             notes = [note | one for note, one in zip(notes, sample.population.reports(), strict=True)]
         return [json.dumps(record | note) for record, note in zip(entries, notes, strict=True)]
+    rows = sample.tokens.tolist()
+    if chosen.ids:
+        return [" ".join(map(str, row)) for row in rows]
     if chosen.output is not None:
         return sample.text
-    rows = sample.tokens.tolist()
     texts = [for_terminal(text, row, model.tokenizer) for text, row in zip(sample.text, rows, strict=True)]
     if not sys.stdout.isatty():
         return texts

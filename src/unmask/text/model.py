@@ -26,6 +26,7 @@ from unmask.protocol import check, for_bound, length_of
 from unmask.sampling import Request, Sample, Watched, filled
 from unmask.schedule import SCHEDULES, Linear, Schedule
 from unmask.text.constraints import constraint, described, ended, require_possible
+from unmask.tokenizers.missing import NoTokenizer
 from unmask.tokenizers.molecules import fragments, to_selfies, to_smiles
 from unmask.tokenizers.tokenizer import BPE, EOS, LAYOUTS, Layout, Tokenizer
 
@@ -491,6 +492,8 @@ class Model:
 
     def texts(self, rows: Sequence[Sequence[int]], blanks: Blanks | None = None) -> list[str]:
         """The text of each finished sequence, with the visible parts of a canvas kept as they were given."""
+        if isinstance(self.tokenizer, NoTokenizer):
+            return [""] * len(rows)
         apart = self.tokenizer.kind == "levels"
         whole = blanks is None or blanks.smiles
         text = [self.decode(row) if whole else blanks.filled(row, self.written, apart=apart) for row in rows]  # type: ignore[union-attr]
