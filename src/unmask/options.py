@@ -7,8 +7,10 @@ refused by its process (``unmask.processes``).
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from types import FunctionType
@@ -19,7 +21,6 @@ from torch import Tensor
 import unmask.draw as draws
 import unmask.plan as plans
 import unmask.predict as predictors
-from unmask.declared import help_texts
 from unmask.draw import Draw, Pick, Shaping, bounded, exponential_race
 from unmask.errors import OptionError, check_number
 from unmask.guide import Guide
@@ -29,7 +30,7 @@ from unmask.protocol import Allowed, Denoiser
 from unmask.sampler import Sampler
 from unmask.schedule import Linear, Schedule
 
-__all__ = ["Numbers", "OptionError", "Options", "takes"]
+__all__ = ["Numbers", "OptionError", "Options", "help_texts", "takes"]
 
 Canvas = Tensor | Sequence[Sequence[int]]
 """Token ids [batch, length], with mask_id at masked positions."""
@@ -206,6 +207,9 @@ def _check_schedule(schedule: Any) -> None:
         raise OptionError("schedule", f"schedule must be {example}, got {schedule!r}")
 
 
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+# A field, perhaps of several lines, and the string below it. A parser would take as long as the other imports together.
+FIELD = re.compile(r'^    (\w+): [^\n]*\n(?:(?:     |    [)\]}])[^\n]*\n)*    """(.*?)"""', re.MULTILINE | re.DOTALL)
 OPTIONS = re.compile(r"\*\*options: .*")  # in a docstring: replaced by the help text of each option
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -251,3 +255,21 @@ def _explained(build: Any, parameters: Sequence[inspect.Parameter]) -> str:
     """The arguments for a docstring in Google's style."""
     helps = help_texts(build)
     return "\n        ".join(f"{one.name}: {helps.get(one.name, '')}" for one in parameters)
+
+
+def help_texts(options: type) -> dict[str, str]:
+    """The string below each field of a dataclass, in the class or in one that it extends, in one line."""
+    texts: dict[str, str] = {}
+    for one in reversed(options.__mro__[:-1]):
+        texts |= _texts_in(one.__module__).get(one.__qualname__, {})
+    return texts
+
+
+@functools.cache
+def _texts_in(module: str) -> dict[str, dict[str, str]]:
+    """Those of every class of a module."""
+    _, *parts = CLASS.split(inspect.getsource(sys.modules[module]))
+    return {
+        name: {field: " ".join(text.split()) for field, text in FIELD.findall(body.partition("\n\n\n")[0])}
+        for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, make_da
 from dataclasses import field as new_field
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from unmask.declared import help_texts
+from unmask.options import help_texts
 
 Chosen = TypeVar("Chosen")
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
 
-from unmask.declared import help_texts
 from unmask.errors import OptionError
 from unmask.guides.schema import ANY_OBJECT
 from unmask.names import SamplerOptions
+from unmask.options import help_texts
 
 MOST_SEED = 2**64 - 1
 MOST_LOGPROBS = 20
