@@ -58,6 +58,11 @@ def test_its_logits_are_those_of_transformers(tmp_path, tied):
     assert float(want.std()) > 0.5  # not uniform
 
 
+def test_an_eps_that_was_stored_in_float32_is_the_same(tmp_path):
+    checkpoint(tmp_path, rms_norm_eps=float(torch.tensor(1e-5)), unk_token_id=0)
+    assert left_to_right.about(look(tmp_path))["layers"] == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

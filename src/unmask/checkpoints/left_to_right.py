@@ -7,6 +7,7 @@ evaluated, and be the start of a masked, block or any-order model (``unmask trai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -38,7 +39,7 @@ KNOWN = frozenset(
         *FIXED,
         *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
         *("vocab_size", "max_position_embeddings", "rope_theta", "rope_parameters", "tie_word_embeddings", "head_dim"),
-        *("is_llama_config", "attention_dropout", "initializer_range"),
+        *("is_llama_config", "unk_token_id"),
     )
 )
 
@@ -86,8 +87,9 @@ def _config(found: Found, override: Mapping[str, Any]) -> TransformerConfig:
     refuse_unknown(found.path, said, KNOWN)
     rope = said.get("rope_parameters") or {}
     for name, wanted in FIXED.items():
-        if said.get(name, wanted) != wanted:
-            raise ValueError(f"{found.path}: a Llama with {name}={said[name]!r} is not supported, only {wanted!r}")
+        value = said.get(name, wanted)
+        if value != wanted and not (name == "rms_norm_eps" and math.isclose(value, EPS, rel_tol=1e-6)):  # from float32
+            raise ValueError(f"{found.path}: a Llama with {name}={value!r} is not supported, only {wanted!r}")
     if rope.get("rope_type", "default") != "default":
         raise ValueError(f"{found.path}: rotary positions of the type {rope['rope_type']!r} are not supported")
     width, heads = (_number(found, name) for name in ("hidden_size", "num_attention_heads"))
