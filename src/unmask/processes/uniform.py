@@ -64,7 +64,7 @@ class Uniform(Process):
             says = f"a uniform-state model has no mask: its mask_id must be {model.vocab_size}, got {model.mask_id}"
             raise ValueError(says)
         if bool((canvas != model.mask_id).any()):
-            raise OptionError("canvas", f"{WHOLE}: every position of its canvas must be {model.mask_id}")
+            raise OptionError("canvas", f"{WHOLE}: it draws whole texts and takes no given token")
 
     @property
     def order(self) -> str:
