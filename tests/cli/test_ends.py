@@ -120,6 +120,14 @@ class Reader:
         return self.read.decode(errors="replace")
 
 
+def test_the_help_ends_quietly_when_nobody_reads_it(asked, tmp_path):
+    err = tmp_path / "err"
+    err.touch()
+    process = started("sample", ["--help"], None, str(err))
+    assert finished(process, "sample", lambda: True) == CLOSED
+    assert err.read_text() == ""
+
+
 def started(verb: str, arguments: list[str], out: str | None, err: str) -> multiprocessing.process.BaseProcess:
     """The verb in a process whose stdout and stderr are these files; None is a pipe without a reader."""
     own = {name: os.environ[name] for name in ("HOME", "UNMASK_CACHE")}

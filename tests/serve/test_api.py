@@ -450,6 +450,12 @@ def fuzzed():
         yield address
 
 
+def test_a_text_that_the_tokenizer_cannot_spell_is_refused():
+    with listening({"rows": Served(model("smiles", "rows", length=24))}, SMALL) as (address, _):
+        answer = httpx.post(f"{address}/tokenize", json={"prompt": "\x18!"})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "prompt"
+
+
 def test_json_that_is_none_names_no_field(client):
     answer = client.post("/v1/unmask", content=b'{"text": "a ____"', headers={"Content-Type": "application/json"})
     error = answer.json()["error"]

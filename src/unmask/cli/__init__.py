@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import unmask
 
@@ -80,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (error.name or "").startswith("unmask"):
             raise
         print(f"unmask {name}: {error}; pip install unmask installs it", file=sys.stderr)
+    except BrokenPipeError:  # while the help was printed: a command's own output is guarded
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
     return BAD_INPUT
 
 

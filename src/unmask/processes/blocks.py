@@ -34,7 +34,10 @@ class BlockByBlock(Process):
     continues = True
     orders = "block by block, each in a random order"
     refused: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("ahead", "predict"), "a block model computes one block at a time: it takes no {it}"),
+        **dict.fromkeys(
+            ("ahead", "predict"),
+            "a block model computes one block at a time: it takes no {it}; leave it out, or take a masked model, such as kjv",
+        ),
         "adaptive": "times='adaptive' has a count for each sequence, and attention='block' for each block",
         "n": "a block model has a count for each block: see unmask.nelbo, or nelbo_by_time",
         "profile": "a block model has an order within each block only, and no profile",

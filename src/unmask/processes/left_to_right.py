@@ -21,7 +21,10 @@ from unmask.options import Options
 from unmask.processes.process import LEFT_TO_RIGHT, Process, token_nats
 from unmask.protocol import Denoiser
 
-ONE_PER_CALL = "a left-to-right model draws one token per call from the beginning: it takes no {it}"
+ONE_PER_CALL = (
+    "a left-to-right model draws one token per call from the beginning: it takes no {it}; "
+    "leave it out, or take a masked model, such as kjv"
+)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ class DataSettings:
     column: str | None = None
     """For raw data: the column of a table, or its number if there is no header; or the field of records."""
     long: Literal["drop", "cut"] | None = None
-    """For raw data: what to do with rows longer than --length. The default is an error."""
+    """For raw data: what to do with rows longer than --length. The default is an error; where FASTA and molecules have no
+    --length, one is chosen that holds 95% of the rows, if they have 1,024 tokens or fewer, and longer rows are dropped,
+    or cut if they are many."""
     held_out: Literal["end", "random"] | None = None
     """For raw data: hold out the end, or random documents (the default for FASTA and molecules)."""
 

@@ -25,7 +25,10 @@ def add_tokens(app: FastAPI, models: Mapping[str, Served], limits: Limits, threa
         longest = limits.length_of(model.length)
         check_text("prompt", body.prompt, longest)
         loop = asyncio.get_running_loop()
-        ids = await loop.run_in_executor(threads, model.tokenizer.encode, body.prompt)
+        try:
+            ids = await loop.run_in_executor(threads, model.tokenizer.encode, body.prompt)
+        except ValueError as error:  # a character that the tokenizer does not have
+            raise ApiError(400, str(error), param="prompt") from error
         return {"tokens": list(ids), "count": len(ids), "max_model_len": longest}
 
     @app.post("/detokenize", responses=known, summary="The text of ids")
