@@ -42,8 +42,25 @@ def test_numbers_are_looked_for_in_nested_settings() -> None:
     check_numbers(Path("x"), {"model": {"n_blocks": 12, "hidden_size": 768}}, [(768, 768)] * 12)
     with pytest.raises(ValueError, match="n_blocks=1,000,000,000"):
         check_numbers(Path("x"), {"model": {"n_blocks": 10**9}}, [(768, 768)] * 12)
-    with pytest.raises(ValueError, match="num_labels=1,000,000,000"):
-        check_numbers(Path("x"), {"num_labels": 10**9}, [(768, 768)] * 12)
+    for name in ("num_labels", "type_vocab_size", "num_experts"):
+        with pytest.raises(ValueError, match=f"{name}=1,000,000,000"):
+            check_numbers(Path("x"), {name: 10**9}, [(768, 768)] * 12)
+
+
+def test_weights_that_cannot_be_read_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = folder(tmp_path / "model")
+    (path / "model.safetensors").unlink()
+    (path / "model.safetensors").symlink_to("/proc/self/mem")
+    with pytest.raises(ValueError, match="model.safetensors cannot be read"):
+        unmask.load(path)
+
+
+@pytest.mark.parametrize("content", ['{"a":' * 100_000, '{"format": 1, "kind": "external", "a": ' + "[" * 100_000])
+def test_a_deeply_nested_tokenizer_is_refused(content: str, tmp_path: Path) -> None:
+    path = folder(tmp_path / "model")
+    (path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError):
+        unmask.load(path)
 
 
 def test_a_pipe_and_a_device_are_no_files(tmp_path: Path) -> None:

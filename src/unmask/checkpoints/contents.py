@@ -196,8 +196,11 @@ def _indexed(index: Path) -> dict[str, frozenset[str] | None]:
 
 def _part(file: Path, wanted: frozenset[str] | None) -> WeightFile:
     """One file, identified by its first bytes, not its name."""
-    with reachable(file).open("rb") as opened:
-        start = opened.read(64)
+    try:
+        with reachable(file).open("rb") as opened:
+            start = opened.read(64)
+    except OSError as error:  # a link to /proc/self/mem opens, and cannot be read
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
     if start[4:9] == b"\0\0\0\0{":  # safetensors: the length of its header, then the header
         part = _from_safetensors(file)
     elif start[:1] == b"\x80" or start[:4] == b"PK\x03\x04":

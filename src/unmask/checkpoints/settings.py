@@ -68,7 +68,8 @@ def check_numbers(path: Path, said: Mapping[str, Any], shapes: Sequence[Sequence
             check_numbers(path, value, shapes, depth - 1)
         if name in LENGTHS and isinstance(value, int | float) and value > LONGEST:
             raise ValueError(f"{path}: its config says {name}={value:,}, and no sequence is longer than {LONGEST:,}")
-        if not isinstance(value, int | float) or (name not in LAYERS and name not in SIZES):
+        size = name in SIZES or name.endswith("_size") or name.startswith("num_")
+        if not isinstance(value, int | float) or (name not in LAYERS and not size):
             continue
         if value > max(len(shapes), PLAUSIBLE) if name in LAYERS else value > max(largest, PLAUSIBLE):
             there = f"{len(shapes):,} tensors" if name in LAYERS else f"tensors of at most {largest:,} values"
@@ -76,20 +77,7 @@ def check_numbers(path: Path, said: Mapping[str, Any], shapes: Sequence[Sequence
 
 
 LAYERS = ("layers", "num_hidden_layers", "num_layers", "n_layers", "n_layer", "n_blocks", "encoder_layers")
-SIZES = (
-    *(
-        "width",
-        "vocab_size",
-        "hidden_size",
-        "hidden_dim",
-        "d_model",
-        "n_embd",
-        "dim",
-        "intermediate_size",
-        "num_labels",
-    ),
-    *("cond_dim", "hidden", "mlp_ratio", "heads", "num_attention_heads", "n_heads", "embedding_size"),
-)
+SIZES = ("width", "hidden_dim", "d_model", "n_embd", "dim", "cond_dim", "hidden", "mlp_ratio", "heads", "n_heads")
 LENGTHS, LONGEST = ("length", "max_position_embeddings", "max_sequence_length", "n_positions"), 1 << 24
 PLAUSIBLE = 1000
 

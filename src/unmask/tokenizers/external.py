@@ -148,7 +148,7 @@ def from_json(text: str) -> ExternalTokenizer:
         return replace(
             tokenizer, kind=content["spelling"], special_ids=frozenset(content["special_ids"]), **around, **ids
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(repr(error)) from None
 
 

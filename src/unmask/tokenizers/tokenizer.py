@@ -143,7 +143,7 @@ class Tokenizer:
                 raise ValueError(f"its format is {content['format']!r}, this version reads {FORMAT}")
             merges = tuple((str(a), str(b)) for a, b in content["merges"])
             return cls(content["kind"], tuple(content["vocab"]), merges, content["eos_id"], content["pad_id"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not a tokenizer of unmask: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
