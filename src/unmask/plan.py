@@ -254,7 +254,9 @@ class Blocks:
         number = torch.arange(length, device=tokens.device) // self.size
         blocks = -(-length // self.size)
         if steps is not None and steps < blocks:
-            raise ValueError(f"steps={steps}: each of the {blocks} blocks takes at least one, so give {blocks} or more, or none")
+            raise ValueError(
+                f"steps={steps}: {blocks} blocks take at least one each, so give {blocks} or more, or none"
+            )
         order, step, calls = [], [], torch.zeros(len(tokens), 1, dtype=torch.int64)
         for k in range(blocks):
             share = None if steps is None else steps // blocks + (k < steps % blocks)

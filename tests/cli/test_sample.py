@@ -162,7 +162,7 @@ class TestSample:
         assert main(["sample", str(models / "causal"), "--steps", "4"]) == 2
         assert capfd.readouterr().err == (
             "unmask sample: a left-to-right model draws one token per call from the beginning: it takes no steps; "
-            "leave it out, or take a masked model, such as kjv\n"
+            "leave it out, or take a masked model: kjv\n"
         )
 
     def test_output_is_written_whole_and_instead_of_stdout(self, models, tmp_path, capfd):

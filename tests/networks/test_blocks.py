@@ -268,7 +268,7 @@ def test_block_plans_share_steps_and_fall_in_time() -> None:
     made = plan.Blocks(4, plan.parallel)(canvas, mask_id=V, streams=Streams.of(0, 2), steps=5)
     assert made.calls.tolist() == [5, 3] and made.holes.tolist() == [10, 4]
     assert (made.times[:, 1:] <= made.times[:, :-1]).all() and made.order.shape == (2, 10)
-    with pytest.raises(ValueError, match="steps=2: each of the 3 blocks takes at least one, so give 3 or more"):
+    with pytest.raises(ValueError, match="steps=2: 3 blocks take at least one each, so give 3 or more"):
         plan.Blocks(4, plan.parallel)(canvas, mask_id=V, streams=Streams.of(0, 2), steps=2)
 
 
@@ -281,7 +281,7 @@ def test_what_blocks_cannot_do_is_refused() -> None:
         (None, {"ahead": 4}, "it takes no ahead"),
         (None, {"plan": plan.Blocks(8)}, "its blocks have 4 positions"),
         (None, {"sampler": Coupled(), "steps": 8}, "a block model takes plans"),
-        (None, {"steps": 2}, "less than the 3 blocks"),
+        (None, {"steps": 2}, "3 blocks take at least one each"),
     ):
         with pytest.raises(ValueError, match=says):
             sample(model, canvas=canvas, **how)

@@ -325,7 +325,7 @@ class TestChoices:
         groups = [sorted(step.positions[0].tolist()) for step in made.trace]
         assert groups[0] + groups[1] in ([0, 2], [2, 0]) and groups[2] + groups[3] in ([3, 4], [4, 3])
         assert groups[4:] == [[6]]
-        with pytest.raises(ValueError, match="steps=2: each of the 3 blocks takes at least one, so give 3 or more"):
+        with pytest.raises(ValueError, match="steps=2: 3 blocks take at least one each, so give 3 or more"):
             run(decoding.blocks(2, decoding.entropy()), model, canvas=x, steps=2)
 
     def test_a_block_requests_only_its_rows(self):

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+import unmask
 from tests.training.runs import metrics, settings, write_tokens
 from unmask.bound import Bound
 from unmask.checkpoints.folder import load_network
 from unmask.data.tokens import TokenFile
+from unmask.networks.counted import Counted
 from unmask.networks.ngram import kneser_ney
 from unmask.training import loop, start
 from unmask.training.checkpoint import listed, read
@@ -20,6 +22,7 @@ from unmask.training.config import TrainConfig
 from unmask.training.data import Data, few
 from unmask.training.defaults import SIZES, Size
 from unmask.training.events import Event, Finished, Previewed, Saved, Started, Validated
+from unmask.training.lines import told
 from unmask.training.loop import train
 from unmask.training.report import by_heart
 from unmask.training.run import stored_config
@@ -200,3 +203,25 @@ def test_a_run_ends_with_a_trigram_for_comparison_samples_and_a_picture(letters:
     assert ended.trigram == pytest.approx(-fitted.log_prob(valid.sequences(range(16)).numpy()).mean())
     assert len(ended.samples) == 3 and all(len(text) == 12 for text in ended.samples)
     assert ended.picture is not None and ended.picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_counts_are_joined_with_the_network_saved_and_loaded(letters: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    events = heard(settings(letters, run, steps=2, preview=True))
+    alone = events[-1]
+    assert isinstance(alone, Finished) and alone.countable and alone.alone is None
+    assert "--resume --counts" in str(told(alone))
+    events = heard(settings(letters, run, steps=2, preview=True, resume=True, counts=True))
+    ended = events[-1]
+    assert isinstance(ended, Finished) and ended.alone is not None and ended.bound is not None
+    assert ended.bound["nats_per_token"] < ended.alone["nats_per_token"]
+    assert "the network alone has" in str(told(ended))
+    model = unmask.load(run)
+    assert isinstance(model.denoiser, Counted) and model.sample(seed=1).text
+    model.save_pretrained(tmp_path / "copy")
+    canvas = torch.full((1, model.length or 0), model.denoiser.mask_id)
+    assert torch.equal(unmask.load(tmp_path / "copy").denoiser(canvas), model.denoiser(canvas))
+    tuned = heard(settings(letters, tmp_path / "tuned", steps=1, init=str(run)))[-1]
+    assert isinstance(tuned, Finished) and not isinstance(unmask.load(tmp_path / "tuned").denoiser, Counted)
+    with pytest.raises(ValueError, match="counts are for masked models"):
+        settings(letters, run, counts=True, objective="left-to-right")

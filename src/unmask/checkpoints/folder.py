@@ -11,7 +11,7 @@ from unmask.checkpoints.contents import shapes_of
 from unmask.checkpoints.settings import check_numbers
 from unmask.checkpoints.user_network import read as read_own
 from unmask.files import content_of
-from unmask.networks import pretrained
+from unmask.networks import counted, pretrained
 from unmask.networks.ddit import DDiT
 from unmask.networks.kinds import kind_of as network_kind
 from unmask.schedule import SCHEDULES
@@ -59,6 +59,8 @@ def load(folder: Path, *, name: str = "model", **override: Any) -> Model:
         raise ValueError(f"{folder} stores all its settings: {', '.join(given)} cannot be given, time can")
     tokenizer, header = tokenizer_of(folder), pretrained.read_header(folder)
     extra: dict[str, Any] = header.get("extra") or {}
+    if extra.get("counts"):
+        network = counted.load(folder, network)
     schedule = extra.get("schedule", "linear")
     if schedule not in SCHEDULES:
         raise ValueError(f"{folder / CONFIG}: schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")

@@ -36,7 +36,7 @@ class BlockByBlock(Process):
     refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             ("ahead", "predict"),
-            "a block model computes one block at a time: it takes no {it}; leave it out, or take a masked model, such as kjv",
+            "a block model computes one block at a time: it takes no {it}; leave it out, or take a masked model: kjv",
         ),
         "adaptive": "times='adaptive' has a count for each sequence, and attention='block' for each block",
         "n": "a block model has a count for each block: see unmask.nelbo, or nelbo_by_time",

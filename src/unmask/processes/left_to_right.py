@@ -23,7 +23,7 @@ from unmask.protocol import Denoiser
 
 ONE_PER_CALL = (
     "a left-to-right model draws one token per call from the beginning: it takes no {it}; "
-    "leave it out, or take a masked model, such as kjv"
+    "leave it out, or take a masked model: kjv"
 )
 
 

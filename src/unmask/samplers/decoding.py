@@ -237,7 +237,8 @@ def within(gamma: float, entropy: Tensor) -> Tensor:
 @lru_cache
 def _turns(sizes: tuple[int, ...], steps: int | None, pace: Pace, annealed: bool) -> list[tuple[int, float]]:
     if steps is not None and steps < len(sizes):
-        raise ValueError(f"steps={steps}: each of the {len(sizes)} blocks takes at least one, so give {len(sizes)} or more, or none")
+        blocks = len(sizes)
+        raise ValueError(f"steps={steps}: {blocks} blocks take at least one each, so give {blocks} or more, or none")
     shares = sizes if steps is None else even(steps, max(len(sizes), 1))
     turns = []
     for size, share in zip(sizes, shares, strict=False):

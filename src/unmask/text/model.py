@@ -295,16 +295,20 @@ class Model:
 
         Only for networks of this project; ``unmask convert`` turns other checkpoints into such folders.
         """
-        from unmask.networks import pretrained
+        from unmask.networks import counted, pretrained
 
-        if not isinstance(self.denoiser, pretrained.Pretrained) or not isinstance(self.tokenizer, Tokenizer):
+        counts = self.denoiser if isinstance(self.denoiser, counted.Counted) else None
+        network = self.denoiser if counts is None else counts.network
+        if not isinstance(network, pretrained.Pretrained) or not isinstance(self.tokenizer, Tokenizer):
             raise ValueError(f"{self.name} is not of this project's own format: unmask convert makes a folder of it")
         names = [name for name, schedule in SCHEDULES.items() if schedule == self.schedule]
         if not names:
             raise ValueError(f"a schedule that can be saved is one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
         extra = dict(self.extra) | {"schedule": names[0], "layout": self.layout}
         extra |= {"characters_per_token": self.characters_per_token, "tokenizer_sha256": self.tokenizer.hash}
-        pretrained.save(Path(folder), cast("Transformer", self.denoiser), half=half, extra=extra)
+        pretrained.save(Path(folder), cast("Transformer", network), half=half, extra=extra)
+        if counts is not None:
+            counted.save(Path(folder), counts)
         self.tokenizer.save(Path(folder) / TOKENIZER)
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:

@@ -88,6 +88,8 @@ class TrainConfig(
             )
         if self.times == "adaptive":
             self.kind.require("adaptive")
+        if self.counts and (not self.kind.joins_counts or self.lora is not None):
+            raise ValueError(f"counts are for masked models that are trained in full, not for {self.kind.phrase}")
         if self.kind.draws_length and (self.conditioning != "none" or self.self_conditioning):
             raise ValueError(f"objective={self.objective!r} needs conditioning='none' and no self_conditioning")
 
@@ -136,7 +138,7 @@ FREE = frozenset(
         *("data", "valid", "out", "resume", "resume_from", "micro_batch", "device", "precision", "compile"),
         "gradient_checkpointing",
         *("threads", "save_every", "keep", "minutes", "patience", "validate_every"),
-        *("validate_sequences", "log_every", "preview", "tensorboard", "wandb", "tokenizer", "vocab"),
+        *("validate_sequences", "log_every", "preview", "counts", "tensorboard", "wandb", "tokenizer", "vocab"),
         *("length", "layout", "column", "long", "held_out"),
     )
 )

@@ -66,6 +66,8 @@ class Finished:
     overfit: str = ""  # the result of --overfit
     own: str = ""  # the class of a user's network
     notes: tuple[str, ...] = ()  # notes for readers of the bound
+    alone: dict[str, Any] | None = None  # the bound of the network without the counts that it was joined with
+    countable: bool = False  # whether it can be joined with counts
     forecast: float | None = None  # seconds of training after which the bound may fall to the trigram's
 
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from unmask.checkpoints import tuned, user_network, write_back
 from unmask.checkpoints.folder import TOKENIZER
 from unmask.files import new_folder
-from unmask.networks import pretrained
+from unmask.networks import counted, pretrained
+from unmask.networks.counted import Counted
 from unmask.networks.pretrained import Card
 from unmask.tokenizers.chat import CHAT
 from unmask.training.config import USER_NETWORK, TrainConfig
@@ -24,7 +23,7 @@ from unmask.training.lora import SCALE
 
 
 def export(
-    folder: Path, network: nn.Module, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None
+    folder: Path, network: Any, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None
 ) -> None:
     """Write the model's folder atomically; an older export of the same run is replaced.
 
@@ -37,21 +36,33 @@ def export(
         with new_folder(folder) as partial:
             write_back.write(partial, base.found, base.loaded.names, network.state_dict(), files)
         return
-    texts = beside(network, replace(config, lora=None), data, learner, base, whole=True)
+    counts = network if isinstance(network, Counted) else None
+    network = network if counts is None else counts.network
+    texts = beside(network, replace(config, lora=None), data, learner, base, whole=True, counts=counts is not None)
     shutil.rmtree(folder, ignore_errors=True)
     with new_folder(folder) as partial:
         pretrained.write(partial, network, texts)
+        if counts is not None:
+            counted.save(partial, counts)
 
 
 def beside(
-    network: Any, config: TrainConfig, data: Data, learner: Learner, base: Base | None = None, *, whole: bool = False
+    network: Any,
+    config: TrainConfig,
+    data: Data,
+    learner: Learner,
+    base: Base | None = None,
+    *,
+    whole: bool = False,
+    counts: bool = False,
 ) -> dict[str, str]:
     """The files that make a checkpoint a model: its config, card and tokenizer.
 
     If only a part of the network was trained, and for one in another format, config.json names the base, and the
-    tokenizer is the base's. whole: all weights will be beside them.
+    tokenizer is the base's. whole: all weights will be beside them; counts: counts, too.
     """
     card, extra = about(config, data, learner)
+    extra |= {"counts": True} if counts else {}
     in_part = bool(learner.frozen) and not whole
     if base is not None and (base.kept or in_part):
         scale = None if config.lora is None else float(SCALE)

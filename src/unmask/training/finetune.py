@@ -18,6 +18,7 @@ from unmask.loading import locate
 from unmask.networks.adapters import AdaptedDDiT, train_alone
 from unmask.networks.causal import Causal
 from unmask.networks.conversion import NEIGHBOURS, Target, converted
+from unmask.networks.counted import Counted
 from unmask.networks.transformer import Transformer
 from unmask.processes import process_of
 from unmask.schedule import SCHEDULES
@@ -164,6 +165,8 @@ def _read(called: str, path: Path) -> Base:
     loaded: Loaded = adapter.load(scan)
     if loaded.tokenizer is None:
         raise ValueError(loaded.about.get("needs") or f"{path} has no tokenizer: its ids have no meaning")
+    if isinstance(loaded.denoiser, Counted):  # the counts are those of other data
+        loaded = replace(loaded, denoiser=loaded.denoiser.network)
     if isinstance(loaded.denoiser, Given):
         raise ValueError(
             f"init={called!r}: MDLM's left-to-right baseline is not fine-tuned: --objective left-to-right trains one"

@@ -98,7 +98,9 @@ def _ending(event: Finished) -> Iterator[str]:
     if event.overfit:
         yield event.overfit
     if event.bound is not None and event.trigram is not None:
-        yield _beside_trigram(event.bound, event.trigram, event.forecast)
+        if event.alone is not None:
+            yield f"joined with counts; the network alone has {event.alone['nats_per_token']:.3f} nats per token"
+        yield _beside_trigram(event.bound, event.trigram, event)
         yield from event.notes
     if event.picture is not None:
         yield f"the curve of the run: {event.picture}"
@@ -115,7 +117,7 @@ def _short(text: str) -> str:
     return " ".join(text.split())[:300] or "(an empty text)"
 
 
-def _beside_trigram(bound: dict[str, Any], trigram: float, forecast: float | None) -> str:
+def _beside_trigram(bound: dict[str, Any], trigram: float, event: Finished) -> str:
     value, error = bound["nats_per_token"], bound["error"]
     beside = (
         f"{value:.3f} ± {error:.3f} nats per token held out; a Kneser-Ney trigram of the same data has {trigram:.3f}"
@@ -123,18 +125,21 @@ def _beside_trigram(bound: dict[str, Any], trigram: float, forecast: float | Non
     if value < trigram - 2 * error:
         return f"{beside}: the network has learned more than counting gives"
     if value > trigram + 2 * error:
-        return f"{beside}: counting is still better; {_until(forecast)}"
+        return f"{beside}: counting is still better; {_until(event)}"
     return f"{beside}: they are about equal"
 
 
-def _until(forecast: float | None) -> str:
+def _until(event: Finished) -> str:
     """The way on for a run that is not as good as counting."""
-    if forecast is None:
-        return "the bound has stopped falling: give it more data"
-    minutes = math.ceil(forecast / 60)
-    if minutes > LONGEST:
-        return "its curve does not reach it within a day: give it more data, or a smaller network (--preset tiny)"
-    return f"if the curve goes on, passing it takes {minutes} minutes or more on this machine (--minutes)"
+    minutes = math.inf if event.forecast is None else math.ceil(event.forecast / 60)
+    if math.isinf(minutes):
+        way = "the bound has stopped falling: give it more data"
+    elif minutes > LONGEST:
+        way = "its curve does not reach it within a day: give it more data, or a smaller network (--preset tiny)"
+    else:
+        way = f"if the curve goes on, passing it takes {minutes} minutes or more on this machine (--minutes)"
+    join = event.countable and event.alone is None
+    return f"{way}; --resume --counts joins the network with counts" if join else way
 
 
 def _count(value: float) -> str:

@@ -22,6 +22,7 @@ from unmask.text.model import Model
 from unmask.training import checkpoint as checkpoints
 from unmask.training import data as find_data
 from unmask.training.config import USER_NETWORK, TrainConfig
+from unmask.training.counts import joined
 from unmask.training.data import Data
 from unmask.training.defaults import explained
 from unmask.training.events import Finished, Previewed, Replanned, Report, Saved, Started, Stepped, Validated
@@ -122,6 +123,7 @@ class Training:
     why: str = ""  # the run ended before its last step
     base: Base | None = None  # the fine-tuned checkpoint
     begun: float = 0.0  # when its loop began, by time.monotonic
+    alone: dict[str, Any] | None = None  # the bound of the network without its counts
     bounds: list[tuple[float, float]] = field(default_factory=list)  # seconds of the loop, nats per token
 
     def __post_init__(self) -> None:
@@ -265,6 +267,10 @@ class Training:
                 assert self.base is not None
                 save_adapters(self.run.folder / "adapter", network, config.lora, self.base.loaded.names)
                 network = merged(network)
+            if config.counts:
+                network, bound = joined(network, self.data, config, learner)
+                self.alone, learner.bound = learner.bound, bound.record()
+                self.log("counts", **learner.bound)
             export(self.run.model, network, config, self.data, learner, self.base)
             self.tell(self._finished(network))
         learner.accelerator.wait_for_everyone()
@@ -284,6 +290,8 @@ class Training:
             picture=picture,
             trigram=self.counted,
             forecast=None if self.counted is None else forecast(self.bounds, self.counted),
+            alone=self.alone,
+            countable=config.counts or (config.process.name == "masked" and config.init is None and not own),
             samples=samples_of(self._model(network), config.seed) if config.preview else (),
         )
 

@@ -51,9 +51,8 @@ class DataSettings:
     column: str | None = None
     """For raw data: the column of a table, or its number if there is no header; or the field of records."""
     long: Literal["drop", "cut"] | None = None
-    """For raw data: what to do with rows longer than --length. The default is an error; where FASTA and molecules have no
-    --length, one is chosen that holds 95% of the rows, if they have 1,024 tokens or fewer, and longer rows are dropped,
-    or cut if they are many."""
+    """For raw data: what to do with rows longer than --length. The default is an error; for FASTA
+    and molecules without --length, drop if few are longer than 512, and otherwise cut at 1,024 at most."""
     held_out: Literal["end", "random"] | None = None
     """For raw data: hold out the end, or random documents (the default for FASTA and molecules)."""
 
@@ -89,6 +88,9 @@ class NetworkSettings:
     """Learn a vector for each position: for data in which a position has a meaning of its own, such as puzzles."""
     tie_embeddings: bool = False
     """Share one matrix between the embedding and the head."""
+    counts: bool = False
+    """At the end, join the network with counts of the training data at its logits, with weights fitted to sequences
+    that are not counted: for small data and short runs (docs/training.md)."""
     dropout: float = 0.1
 
 
