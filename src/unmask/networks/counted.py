@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from unmask.network import device_of, logits_at
 from unmask.networks.ngram import KneserNey, kneser_ney
-from unmask.processes import Masked, Process, process_of
+from unmask.processes import Process, process_of
 from unmask.protocol import for_bound, for_sampling, length_of
 
 FILE = "counts.safetensors"
@@ -37,7 +37,7 @@ class Counted(nn.Module):
 
     def __init__(self, network: Any, counts: Mapping[str, Tensor], weights: Tensor) -> None:
         super().__init__()
-        if type(process_of(network)) is not Masked or process_of(network).from_left:
+        if not process_of(network).joins_counts or process_of(network).from_left:
             raise ValueError(f"counts are for masked models, and this is {process_of(network).phrase}")
         self.network, self.vocab_size, self.mask_id = network, network.vocab_size, network.mask_id
         for name, tensor in {**counts, "weights": weights}.items():

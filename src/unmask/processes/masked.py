@@ -13,3 +13,4 @@ class Masked(Process):
 
     name = "masked"
     phrase = "a masked model"
+    joins_counts = True

@@ -49,6 +49,7 @@ class Process:
     exact: ClassVar[bool] = False  # whether its likelihood is computed, and not bounded
     draws_length: ClassVar[bool] = False  # whether a text's length is drawn with it
     reads_order: ClassVar[bool] = False  # whether the output depends on the order in which tokens became visible
+    joins_counts: ClassVar[bool] = False  # whether counts of neighbours can be joined with it (networks.counted)
     extra_ids: ClassVar[int] = 0  # ids of the network that are no tokens, besides the mask
     objectives: ClassVar[tuple[str, ...]] = MASKED_OBJECTIVES  # of training; the first is the default
     orders: ClassVar[str] = "in a random order"  # how its tokens are drawn, unless from left to right
