@@ -51,7 +51,7 @@ def test_weights_that_cannot_be_read_are_refused_in_a_sentence(tmp_path: Path) -
     path = folder(tmp_path / "model")
     (path / "model.safetensors").unlink()
     (path / "model.safetensors").symlink_to("/proc/self/mem")
-    with pytest.raises(ValueError, match="model.safetensors cannot be read"):
+    with pytest.raises(ValueError, match=r"model\.safetensors cannot be read"):
         unmask.load(path)
 
 

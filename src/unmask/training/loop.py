@@ -291,7 +291,7 @@ class Training:
             trigram=self.counted,
             forecast=None if self.counted is None else forecast(self.bounds, self.counted),
             alone=self.alone,
-            countable=config.counts or (config.process.joins_counts and config.init is None and not own),
+            countable=config.counts or (config.kind.joins_counts and config.init is None and not own),
             samples=samples_of(self._model(network), config.seed) if config.preview else (),
         )
 
