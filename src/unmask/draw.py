@@ -31,6 +31,14 @@ def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
     of their total variation distance. This makes sampling insensitive to rounding.
     """
     _check_rows(logits)
+    kernel = _kernel(logits.device)
+    ids, values = race(logits, noise) if kernel is None else kernel(logits, upload(noise.keys, logits.device))
+    _refuse_unless(values.isfinite().all())  # NaN and +inf win, and so does -inf if there is nothing else
+    return ids
+
+
+def race(logits: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    """The winner of each row [R, V], and its value log pi - log E in float64."""
     ids, winners, start = [], [], 0
     for log_clocks in noise.log_clocks(logits.shape[-1], device=logits.device):
         values = logits[start : start + len(log_clocks)] - log_clocks
@@ -38,9 +46,19 @@ def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
         ids.append(values.argmax(-1))
         winners.append(values.gather(-1, ids[-1].unsqueeze(-1)))
     if not ids:
-        return torch.empty(0, dtype=torch.int64, device=logits.device)
-    _refuse_unless(torch.cat(winners).isfinite().all())  # NaN and +inf win, and so does -inf if there is nothing else
-    return torch.cat(ids)
+        return torch.empty(0, dtype=torch.int64, device=logits.device), torch.empty(0, device=logits.device)
+    return torch.cat(ids), torch.cat(winners).squeeze(-1)
+
+
+def _kernel(device: torch.device) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+    """The fused race, on CUDA where Triton is installed and draws what torch draws."""
+    if device.type != "cuda":
+        return None
+    try:
+        from unmask import fused
+    except ImportError:
+        return None
+    return fused.race if fused.sound(device) else None
 
 
 def inverse_cdf(logits: Tensor, noise: Noise) -> Tensor:

@@ -94,5 +94,5 @@ def test_a_run_that_becomes_slower_ends_on_time_and_one_that_becomes_faster_uses
 def test_a_power_law_is_forecast_and_a_flat_curve_is_not() -> None:
     points = [(float(t), 6.0 * t**-0.1) for t in (30, 60, 120, 240)]
     assert forecast(points, 6.0 * 1000**-0.1) == pytest.approx(1000)
-    assert forecast([(60, 4.0), (120, 4.0), (180, 4.1)], 3.0) is None
+    assert forecast([(60, 4.0), (120, 4.0), (180, 4.1)], 3.0) == math.inf
     assert forecast(points[:1], 3.0) is None

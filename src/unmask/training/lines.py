@@ -131,13 +131,15 @@ def _beside_trigram(bound: dict[str, Any], trigram: float, event: Finished) -> s
 
 def _until(event: Finished) -> str:
     """The way on for a run that is not as good as counting."""
-    minutes = math.inf if event.forecast is None else math.ceil(event.forecast / 60)
-    if math.isinf(minutes):
+    minutes = None if event.forecast is None else event.forecast / 60
+    if minutes is None:
+        way = "train longer, or on more data"
+    elif math.isinf(minutes):
         way = "the bound has stopped falling: give it more data"
     elif minutes > LONGEST:
         way = "its curve does not reach it within a day: give it more data, or a smaller network (--preset tiny)"
     else:
-        way = f"if the curve goes on, passing it takes {minutes} minutes or more on this machine (--minutes)"
+        way = f"if the curve goes on, passing it takes {math.ceil(minutes)} minutes or more on this machine (--minutes)"
     join = event.countable and event.alone is None
     return f"{way}; --resume --counts joins the network with counts" if join else way
 

@@ -65,7 +65,7 @@ def forecast(points: Sequence[tuple[float, float]], target: float) -> float | No
     """The seconds of training after which a bound falls to the target, from its last points (seconds, nats).
 
     log nats is taken as linear in log seconds. A real curve flattens towards the entropy of the data, so this is the
-    least that it takes. None if the bound does not fall.
+    least that it takes; inf if the bound does not fall. None for too few points.
     """
     known = [(math.log(seconds), math.log(nats)) for seconds, nats in points if seconds > 0 and nats > 0]
     known = known[-max(ENOUGH, len(known) // 2) :]
@@ -74,7 +74,5 @@ def forecast(points: Sequence[tuple[float, float]], target: float) -> float | No
     x, y = (sum(values) / len(known) for values in zip(*known, strict=True))
     spread = sum((a - x) ** 2 for a, _ in known)
     slope = sum((a - x) * (b - y) for a, b in known) / spread if spread else 0.0
-    if slope >= 0:
-        return None
-    power = x + (math.log(target) - y) / slope
-    return math.exp(power) if power < 50 else None
+    power = x + (math.log(target) - y) / slope if slope < 0 else math.inf
+    return math.exp(power) if power < 50 else math.inf
