@@ -13,16 +13,16 @@ from unmask.training import loop
 from unmask.training.events import Event, Finished, Replanned
 from unmask.training.loop import train
 from unmask.training.optimizer import learning_rate
-from unmask.training.pace import Pace, Plan, forecast
+from unmask.training.pace import Pace, StepPlan, forecast
 
 
-def rate(step: int, plan: Plan) -> float:
+def rate(step: int, plan: StepPlan) -> float:
     return learning_rate(step, peak=1.0, warmup=10, plan=plan, decay="cosine")
 
 
 @pytest.mark.parametrize("steps", [50, 300])
 def test_a_new_plan_has_no_jump_and_still_ends_at_zero(steps: int) -> None:
-    first = Plan(110)
+    first = StepPlan(110)
     second = first.again(40, steps, 10)
     assert rate(40, second) == pytest.approx(rate(40, first))
     assert rate(steps, second) == pytest.approx(0, abs=1e-12)
@@ -32,8 +32,8 @@ def test_a_new_plan_has_no_jump_and_still_ends_at_zero(steps: int) -> None:
 
 
 def test_a_plan_during_the_warm_up_begins_the_decay_after_it() -> None:
-    assert rate(10, Plan(110).again(5, 60, 10)) == 1
-    assert rate(35, Plan(110).again(5, 60, 10)) == pytest.approx(0.5)
+    assert rate(10, StepPlan(110).again(5, 60, 10)) == 1
+    assert rate(35, StepPlan(110).again(5, 60, 10)) == pytest.approx(0.5)
 
 
 def test_what_fits_is_what_is_left_after_the_end() -> None:
