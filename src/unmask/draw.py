@@ -58,7 +58,7 @@ def _kernel(device: torch.device) -> Callable[[Tensor, Tensor], tuple[Tensor, Te
         from unmask import fused
     except ImportError:
         return None
-    return fused.race if fused.sound(device) else None
+    return fused.race if fused.sound(device, race) else None
 
 
 def inverse_cdf(logits: Tensor, noise: Noise) -> Tensor:

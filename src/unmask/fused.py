@@ -7,6 +7,7 @@ two logarithms may differ in their last bit, which can only decide between two i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from unmask.noise import Noise, Streams
 
 BLOCK = 1024  # columns at a time
 
@@ -62,11 +65,8 @@ def race(logits: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def sound(device: torch.device) -> bool:
-    """Whether the kernel compiles on this device and draws there what torch draws, on a few rows; checked once."""
-    from unmask.draw import race as plain
-    from unmask.noise import Streams
-
+def sound(device: torch.device, plain: Callable[[Tensor, Noise], tuple[Tensor, Tensor]]) -> bool:
+    """Whether the kernel compiles on this device and draws there what ``plain`` does, on a few rows; checked once."""
     noise = Streams.of(0, 8).at("check", 1)[:, 0]
     logits = torch.linspace(-3, 3, 8 * (BLOCK + 7), dtype=torch.float64).view(8, -1).sin().to(device)
     try:
