@@ -266,3 +266,37 @@ def test_the_usual_decoding_of_block_models_is_the_threshold(threshold: float, t
 
     drawn = sample(network, sampler=decoding.threshold(threshold), canvas=tokens, temperature=0.0)
     assert torch.equal(drawn.tokens, published(logits, tokens, 4, threshold))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("wedlm", "WeDLM"), ("nemotron_labs_diffusion", "Nemotron-Labs-Diffusion")])
+def test_models_with_another_attention_are_refused_by_name(kind: str, name: str, tmp_path: Path) -> None:
+    folder = changed(written(tmp_path, "sdar")[1], model_type=kind)
+    with pytest.raises(ValueError, match=f"is {name}, .* it is not supported"):
+        recognise(look(folder))
+
+
+@pytest.mark.parametrize("case", ["sdar_moe", "Fast_dLLM_Qwen", "rnd1"])
+def test_every_weight_learns_and_the_model_is_written_back(case: str, tmp_path: Path) -> None:
+    """A masking's terms give gradients to all weights but idle experts', and the same tensors are written back."""
+    from unmask.checkpoints import write_back
+    from unmask.masking import Uniforms
+    from unmask.processes import process_of
+
+    found = look(written(tmp_path / "in", case)[1])
+    loaded = recognise(found).load(found)
+    network = loaded.denoiser.requires_grad_(True)
+    process, x0 = process_of(network), torch.randint(0, MASK, (8, LENGTH), generator=generator(5))
+    parts, size = process.parts(*x0.shape)
+    g = generator(6)
+    u = Uniforms(torch.rand(parts, generator=g), *torch.rand(2, parts, size, generator=g).unbind())
+    masking = process.masking("count", u, batch=len(x0), length=LENGTH)
+    process.terms(network, x0, masking).sum().backward()
+    learning = [name for name, weight in network.named_parameters() if weight.grad is not None and weight.grad.any()]
+    silent = {name for name, _ in network.named_parameters()} - {*learning}
+    assert all(".experts." in name for name in silent)  # to some experts no token was routed
+    assert not silent or any(".experts." in name for name in learning)
+    write_back.write(tmp_path / "out", found, loaded.names, network.state_dict(), {})
+    again = look(tmp_path / "out")
+    assert again.config == found.config and again.tensors == found.tensors
+    tokens = tokens_of(case)
+    assert torch.equal(recognise(again).load(again).denoiser(tokens), network.requires_grad_(False)(tokens))

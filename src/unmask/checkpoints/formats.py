@@ -44,9 +44,13 @@ FORMATS: tuple[Any, ...] = (
 # Known networks that are not supported, by a characteristic tensor.
 NOT_READ = {"transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported"}
 # And by their model_type.
-TOO_LARGE = {
+UNSUPPORTED = {
     "diffusion_gemma": "DiffusionGemma, a uniform-state mixture of experts with 26 B parameters and self-conditioning: "
-    "it is not supported, because nobody has compared it here with its own code on a machine that holds it"
+    "it is not supported, because nobody has compared it here with its own code on a machine that holds it",
+    "wedlm": "WeDLM, whose masked positions see those before them in an order with the observed tokens first: it is "
+    "not supported",
+    "nemotron_labs_diffusion": "Nemotron-Labs-Diffusion, which has a mode of its own for each attention mask: it is "
+    "not supported",
 }
 
 
@@ -54,8 +58,8 @@ def recognise(found: Found) -> Any:
     """The format of a checkpoint; if there is none, a ValueError with what was found and what would be needed."""
     if tuned.recognises(found):
         return tuned.Tuned(recognise(tuned.base_of(found)))
-    if found.config.get("model_type") in TOO_LARGE:
-        raise ValueError(f"{found.path} is {TOO_LARGE[str(found.config['model_type'])]}")
+    if found.config.get("model_type") in UNSUPPORTED:
+        raise ValueError(f"{found.path} is {UNSUPPORTED[str(found.config['model_type'])]}")
     for one in FORMATS:
         if one.recognises(found):
             return one
