@@ -68,8 +68,8 @@ class Matrix(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Matrix:
         for name, tensor in self._buffers.items():
             if tensor is not None:
-                moved = fn(tensor)
-                self._buffers[name] = moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+                probe = fn(tensor[:0])  # not the whole: a conversion would need the memory that storing it saves
+                self._buffers[name] = fn(tensor) if probe.dtype == tensor.dtype else tensor.to(probe.device)
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
