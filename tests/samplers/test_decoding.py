@@ -371,7 +371,8 @@ class TestPaces:
 
 def test_temperature_and_truncation_reach_the_draw():
     model = oracle(3, 4, seed=1)
-    for how in (decoding.margin(), decoding.low_confidence(), decoding.dream("entropy")):
+    # With one token left all of Dream's entropies are 0, and random ties would give each sequence another order.
+    for how in (decoding.margin(), decoding.low_confidence(), decoding.leftmost(decoding.dream("entropy"))):
         greedy = run(how, model, num=2, steps=4, temperature=0.0)
         assert torch.equal(greedy.tokens[0], greedy.tokens[1])
         assert torch.equal(run(how, model, num=2, steps=4, top_k=1, seed=5).tokens, greedy.tokens)

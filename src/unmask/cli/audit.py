@@ -10,9 +10,11 @@ from typing import Any
 
 from unmask.auditing import AuditReport, audit
 from unmask.auditing.normalisation import audit_normalisation
+from unmask.auditing.orders import audit_order
 from unmask.auditing.subjects import BUILTIN
 from unmask.cli.command import Command
 from unmask.cli.options import guarded, imported
+from unmask.names import DECODING, decoding
 
 HELP = "package.module:function, from probabilities or logits [rows, classes] to ids; or a built-in subject; or 'list'"
 
@@ -38,6 +40,9 @@ class AuditOptions:
     """The seed of all random numbers."""
     normalisation: bool = False
     """Instead of a sampler, audit a function from logits to probabilities, or a model, for sums that are not one."""
+    order: bool = False
+    """Instead of a sampler, audit a decoding order: one of ours by name, or a function from logits [positions, classes]
+    and a count to the positions that are unmasked first."""
     json: bool = False
     """Print the report as JSON."""
 
@@ -68,6 +73,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(chosen: AuditOptions) -> tuple[bool, str]:
     """The verdict, and what to print."""
+    if chosen.order:
+        return _order(chosen)
     draw: Any = (
         chosen.subject
         if chosen.subject in BUILTIN
@@ -90,6 +97,31 @@ def run(chosen: AuditOptions) -> tuple[bool, str]:
         name=chosen.subject,
     )
     return report.exact, json.dumps(finite(asdict(report))) if chosen.json else text(report, chosen)
+
+
+def _order(chosen: AuditOptions) -> tuple[bool, str]:
+    """The verdict on a decoding order, and what to print."""
+    ours = chosen.subject in DECODING
+    subject = decoding(chosen.subject).get("sampler") if ours else imported(chosen.subject, "an order of --decoding")
+    if subject is None:
+        raise ValueError(f"{chosen.subject} does not depend on the network: there is nothing to audit")
+    report = audit_order(subject, seed=chosen.seed, name=chosen.subject)
+    if chosen.json:
+        return report.exact, json.dumps(finite(asdict(report) | {"verdict": report.verdict, "exact": report.exact}))
+    lines = [str(report), "", f"{'rows':<16}{'logits':<9}{'leftness':>10}{'p':>10}{'by position':>16}"]
+    for one in report.choices:
+        leftness = f"{one.leftness:>10.3f}{one.p_value:>10.1e}"
+        lines.append(f"{one.rows:<16}{one.dtype:<9}{leftness}{one.moved:>9.3f} +- {one.moved_error:.3f}")
+    lines += [
+        "",
+        f"float32 and float64 choose differently: {report.disagreement:.3f} +- {report.disagreement_error:.3f}",
+        f"entropy lost against first-hitting, nats: {report.lost:.3f} +- {report.lost_error:.3f}",
+        f"effective temperature: {report.temperature:.3f} +- {report.temperature_error:.3f}",
+        "",
+        "leftness: 0 for a uniform choice among exchangeable rows, 1 for the leftmost; by position: the share of",
+        "trials in which reversing the rows does not reverse the choice: ties, or noise that belongs to the position.",
+    ]
+    return report.exact, "\n".join(lines)
 
 
 def text(report: AuditReport, chosen: AuditOptions) -> str:

@@ -13,6 +13,9 @@
 ``unmask.sample(model, sampler=decoding.margin(), steps=16)``. Without ``steps`` one token is unmasked per call. A
 network that reads the time gets alpha^-1(1 - masked/L).
 
+Positions that tie are ordered uniformly at random, by noise of the position's own; ``leftmost`` keeps the authors' rule,
+a stable sort. ``unmask audit --order`` measures what that does.
+
 Which distribution results: with one token per call, choosing the position by the network's prediction from the visible
 tokens (margin, entropy, entropy_bounded with gamma = 0) leaves the chain rule intact, and is exact for a network whose
 conditionals come from one joint distribution. Choosing it by the token drawn there (confidence, llada) prefers likely
@@ -116,6 +119,7 @@ class RankState(State):
     made: Tensor  # int64 [B]: calls made
     tokens: Noise  # [B, L]
     ranking: Noise  # [B, L]
+    ties: Tensor  # float64 [B, L]: each position's own uniform number, by which equal scores are ordered
     visits: Tensor  # int64 [B, L]: how often each position has been drawn before
 
 
@@ -133,6 +137,7 @@ class Ranked:
     block: int | None = None  # masked positions per block; None is one block
     by_position: bool = False  # blocks of positions, masked or not
     as_drawn: bool = False  # rank by the distribution that tokens are drawn from, not by the network's
+    ties: Literal["random", "leftmost"] = "random"  # which of several positions with one score comes first
 
     def in_blocks(self, size: int) -> Ranked:
         """The same sampler block by block, with this many positions per block."""
@@ -161,6 +166,7 @@ class Ranked:
             torch.zeros_like(holes),
             task.streams.at("token", length),
             task.streams.at("ranking", length),
+            self._tie_breakers(canvas, task),
             torch.zeros(canvas.shape, dtype=torch.int64),
         )
 
@@ -183,7 +189,9 @@ class Ranked:
         if self.noise:
             u = state.ranking.numbered(state.made.unsqueeze(1))[row, at].uniform().clamp(min=2.0**-54)
             score[row, at] -= self.noise * heat[row] * torch.log(-torch.log(u))
-        rank = score.argsort(dim=1, descending=True, stable=True).argsort(1)
+        shuffled = state.ties.argsort(dim=1, stable=True)
+        best = score.gather(1, shuffled).argsort(dim=1, descending=True, stable=True)
+        rank = shuffled.gather(1, best).argsort(1)
         kept = (rank < count.unsqueeze(1))[row, at]
         draws = torch.bincount(row, minlength=len(score))
         row, at, some = row[kept], at[kept], upload(kept.nonzero().squeeze(1), log_mu.device)
@@ -194,6 +202,11 @@ class Ranked:
             ids, certain = ids[some], certain[some]
         state.made = state.made + 1
         return _step(row, at, ids, certain, ask.time, draws)
+
+    def _tie_breakers(self, canvas: Tensor, task: Task) -> Tensor:
+        if self.ties == "leftmost":
+            return torch.zeros(canvas.shape, dtype=torch.float64)
+        return task.streams.at("ties", canvas.shape[1]).uniform()
 
     def _picked(self, state: RankState, row: Tensor, at: Tensor, log_mu: Tensor) -> tuple[Tensor, Tensor]:
         ids, probabilities = state.task.pick(log_mu, state.tokens[row, at].numbered(state.visits[row, at]))
@@ -298,6 +311,14 @@ def blocks(length: int, inner: Ranked) -> Ranked:
     if not isinstance(inner, Ranked):
         raise ValueError(f"inner must be an order that ranks positions, such as confidence(), got {inner!r}")
     return replace(inner, block=length)
+
+
+def leftmost(order: Ranked) -> Ranked:
+    """The same order with the authors' rule for ties: a stable sort, which takes the leftmost position.
+
+    By default ties are broken uniformly at random, by noise of the position's own.
+    """
+    return replace(order, ties="leftmost")
 
 
 def llada(block_length: int | None = None) -> Ranked:
