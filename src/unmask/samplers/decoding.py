@@ -13,8 +13,8 @@
 ``unmask.sample(model, sampler=decoding.margin(), steps=16)``. Without ``steps`` one token is unmasked per call. A
 network that reads the time gets alpha^-1(1 - masked/L).
 
-Positions that tie are ordered uniformly at random, by noise of the position's own; ``leftmost`` keeps the authors' rule,
-a stable sort. ``unmask audit --order`` measures what that does.
+Positions that tie are ordered uniformly at random, by noise of the position's own; ``leftmost`` keeps the authors'
+rule, a stable sort. ``unmask audit --order`` measures what that does.
 
 Which distribution results: with one token per call, choosing the position by the network's prediction from the visible
 tokens (margin, entropy, entropy_bounded with gamma = 0) leaves the chain rule intact, and is exact for a network whose
