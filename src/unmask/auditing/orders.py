@@ -146,8 +146,8 @@ def chosen_by(order: Subject, logits: Tensor, seed: int) -> Tensor:
         chosen[step.sequences[row], step.positions[row, column]] = True
         return chosen
     with seeded(seed):
-        for row in range(trials):
-            chosen[row, _called(order, logits[row], length // 4)] = True
+        for trial in range(trials):
+            chosen[trial, _called(order, logits[trial], length // 4)] = True
     return chosen
 
 
