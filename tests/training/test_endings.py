@@ -22,6 +22,7 @@ from unmask.training.config import TrainConfig
 from unmask.training.data import Data, few
 from unmask.training.defaults import SIZES, Size
 from unmask.training.events import Event, Finished, Previewed, Saved, Started, Validated
+from unmask.training.finetune import Base
 from unmask.training.lines import told
 from unmask.training.loop import train
 from unmask.training.report import by_heart
@@ -225,3 +226,6 @@ def test_counts_are_joined_with_the_network_saved_and_loaded(letters: Path, tmp_
     assert isinstance(tuned, Finished) and not isinstance(unmask.load(tmp_path / "tuned").denoiser, Counted)
     with pytest.raises(ValueError, match="counts are for masked models"):
         settings(letters, run, counts=True, objective="left-to-right")
+    kept: Any = SimpleNamespace(kept=True, called="a Llama")
+    with pytest.raises(ValueError, match="cannot be saved in the format of a Llama"):
+        Base.fitted(kept, settings(letters, run, counts=True))

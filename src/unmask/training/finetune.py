@@ -60,6 +60,8 @@ class Base:
 
     def fitted(self, config: TrainConfig) -> TrainConfig:
         """The configuration with the settings that the checkpoint determines."""
+        if config.counts and self.kept:
+            raise ValueError(f"counts cannot be saved in the format of {self.called}: leave them out")
         network, objective = self.network, config.objective
         process = process_of(network)
         if objective == DEFAULT_OBJECTIVE:
