@@ -43,6 +43,13 @@ def diffusers_block_refinement(logits: Tensor, generator: torch.Generator) -> Te
     return BlockRefinementScheduler._sample_from_logits(logits, generator=generator, **options)[0]
 
 
+def bionemo_mdlm(p: Tensor, generator: torch.Generator) -> Tensor:
+    """bionemo-moco's MDLM._sample_categorical, from which its step draws tokens and the mask together."""
+    from bionemo.moco.interpolants import MDLM
+
+    return MDLM._sample_categorical(SimpleNamespace(rng_generator=generator), p)
+
+
 def diffusers_vq_diffusion(logits: Tensor, generator: torch.Generator) -> Tensor:
     """diffusers' VQDiffusionScheduler: argmax of gumbel_noised."""
     from diffusers.schedulers.scheduling_vq_diffusion import gumbel_noised
@@ -244,6 +251,7 @@ SUBJECTS: dict[str, tuple[str, str, str]] = {
     "diffusers_block_refinement": ("diffusers", "logits", "torch"),
     "diffusers_amused": ("diffusers", "logits", "torch"),
     "diffusers_vq_diffusion": ("diffusers", "logits", "torch"),
+    "bionemo_mdlm": ("bionemo-moco", "probabilities", "torch"),
     "flow_matching_categorical": ("flow_matching", "probabilities", "torch"),
     "transformers_generate": ("transformers", "logits", "torch"),
     "xlm_sample_categorical": ("xlm-core", "probabilities", "torch"),
