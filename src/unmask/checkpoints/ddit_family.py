@@ -159,11 +159,14 @@ def config_of(
     )
 
 
-def fit(found: Found, prefix: str, cls: type[Transformer], config: TransformerConfig) -> Fit:
-    """The tensors of a file compared with the network's; the rotary frequencies may be missing."""
+def fit(found: Found, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ours: bool = False) -> Fit:
+    """The tensors of a file compared with the network's; the rotary frequencies may be missing.
+
+    ours: this project wrote the file, in which every id of the canvas has a vector.
+    """
     with torch.device("meta"):
         expected = {prefix + name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
-    if maskless(config):
+    if maskless(config) and not ours:
         expected[prefix + EMBEDDING] = (config.vocab_size, config.width)
     found_names = found.tensors.keys()
     missing = [name for name in expected if name not in found_names and name != prefix + FREQUENCIES]
@@ -189,9 +192,11 @@ def network(found: Found, prefix: str, cls: type[N], config: TransformerConfig, 
     return cls.built(config, state).eval()
 
 
-def said(found: Found, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ema: bool) -> dict[str, Any]:
-    """The part of ``about`` that all networks of this family share."""
-    fits = fit(found, prefix, cls, config)
+def said(
+    found: Found, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ema: bool, ours: bool = False
+) -> dict[str, Any]:
+    """The part of ``about`` that all networks of this family share; ours: as in ``fit``."""
+    fits = fit(found, prefix, cls, config, ours=ours)
     data = config.vocab_size - (config.mask_id < config.vocab_size)
     where, missing = tokenizer_of(found, data)
     own = [tensor for name, tensor in found.tensors.items() if name.startswith(prefix) and FREQUENCIES not in name]
@@ -199,7 +204,7 @@ def said(found: Found, prefix: str, cls: type[Transformer], config: TransformerC
         "parameters": sum(tensor.count for tensor in own),
         "vocab_size": config.vocab_size,
         "mask_id": config.mask_id,
-        "special_ids": [] if maskless(config) else [config.mask_id],
+        "special_ids": [] if maskless(config) and not ours else [config.mask_id],
         "length": config.length,
         "width": config.width,
         "layers": config.layers,

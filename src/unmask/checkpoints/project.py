@@ -30,7 +30,7 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
     """What the files say, without reading the weights."""
     family.checked(override, SETTINGS, NAME)
     config, header = kinds.read_config(found.folder)
-    said = family.said(found, "", kinds.kind_of(header["architecture"]), config, ema=False)
+    said = family.said(found, "", kinds.kind_of(header["architecture"]), config, ema=False, ours=True)
     origin = ((header.get("extra") or {}).get("origin") or {}).get("format")
     average = (found.folder / pretrained.AVERAGE).is_file()  # of a checkpoint of a run
     return (

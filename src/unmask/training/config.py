@@ -76,7 +76,7 @@ class TrainConfig(
         _check("weight_decay", self.weight_decay, lambda value: value >= 0, "at least 0")
         if self.process in BECOMES and self.init is None:
             raise ValueError(f"process={self.process!r} starts from a left-to-right model: name it with init")
-        if self.anneal is not None and self.process != "masked":
+        if self.anneal is not None and not self.opens:
             raise ValueError(f"anneal={self.anneal} is for process='masked', got process={self.process!r}")
         if self.lora is not None and self.init is None:
             raise ValueError(f"lora={self.lora}: adapters are trained on a checkpoint; name it with init")
@@ -92,6 +92,11 @@ class TrainConfig(
             raise ValueError(f"counts are for masked models that are trained in full, not for {self.kind.phrase}")
         if self.kind.draws_length and (self.conditioning != "none" or self.self_conditioning):
             raise ValueError(f"objective={self.objective!r} needs conditioning='none' and no self_conditioning")
+
+    @property
+    def opens(self) -> bool:
+        """Whether the attention of a left-to-right network is opened to both sides while it trains."""
+        return BECOMES.get(self.process or "") == {}
 
     @property
     def kind(self) -> Process:

@@ -88,7 +88,9 @@ class Learner:
         assert config.steps is not None
         self.plan = StepPlan(config.steps)
         # A plan of few steps, by which a run is timed, has as many open ones as the run.
-        self.anneal = 0 if config.process != "masked" else config.steps // 4 if config.anneal is None else config.anneal
+        self.anneal = 0
+        if config.opens:
+            self.anneal = config.steps // 4 if config.anneal is None else config.anneal
         self.saved = self.validated = -1  # the last step that was saved, and validated
         self.bound: dict[str, Any] | None = None  # the record of the last validation
         self.best: dict[str, Any] | None = None  # that of the best, with its step
