@@ -88,7 +88,10 @@ def by_path(model: ListedOracle, choose: Choose) -> tuple[Tensor, Tensor]:
 
 
 def by_subsets(model: ListedOracle, grid: Tensor) -> float:
-    """The probability of one grid where all masked cells are drawn and the likeliest of the draws stays."""
+    """The probability of one grid where all masked cells are drawn and the likeliest of the draws stays.
+
+    The leftmost one of several, which is the authors' rule (``decoding.leftmost``).
+    """
     reached = torch.zeros(2**CELLS, dtype=torch.float64)
     reached[0] = 1.0
     bits = 1 << torch.arange(CELLS)

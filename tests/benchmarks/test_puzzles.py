@@ -37,7 +37,7 @@ def test_the_sum_over_subsets_is_the_distribution_of_low_confidence() -> None:
     model, reduced = exact.oracle(), sudoku.reduced(exact.FOUR)
     few = [0, 5]
     p = 24 * np.array([exact.by_subsets(model, torch.from_numpy(reduced[i]).long()) for i in few])
-    grids = drawn(sampler=decoding.low_confidence())
+    grids = drawn(sampler=decoding.leftmost(decoding.low_confidence()))
     named = np.take_along_axis(np.argsort(grids[:, :4], 1), grids, 1)
     counts = counts_of(named, reduced)
     assert counts.sum() == NUM

@@ -55,7 +55,10 @@ def test_metavar(hint, shown):
         (["frontier", "--out", "x"], "name at least one model"),
         (["train", "kjv", "--steps", "0"], "unmask train: steps must be at least 1, got 0"),
         (["serve", "kjv", "--max-batch", "0"], "unmask serve: max_batch must be at least 1, got 0"),
-        (["sample", "kjv", "--particles", "4"], "--particles 4: a guide weighs them, so give --contains or --pattern"),
+        (
+            ["sample", "kjv", "--particles", "4"],
+            "--particles 4: a guide weighs them, so give --contains, --pattern or --json-schema",
+        ),
         (["audit", "nothing"], "neither package.module:name nor a built-in subject"),
         (["train", "nowhere.txt"], "nowhere.txt"),
         (["prepare", "nowhere.txt", "out"], "nowhere.txt"),

@@ -45,7 +45,7 @@ class Experts:
             )
 
 
-class SwiGLU(nn.Module):
+class GatedFeedForward(nn.Module):
     """down(silu(gate x) * up x)."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -70,8 +70,8 @@ class Mixture(nn.Module):
         self.router = nn.Linear(width, config.count, bias=False)
         # A buffer: training balances it by counts and not by gradients.
         self.register_buffer("bias", torch.zeros(config.count) if config.biased else None)
-        self.experts = nn.ModuleList(SwiGLU(width, config.hidden) for _ in range(config.count))
-        self.shared = SwiGLU(width, config.shared) if config.shared else None
+        self.experts = nn.ModuleList(GatedFeedForward(width, config.hidden) for _ in range(config.count))
+        self.shared = GatedFeedForward(width, config.shared) if config.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(0, -2)
