@@ -52,6 +52,12 @@ class Process:
     joins_counts: ClassVar[bool] = False  # whether counts of neighbours can be joined with it (networks.counted)
     extra_ids: ClassVar[int] = 0  # ids of the network that are no tokens, besides the mask
     objectives: ClassVar[tuple[str, ...]] = MASKED_OBJECTIVES  # of training; the first is the default
+    bounds: ClassVar[Mapping[str, str]] = {
+        "count": "count (Eq. 7)",
+        "time": "time (Eq. 6)",
+        "order": "the chain rule along random orders",
+        "mixture": "the mean probability over random orders",
+    }
     orders: ClassVar[str] = "in a random order"  # how its tokens are drawn, unless from left to right
     in_steps: ClassVar[str] = "parallel"  # the sampler for a given number of steps
     settings: ClassVar[Mapping[str, Any]] = {}  # of the project's network of this kind, besides its attention

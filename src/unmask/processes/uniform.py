@@ -29,6 +29,7 @@ class Uniform(Process):
 
     name = "uniform"
     phrase = "a uniform-state model"
+    bounds: ClassVar[Mapping[str, str]] = {"time": "time (docs/uniform.md)"}
     chooses = False
     orders = "with the fewest jumps"
     in_steps = "uniform-ancestral"

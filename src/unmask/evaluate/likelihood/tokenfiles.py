@@ -206,18 +206,13 @@ class _Work:
         return self.tokens.sequences(index), index, rows % self.passes + number * self.passes, where
 
     def evaluation(self, done: Done, rounds: int) -> Evaluation:
-        nats = self._together(done, rounds, "nats")
+        nats, process = self._together(done, rounds, "nats"), process_of(self.model.denoiser)
         if self.exact:
             bound, how = self.tokens.bound(nats[:, 0], None, self.asked), "exact, left to right"
         else:
             bound = self.tokens.bound(*self.how.combined(nats), self.asked)
-            how = {
-                "count": "bound by count (Eq. 7)",
-                "time": "bound by time (Eq. 6)",
-                "order": "bound by the chain rule along random orders",
-                "mixture": "bound by the mean probability over random orders",
-            }[self.how.by]
-        law = process_of(self.model.denoiser).law(self.how.by)
+            how = f"bound by {process.bounds[self.how.by]}"
+        law = process.law(self.how.by)
         about = _about(self.model.name, self.tokens) | {"seed": self.how.seed, "law": law}
         profile, truth = self._profile(done, rounds, nats), self.tokens.truth(self.indices)
         return Evaluation(bound, how, nats.shape[1], self.indices, profile, about, truth)
