@@ -147,3 +147,14 @@ def test_what_this_network_is_not_is_named(tmp_path):
     small.dream(tmp_path / "other", VOCAB, MASK, num_key_value_heads=4)
     with pytest.raises(ValueError, match=r"k_proj.bias is \[8\], by the config it should be \[16\]"):
         adapter.load(look(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("where", ["config.json", "generation_config.json", "added_tokens.json"])
+def test_a_dreamon_is_refused_because_its_tokens_change_the_length(tmp_path, where):
+    small.dream(tmp_path, 12, 11, **({"expand_token_id": 10} if where == "config.json" else {}))
+    if where != "config.json":
+        assert recognise(look(tmp_path)) is adapter
+        sign = {"expand_token_id": 10} if where == "generation_config.json" else {"<|expand|>": 10}
+        (tmp_path / where).write_text(json.dumps(sign))
+    with pytest.raises(ValueError, match="is DreamOn, whose expand and delete tokens"):
+        recognise(look(tmp_path))

@@ -125,3 +125,27 @@ def test_diffusion_gemma_is_refused_with_its_reason(tmp_path: Path) -> None:
     made.written(tmp_path, {"model.embed_tokens.weight": torch.ones(4, 4)}, {"model_type": "diffusion_gemma"})
     with pytest.raises(ValueError, match="DiffusionGemma, a uniform-state mixture of experts with 26 B parameters"):
         unmask.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "esolm", "parameterization": "subs"}, r"is Eso-LM, .*: it is not supported"),
+        ({"name": "hyperbolic_duo"}, r"is Hyperbolic DUO, .*: it is not supported"),
+        ({"causal_attention": True}, r"causal_attention=True, which is not supported here"),
+        ({"ignore_bos": True}, r"ignore_bos=True, which is not supported here"),
+    ],
+)
+def test_what_shares_the_tensors_and_is_another_model_is_refused(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = {"config": made.nested_config() | {"data": {}} | {"algo": DUO["algo"] | change}}
+    found = look(made.hub_folder(tmp_path, made.state(VOCAB), config))
+    with pytest.raises(ValueError, match=message):
+        recognise(found).about(found)
+
+
+def test_genmol_is_refused_by_its_name(tmp_path: Path) -> None:
+    weights = {"backbone.bert.embeddings.word_embeddings.weight": torch.ones(4, 4)}
+    with pytest.raises(ValueError, match="is a GenMol checkpoint"):
+        recognise(look(made.written(tmp_path, weights, None)))

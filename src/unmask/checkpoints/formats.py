@@ -42,7 +42,11 @@ FORMATS: tuple[Any, ...] = (
 
 
 # Known networks that are not supported, by a characteristic tensor.
-NOT_READ = {"transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported"}
+NOT_READ = {
+    "transformer.h.0.attn.attn.weight": "an SMDM checkpoint (lit-gpt's network), which is not supported",
+    "backbone.bert.embeddings.word_embeddings.weight": "a GenMol checkpoint (a BERT of molecules as SAFE strings), "
+    "which is not supported",
+}
 # And by their model_type.
 UNSUPPORTED = {
     "diffusion_gemma": "DiffusionGemma, a uniform-state mixture of experts with 26 B parameters and self-conditioning: "
@@ -60,6 +64,8 @@ def recognise(found: Found) -> Any:
         return tuned.Tuned(recognise(tuned.base_of(found)))
     if found.config.get("model_type") in UNSUPPORTED:
         raise ValueError(f"{found.path} is {UNSUPPORTED[str(found.config['model_type'])]}")
+    if dream.expands(found):
+        raise ValueError(f"{found.path} is {dream.DREAMON}")
     for one in FORMATS:
         if one.recognises(found):
             return one

@@ -31,6 +31,11 @@ VARIANTS = {"subs": "MDLM", "d3pm": "D3PM", "sedd": "SEDD baseline", "ar": "AR b
 ALGORITHMS = {"mdlm": "subs", "d3pm": "d3pm", "sedd": "sedd", "ar": "ar"}
 # Uniform-state models with MDLM's tensor names: they have no mask, and their last id is a data token.
 UNIFORM = {"udlm": "UDLM"} | dict.fromkeys(("duo", "duo_base", "distillation", "ot-finetune"), "DUO")
+# Names of algorithms with MDLM's tensor names that are other models.
+OTHERS = {
+    "esolm": "Eso-LM, whose clean tokens see those before them in a shuffled order",
+    "hyperbolic_duo": "Hyperbolic DUO, whose noise depends on distances between tokens",
+}
 
 # By the tokenizer's name, or else by the number of ids: the mask, and the first id of every sequence. For other
 # tokenizers the mask is the last id, which MDLM adds if there is none.
@@ -151,13 +156,18 @@ def _kind(found: Found) -> str:
         return "bd3lm"
     if said.get("diffusion") == "uniform":
         return "udlm"
-    return "duo" if said.get("parameterization") == "mean" and kind not in ALGORITHMS else kind
+    return "duo" if said.get("parameterization") == "mean" and kind not in (*ALGORITHMS, *OTHERS) else kind
 
 
 def _refuse_others(found: Found, said: dict[str, Any]) -> None:
     """Refuse by name the models that have MDLM's tensors but are different."""
     if said.get("cfg"):
         raise ValueError(f"{found.path}: its config says cfg=True, a network that takes labels; it is not supported")
+    if (kind := _kind(found)) in OTHERS:
+        raise ValueError(f"{found.path} is {OTHERS[kind]}: it is not supported")
+    fixed = {"causal_attention": _class(found) not in (Given, BlockDDiT), "ignore_bos": kind in UNIFORM}
+    if wrong := [name for name, one in fixed.items() if one and said.get(name)]:
+        raise ValueError(f"{found.path}: its config says {wrong[0]}={said[wrong[0]]!r}, which is not supported here")
     kinds, diffusions = ("mdlm", "bd3lm", *UNIFORM), ("absorbing_state", "uniform")
     wanted = {"model_type": kinds, "diffusion": diffusions, "backbone": ("dit", "hf_dit", "ar")}
     for name, known in wanted.items():
