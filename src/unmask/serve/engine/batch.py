@@ -268,6 +268,10 @@ class Batch:
             for one, (log_weight, effective) in zip(members, pairs, strict=True):
                 one.log_weight, one.effective = log_weight, min(one.effective, effective)
         seen = changes(step) if any(one.job.watched for one in members) else [None] * len(members)
+        if particles is not None:
+            histories = [members[parent].history for parent in particles.parents.tolist()]
+            for one, change, before_it in zip(members, seen, histories, strict=True):
+                one.history = () if change is None or not one.job.work.weighed else (*before_it, change)
         outcomes = []
         for i, (one, going) in enumerate(zip(members, shared.going, strict=True)):
             change, (call, log_mu) = seen[i], answers[i]

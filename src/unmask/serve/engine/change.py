@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,6 +38,14 @@ def changes(step: Step) -> list[Change]:
         corrected = None if step.corrected is None else int(step.corrected[i])
         listed.append(Change(positions, tokens, probabilities, tau, hidden or None, guessed, corrected))
     return listed
+
+
+def blanks_only(change: Change, shown: Sequence[int], mask_id: int) -> Change:
+    """A change without the tokens that the canvas shows from the beginning."""
+    cells = zip(change.positions, change.tokens, change.probabilities, change.tau, strict=True)
+    kept = [cell for cell in cells if shown[cell[0]] == mask_id]
+    positions, tokens, probabilities, tau = map(list, zip(*kept, strict=True)) if kept else ([],) * 4
+    return Change(positions, tokens, probabilities, tau, None)
 
 
 def likeliest(change: Change, top: int, rows: Tensor, log_weights: Tensor) -> Change:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from unmask.serve.engine.batch import Batch, Outcome
+from unmask.serve.engine.change import blanks_only
 from unmask.serve.engine.forecast import Costs, begins, forecasts
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Key, Lane, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
@@ -78,9 +79,9 @@ class Engine:
     def submit(self, job: Job) -> list[Forecast]:
         """Accept a request, or raise Refused at once; returns the forecasts for its sequences."""
         with self._changed:
-            waiting = [(other.request, [one.calls for one in other.waiting]) for other in self._queue]
+            waiting = [(other.request, [one.calls for one in other.waiting if one.placed]) for other in self._queue]
             self.submit_all([job])
-            mine = job.request, [one.calls for one in job.waiting]
+            mine = job.request, [one.calls for one in job.waiting if one.placed]
             begin = begins(self._left, self.limits.max_batch, waiting, mine, self.limits.share)
             return forecasts(job, begin, self._costs.of_round({*self._live, job.key}))
 
@@ -222,7 +223,8 @@ class Engine:
     def _admit(self) -> None:
         """Give places to waiting requests."""
         seated = [one for batch in self._batches.values() for one in batch.sequences]
-        for job, count in admitted(self._queue, seated, self.limits):
+        for job, places in admitted(self._queue, seated, self.limits):
+            count = len(job.waiting) if job.joint else places
             newcomers = [one for one in (job.waiting.popleft() for _ in range(count)) if job.joint or one.wanted]
             try:
                 if newcomers:
@@ -288,11 +290,12 @@ class Engine:
             self._finish(one, outcome.tokens)
 
     def _finish(self, one: SequenceRun, tokens: list[int]) -> None:
-        now, result = clock.perf_counter(), one.job.gathered(one, tokens)
+        now, gathered = clock.perf_counter(), one.job.gathered(one, tokens)
         if one.job.counted:
             self.counts.tokens += one.ncs
-        if result is None:
+        if gathered is None:
             return
+        chosen, result = gathered
         if one.job.counted:
             self.counts.sequences += 1
             self.finished(one, now - one.started)
@@ -302,7 +305,15 @@ class Engine:
             if not one.job.unfinished:
                 self._jobs.discard(one.job)
         if wanted:
+            self._tell_history(chosen, now)
             self._tell(one.job, Done(**one.progress(now) | result))
+
+    def _tell_history(self, one: SequenceRun, now: float) -> None:
+        """The calls of the particle that was drawn: before the end, a particle may be copied from another."""
+        work, planned = one.job.work, len(one.history)
+        for call, change in enumerate(one.history, 1):
+            shown = blanks_only(change, work.shown, work.model.denoiser.mask_id)
+            self._tell(one.job, Filled(**one.progress(now) | {"nfe": call}, planned=planned, change=shown))
 
     def _fail(self, job: Job, error: Exception) -> None:
         with self._changed:
@@ -326,7 +337,7 @@ class Engine:
 
     def _publish(self) -> None:
         seats = [one for batch in self._batches.values() for one in batch.sequences]
-        self._left = [(one.job.request, max(one.calls - one.made, 1)) for one in seats]
+        self._left = [(one.job.request, max(one.calls - one.made, 1)) for one in seats if one.placed]
         self._live = [key for key, _ in self._batches]
         self.cache_bytes = sum(batch.bytes for batch in self._batches.values())
 

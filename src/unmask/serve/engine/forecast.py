@@ -70,7 +70,7 @@ def begins(
 def forecasts(job: Job, begin: Sequence[int], seconds: float) -> list[Forecast]:
     """The forecasts for a request's sequences, which begin in these rounds of this many seconds."""
     if job.joint:  # they begin when all have places
-        begin = [max(begin)] * len(begin)
+        begin = [max(begin)] * len(job.waiting)
     listed = []
     for one, first in zip(job.waiting, begin, strict=True):
         if one.row % job.work.particles:

@@ -129,8 +129,13 @@ class Job:
         """Whether this sequence is still wanted."""
         return not self.cancelled and index in self.unfinished
 
-    def gathered(self, one: SequenceRun, tokens: list[int]) -> dict[str, Any] | None:
-        """The fields of Done, when all particles of a sequence have finished: one of them is drawn by weight."""
+    @property
+    def places(self) -> int:
+        """How many places its waiting sequences take: the particles that a text weighs share one."""
+        return sum(one.placed for one in self.waiting)
+
+    def gathered(self, one: SequenceRun, tokens: list[int]) -> tuple[SequenceRun, dict[str, Any]] | None:
+        """One of a sequence's particles, drawn by weight when all have finished, and the fields of Done."""
         work, here = self.work, self._gathered[one.index]
         here.append((one, tokens))
         if len(here) < work.particles:
@@ -140,14 +145,15 @@ class Job:
         if work.cut is not None:
             rows = ended(rows, work.cut, work.model.tokenizer.eos_id)
         if not isinstance(work.sampler, Guided):
-            return {"tokens": rows[0].tolist()}
+            return one, {"tokens": rows[0].tolist()}
         log_weights = torch.tensor([[run.log_weight for run, _ in here]], dtype=torch.float64)
         least = torch.tensor([min(run.effective for run, _ in here)], dtype=torch.float64)
         streams = Streams.of(work.seed, work.number).take([one.index])
         population = weighted(rows, log_weights, least, streams)
         ncs = sum(run.ncs for run, _ in here)
-        chosen = rows[int(population.chosen)].tolist()
-        return {"tokens": chosen, "ncs": ncs, "evidence": population.reports()[0] if work.weighs else None}
+        chosen = int(population.chosen)
+        evidence = population.reports()[0] if work.weighs else None
+        return here[chosen][0], {"tokens": rows[chosen].tolist(), "ncs": ncs, "evidence": evidence}
 
     @cached_property
     def widest(self) -> int:
@@ -196,6 +202,9 @@ class SequenceRun:
     first: float = 0.0  # when its first call ended
     log_weight: float = 0.0  # of a particle
     effective: float = math.inf  # the least effective number of its population so far
+    history: tuple[
+        Change, ...
+    ] = ()  # of a particle that its text weighs: its calls, and those of what it was copied from
 
     @property
     def index(self) -> int:
@@ -210,6 +219,11 @@ class SequenceRun:
     @property
     def length(self) -> int:
         return len(self.job.work.canvas)
+
+    @property
+    def placed(self) -> bool:
+        """Whether it has a place of its own."""
+        return not self.job.work.weighed or self.row % self.job.work.particles == 0
 
     @property
     def wanted(self) -> bool:

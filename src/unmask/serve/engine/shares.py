@@ -46,7 +46,8 @@ def admitted(queue: Sequence[Job], seated: Sequence[SequenceRun], limits: Limits
     A request never gets all places. A client without any need not wait for others to finish: there are a few places
     beyond ``max_batch``.
     """
-    total, waiting = len(seated), {job: len(job.waiting) for job in queue}
+    seated = [one for one in seated if one.placed]
+    total, waiting = len(seated), {job: job.places for job in queue}
     places, requests = Counter(one.job.client for one in seated), Counter(one.job.request for one in seated)
     while waiting:
         job = min(waiting, key=lambda one: places[one.client])

@@ -96,6 +96,12 @@ class Work:
     pick: Pick
     steps: int | None
     cut: int | None = None  # the text is cut at its first end from this position on
+    weighed: bool = False  # whether the text itself weighs particles: its canvas is masked from the first blank on
+
+    @cached_property
+    def shown(self) -> tuple[int, ...]:
+        """The canvas as it was given, with mask_id at the positions that are reported."""
+        return self.blanks.ids[: len(self.canvas)] if self.weighed and self.blanks is not None else self.canvas
 
     @property
     def particles(self) -> int:
@@ -126,8 +132,8 @@ class Work:
 
     @cached_property
     def allowed(self) -> Allowed | None:
-        """The ids that may fill its masked positions, where restricted."""
-        return self.model.allowed(self.canvas, self.blanks) or None
+        """The ids that may fill its masked positions, where restricted; a guide with particles sees to them itself."""
+        return None if self.weighed else self.model.allowed(self.canvas, self.blanks) or None
 
     def begin(self) -> Any:
         """The initial state of its sequences, which needs only the network from here on."""

@@ -43,7 +43,7 @@ class FinalText:
         self.model, self.blanks, self._settles = work.model, work.blanks, work.settles
         self.stops, self.cut = stops, work.cut
         mask_id = work.model.denoiser.mask_id
-        self.ids: list[int | None] = [None if i == mask_id else i for i in work.canvas]
+        self.ids: list[int | None] = [None if i == mask_id else i for i in work.shown]
         holes = [i for i, token in enumerate(self.ids) if token is None]
         self.first, self.end = (holes[0], holes[-1] + 1) if holes else (len(self.ids), len(self.ids))
         self.settled = self.first

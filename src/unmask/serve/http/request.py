@@ -21,7 +21,9 @@ from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served, Work
 from unmask.serve.http.refusals import ApiError, at_most, blaming, check_text
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest
+from unmask.text import particles
 from unmask.text.blanks import BLANK, Blanks
+from unmask.text.model import InfillRequest
 
 PARTICLES = 8  # of each guided sequence of a network that computes the next positions alone
 COMPLETION = 16  # tokens of a completion, as OpenAI has it
@@ -155,7 +157,27 @@ class WorkMaker:
         self.bounded(name, runs)
         with blaming(name):
             blanks = model.blanks(text, mask_character)
-        return self._of_blanks(name, blanks)
+        return self._weighed(name, text, blanks) or self._of_blanks(name, blanks)
+
+    def _weighed(self, name: str, text: str, blanks: Blanks) -> Work | None:
+        """The blanks filled by particles where ``Model.infill`` does so by default, as many as this server allows."""
+        if not isinstance(self.body, UnmaskRequest):
+            return None
+        model, how = self.served.model, self.body.named.arguments()
+        how |= {"pattern": self.body.pattern, "contains": self.body.contains or ()}
+        with blaming(name):
+            usual = particles.particles(model, InfillRequest(text, **how))
+        together = self.limits.max_joint // (self.number * model.denoiser.vocab_size)
+        if usual is None or min(usual, together) < 2:
+            return None
+        canvas, allowed = particles.canvas(model, blanks)
+        self.bounded(name, len(canvas))
+        guide = particles.guide(model, canvas, allowed)
+        options = replace(self.options, guide=guide, particles=min(usual, together))
+        with blaming(canvas=name):
+            sampler = sampler_for(model.denoiser, torch.tensor([canvas], dtype=torch.int64), options)
+        canvas_of = (self.served, self.number, self.seed, tuple(canvas), blanks)
+        return Work(*canvas_of, sampler, options.pick, options.steps, weighed=True)
 
     def prompted(self, prompt: str, length: int | None, *, room: int | None = None) -> Work:
         """``Model.sample``: a text that begins with the prompt, if any; room: the number of new tokens."""
@@ -256,8 +278,8 @@ class WorkMaker:
         else:
             return self.options
         corrected = self.served.model.process.continues and self.options.pick == Pick(self.options.draw)
-        particles = min(PARTICLES, max(self.limits.share // self.number, 1)) if corrected else None
-        return replace(self.options, guide=guide, particles=particles)
+        each = min(PARTICLES, max(self.limits.share // self.number, 1)) if corrected else None
+        return replace(self.options, guide=guide, particles=each)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:

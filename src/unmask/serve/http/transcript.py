@@ -70,7 +70,7 @@ class Transcript:
     def __init__(self, work: Work, stops: Sequence[str] = ()) -> None:
         self.model, self.blanks, self.display = work.model, work.blanks, work.served.display
         self.mask_id = work.model.denoiser.mask_id
-        self.ids: list[int | None] = [None if i == self.mask_id else i for i in work.canvas]
+        self.ids: list[int | None] = [None if i == self.mask_id else i for i in work.shown]
         self._bytes: dict[int, tuple[bytes, bool]] = {}
         self.pieces: list[str | None] = [None] * len(self.ids)
         self._show(range(len(self.ids)))
