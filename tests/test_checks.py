@@ -1,8 +1,10 @@
 """What people hand to the library by mistake is refused in a sentence; what they may mean is taken."""
 
+import copy
 import dataclasses
 import inspect
 import pickle
+import pydoc
 
 import numpy as np
 import pytest
@@ -105,6 +107,19 @@ def test_help_explains_every_argument_and_the_result():
         assert len(said.partition(f"\n    {name}: ")[2].partition("\n")[0]) > 15, name
     assert "Returns:\n    A Sample" in said
     assert "alpha(t)" in inspect.getdoc(unmask.Denoiser.__call__)
+
+
+def test_help_shows_defaults_by_name():
+    """A function's own repr is an address, which says nothing and differs from run to run."""
+    for function in (unmask.sample, unmask.stream, unmask.Model.sample, unmask.Model.infill):
+        told = pydoc.plain(pydoc.render_doc(function))
+        assert " at 0x" not in told
+        assert "= unmask.draw.exponential_race," in told and "= unmask.predict.first_order," in told
+    for one in (unmask.draw.exponential_race, unmask.draw.inverse_cdf, unmask.predict.correct):
+        assert eval(repr(one)) is one
+    for one in (unmask.draw.exponential_race, unmask.draw.inverse_cdf):
+        assert pickle.loads(pickle.dumps(one)) is copy.deepcopy(one) is one
+        assert inspect.getdoc(one) and [*inspect.signature(one).parameters] == ["logits", "noise"]
 
 
 def test_options_are_declared_once_and_shown_everywhere():

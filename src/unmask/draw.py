@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
+from functools import update_wrapper
 from typing import Any
 
 import torch
@@ -24,6 +25,25 @@ from unmask.noise import Noise
 Draw = Callable[[Tensor, Noise], Tensor]
 
 
+class NamedDraw:
+    """A draw that is shown by its name, as in ``help(unmask.sample)``, where a function is shown by its address."""
+
+    def __init__(self, draw: Draw) -> None:
+        update_wrapper(self, draw)
+        self._draw = draw
+
+    def __call__(self, logits: Tensor, noise: Noise) -> Tensor:
+        return self._draw(logits, noise)
+
+    def __repr__(self) -> str:
+        return f"{self.__module__}.{self.__reduce__()}"
+
+    def __reduce__(self) -> str:
+        """Its name in its module, by which it is copied and pickled."""
+        return self._draw.__name__
+
+
+@NamedDraw
 def exponential_race(logits: Tensor, noise: Noise) -> Tensor:
     """The first of V exponential clocks with rates pi to ring: argmax_i log pi_i - log E_i, in float64.
 
@@ -61,6 +81,7 @@ def _kernel(device: torch.device) -> Callable[[Tensor, Tensor], tuple[Tensor, Te
     return fused.race if fused.sound(device, race) else None
 
 
+@NamedDraw
 def inverse_cdf(logits: Tensor, noise: Noise) -> Tensor:
     """The first id whose cumulative probability exceeds u ~ U(0, 1): one uniform per row, exact to float64."""
     cumulative = _weights(logits).cumsum(-1)

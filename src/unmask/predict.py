@@ -49,6 +49,14 @@ class Predictor:
     lookahead: bool = False
     prepare: Callable[[Plan, Streams], Plan] = _as_planned
 
+    def __repr__(self) -> str:
+        """Its name in this module, or the names of what it is made of: a function is shown by its address."""
+        known = [name for name, one in globals().items() if isinstance(one, Predictor) and one == self]
+        if known:
+            return f"{__name__}.{known[0]}"
+        combine, prepare = (getattr(one, "__name__", repr(one)) for one in (self.combine, self.prepare))
+        return f"Predictor(combine={combine}, lookahead={self.lookahead}, prepare={prepare})"
+
     @property
     def plain(self) -> bool:
         """Whether it is of first order: tokens are drawn from this call's prediction, once."""
