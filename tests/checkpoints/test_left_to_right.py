@@ -23,18 +23,29 @@ tokenizers = pytest.importorskip("tokenizers")
 LETTERS = "abcdefgh .<|endoftext|>"
 
 
-def checkpoint(folder, **changes):
-    """A small Llama with shared keys, saved by transformers, with a tokenizer of characters."""
+SHAPES = {
+    "Llama": {},
+    "Llama, wide heads": {"head_dim": 16, "rms_norm_eps": 1e-2},
+    "Qwen2": {"kind": "Qwen2"},  # with biases of queries, keys and values
+    "Qwen3": {"kind": "Qwen3", "head_dim": 16, "rms_norm_eps": 1e-6},  # with norms of queries and keys
+}
+
+
+def checkpoint(folder, kind="Llama", **changes):
+    """A small model with shared keys, saved by transformers, with a tokenizer of characters."""
     torch.manual_seed(1)
     vocab = {letter: i + 1 for i, letter in enumerate("abcdefgh .")} | {"<|endoftext|>": 0}
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     given = {"num_key_value_heads": 2, "max_position_embeddings": 16, "rms_norm_eps": 1e-5, "rope_theta": 100000.0}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": True}
-    config = transformers.LlamaConfig(vocab_size=len(vocab), **(sizes | given | ends | changes))
-    model = transformers.LlamaForCausalLM(config).eval()
+    config = getattr(transformers, f"{kind}Config")(vocab_size=len(vocab), **(sizes | given | ends | changes))
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(8 if parameter.ndim == 2 else 1)
+            if parameter.ndim == 2:
+                parameter.mul_(8)
+            else:  # norms, and biases, which start at zero
+                parameter.add_(torch.rand_like(parameter), alpha=0.5)
     model.save_pretrained(folder)
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="<|endoftext|>"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
@@ -44,9 +55,10 @@ def checkpoint(folder, **changes):
     return model, len(vocab)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tied", [True, False])
-def test_its_logits_are_those_of_transformers(tmp_path, tied):
-    model, vocab = checkpoint(tmp_path, tie_word_embeddings=tied)
+def test_its_logits_are_those_of_transformers(tmp_path, tied, shape):
+    model, vocab = checkpoint(tmp_path, tie_word_embeddings=tied, **SHAPES[shape])
     assert recognise(look(tmp_path)) is left_to_right
     network = left_to_right.load(look(tmp_path)).denoiser
     assert isinstance(network, Causal)
@@ -66,9 +78,8 @@ def test_an_eps_that_was_stored_in_float32_is_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06"),
         ({"attention_bias": True}, "attention_bias=True"),
-        ({"head_dim": 16}, "heads of width 16"),
+        ({"kind": "Qwen2", "use_sliding_window": True, "max_window_layers": 1}, "use_sliding_window=True"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "'linear'"),
     ],
 )
@@ -85,6 +96,7 @@ def text(tmp_path):
     return path
 
 
+@pytest.mark.parametrize("shape", ["Llama", "Qwen2", "Qwen3"])
 @pytest.mark.parametrize(
     ("process", "more", "kind"),
     [
@@ -93,9 +105,9 @@ def text(tmp_path):
         ("any-order", ["--neighbours", "1"], OneStream),
     ],
 )
-def test_training_starts_from_it(tmp_path, text, process, more, kind):
+def test_training_starts_from_it(tmp_path, text, process, more, kind, shape):
     """A step that changes nothing: the saved model answers from left to right as the checkpoint does."""
-    checkpoint(tmp_path / "base")
+    checkpoint(tmp_path / "base", **SHAPES[shape])
     out = tmp_path / "run"
     still = ["--steps", "1", "--learning-rate", "1e-30", "--batch", "2", "--no-preview", "--no-tensorboard"]
     command = ["train", str(text), "--init", str(tmp_path / "base"), "--process", process, "--out", str(out), *more]

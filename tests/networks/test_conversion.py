@@ -9,8 +9,11 @@ from tests.helpers import generator
 from unmask.networks.causal import Causal
 from unmask.networks.config import TransformerConfig, preset
 from unmask.networks.conversion import converted
+from unmask.protocol import for_sampling
 
 VOCAB, LENGTH = 11, 8
+QWEN = {"head": 20, "qkv_bias": True, "head_norm": True, "eps": 1e-2}  # what Qwen's shapes add, 2 heads at width 64
+SHAPES = pytest.mark.parametrize("changes", [{}, QWEN], ids=["plain", "Qwen"])
 
 
 def left_to_right(**changes):
@@ -39,9 +42,10 @@ def in_turn(network, x, **how):
     return torch.cat(rows, 1)
 
 
+@SHAPES
 @pytest.mark.parametrize("block", [1, 2, 8])
-def test_blocks_of_any_size_filled_from_left_to_right_are_the_given_network(block):
-    given, x = left_to_right(), tokens()
+def test_blocks_of_any_size_filled_from_left_to_right_are_the_given_network(block, changes):
+    given, x = left_to_right(**changes), tokens()
     made = converted(given, "blocks", block=block).eval()
     want = given(x)
     torch.testing.assert_close(in_turn(made, x), want, rtol=0, atol=1e-5)
@@ -54,9 +58,10 @@ def test_blocks_of_any_size_filled_from_left_to_right_are_the_given_network(bloc
     assert rows.shape == x.shape
 
 
+@SHAPES
 @pytest.mark.parametrize("neighbours", [0, 2])
-def test_any_order_from_left_to_right_is_the_given_network(neighbours):
-    given, x = left_to_right(), tokens()
+def test_any_order_from_left_to_right_is_the_given_network(neighbours, changes):
+    given, x = left_to_right(**changes), tokens()
     made = converted(given, "any-order", neighbours=neighbours).eval()
     when = torch.arange(LENGTH)
     with torch.no_grad():
@@ -65,8 +70,9 @@ def test_any_order_from_left_to_right_is_the_given_network(neighbours):
     torch.testing.assert_close(in_turn(made, x, when=when), given(x), rtol=0, atol=1e-5)
 
 
-def test_masked_is_the_given_network_until_its_attention_opens():
-    given, x = left_to_right(), tokens()
+@SHAPES
+def test_masked_is_the_given_network_until_its_attention_opens(changes):
+    given, x = left_to_right(**changes), tokens()
     made = converted(given, "masked").train()
     made.opens = 0.0
     with torch.no_grad():
@@ -89,6 +95,21 @@ def test_attention_opens_to_the_part_that_is_asked_for():
     assert abs(rate - 0.3) < 5 * error  # a false alarm in 2 million
     made.eval()
     assert made.entries(tokens()).mask is None
+
+
+@SHAPES
+@pytest.mark.parametrize("to", ["masked", "blocks", "any-order", None])
+def test_the_copies_for_sampling_give_the_same(to, changes):
+    """The caches and the rows of the last block have the shapes of the heads, their biases and their norms."""
+    given, x = left_to_right(**changes), tokens()
+    made = given if to is None else converted(given, to, block=4).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():  # so that what was added also counts
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator(7)))
+    order = {"when": torch.arange(LENGTH)} if to == "any-order" else {}  # which a cache knows from its calls
+    want, got = in_turn(made, x, **order), in_turn(for_sampling(made), x)
+    assert float(want.std()) > 0.1
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)
 
 
 def test_what_cannot_be_converted_is_refused():

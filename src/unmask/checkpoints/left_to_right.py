@@ -1,4 +1,4 @@
-"""Left-to-right Llamas of transformers (SmolLM2, TinyLlama, ...) as this project's left-to-right network.
+"""Left-to-right models of transformers (SmolLM2, TinyLlama, Qwen2, Qwen3) as this project's left-to-right network.
 
 The same function exactly: heads that share keys and values get copies of them, and the token that the checkpoint's
 texts begin with is the embedding of the mask, which every sequence of ours begins with. So such a model can be sampled,
@@ -19,40 +19,43 @@ from unmask.checkpoints.contents import Found, Loaded
 from unmask.checkpoints.settings import refuse_unknown
 from unmask.networks.causal import Causal
 from unmask.networks.config import TransformerConfig
-from unmask.tokenizers import external_files
+from unmask.tokenizers import qwen2
 
 NAME = "Llama, left to right"
-NEEDS = "a config.json with model_type llama, and model.layers.i.self_attn.q_proj, mlp.gate_proj, ..."
-EPS = 1e-5  # of this project's norms
+NEEDS = "a config.json with model_type llama, qwen2 or qwen3, and model.layers.i.self_attn.q_proj, mlp.gate_proj, ..."
+KINDS = ("llama", "qwen2", "qwen3")
+EPS = 1e-5  # of this project's norms, unless a config says otherwise
 LENGTH = 2048  # of sequences, at most, unless another is asked for: attention needs the square of it
 FIXED: dict[str, Any] = {
     "hidden_act": "silu",
     "rope_scaling": None,
     "attention_bias": False,
     "mlp_bias": False,
-    "rms_norm_eps": EPS,
     "pretraining_tp": 1,
     "rope_interleaved": False,
+    "use_sliding_window": False,
+    "use_mrope": False,
 }
+FIRST = "model.layers.0.self_attn"
 KNOWN = frozenset(
     (
         *FIXED,
         *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
         *("vocab_size", "max_position_embeddings", "rope_theta", "rope_parameters", "tie_word_embeddings", "head_dim"),
-        *("is_llama_config", "unk_token_id"),
+        *("is_llama_config", "unk_token_id", "rms_norm_eps", "sliding_window", "max_window_layers", "layer_types"),
     )
 )
 
 
 def recognises(found: Found) -> bool:
-    plain = found.config.get("model_type") == "llama" and "auto_map" not in found.config
+    plain = found.config.get("model_type") in KINDS and "auto_map" not in found.config
     return plain and "model.layers.0.self_attn.q_proj.weight" in found.tensors
 
 
 def load(found: Found, **override: Any) -> Loaded:
     """The network with its tokenizer. override: length."""
     facts, config = about(found, **override), _config(found, override)
-    tokenizer = external_files.load(found.folder)
+    tokenizer = qwen2.load(found.folder)
     if tokenizer is not None:
         tokenizer = replace(tokenizer, mask_id=config.mask_id, eos_id=_id(found, "eos"), pad_id=None, around=((), ()))
     state = _state(found, config)
@@ -87,14 +90,16 @@ def _config(found: Found, override: Mapping[str, Any]) -> TransformerConfig:
     refuse_unknown(found.path, said, KNOWN)
     rope = said.get("rope_parameters") or {}
     for name, wanted in FIXED.items():
-        value = said.get(name, wanted)
-        if value != wanted and not (name == "rms_norm_eps" and math.isclose(value, EPS, rel_tol=1e-6)):  # from float32
+        if (value := said.get(name, wanted)) != wanted:
             raise ValueError(f"{found.path}: a Llama with {name}={value!r} is not supported, only {wanted!r}")
+    if any(kind != "full_attention" for kind in said.get("layer_types") or ()):
+        raise ValueError(f"{found.path}: layer_types={said['layer_types']!r}: only full_attention is known")
     if rope.get("rope_type", "default") != "default":
         raise ValueError(f"{found.path}: rotary positions of the type {rope['rope_type']!r} are not supported")
     width, heads = (_number(found, name) for name in ("hidden_size", "num_attention_heads"))
-    if said.get("head_dim") not in (None, width // heads):
-        raise ValueError(f"{found.path}: heads of width {said['head_dim']} and not {width // heads} are not supported")
+    eps, size = said.get("rms_norm_eps", EPS), said.get("head_dim") or width // heads
+    if isinstance(eps, bool) or not isinstance(eps, int | float):
+        raise ValueError(f"{found.path}: rms_norm_eps must be a number, got {eps!r}")
     vocab = found.tensors["model.embed_tokens.weight"].shape[0]
     return TransformerConfig(
         vocab,
@@ -109,6 +114,10 @@ def _config(found: Found, override: Mapping[str, Any]) -> TransformerConfig:
         adaln=False,
         norm="rms",
         tie_embeddings="lm_head.weight" not in found.tensors,
+        eps=EPS if math.isclose(eps, EPS, rel_tol=1e-6) else eps,  # stored in float32
+        head=0 if size == width // heads else size,
+        qkv_bias=f"{FIRST}.q_proj.bias" in found.tensors,
+        head_norm=f"{FIRST}.q_norm.weight" in found.tensors,
     )
 
 
@@ -129,7 +138,7 @@ def _id(found: Found, name: str) -> int | None:
 def _state(found: Found, config: TransformerConfig) -> dict[str, Tensor]:
     """The weights in float32 under our names."""
     theirs = {name: tensor.float() for name, tensor in found.read().items()}
-    embedding, begin, size = theirs["model.embed_tokens.weight"], _id(found, "bos"), config.width // config.heads
+    embedding, begin, size = theirs["model.embed_tokens.weight"], _id(found, "bos"), config.head_size
     first = embedding.mean(0, keepdim=True) if begin is None else embedding[begin : begin + 1]
     rope = found.config.get("rope_parameters") or found.config
     theta = float(rope.get("rope_theta", 10_000.0))
@@ -147,20 +156,24 @@ def _state(found: Found, config: TransformerConfig) -> dict[str, Tensor]:
 
 
 def _block(theirs: Mapping[str, Tensor], prefix: str, config: TransformerConfig) -> dict[str, Tensor]:
-    def of(name: str) -> Tensor:
-        if f"{prefix}{name}.weight" not in theirs:
-            raise ValueError(f"the checkpoint lacks {prefix}{name}.weight")
-        return theirs[f"{prefix}{name}.weight"]
+    def of(name: str, kind: str = "weight") -> Tensor:
+        if f"{prefix}{name}.{kind}" not in theirs:
+            raise ValueError(f"the checkpoint lacks {prefix}{name}.{kind}")
+        return theirs[f"{prefix}{name}.{kind}"]
 
-    def repeated(weight: Tensor) -> Tensor:
-        heads = weight.view(-1, config.width // config.heads, config.width)
-        return heads.repeat_interleave(config.heads // len(heads), 0).flatten(0, 1)
+    def projections(kind: str) -> Tensor:
+        """Those of queries, keys and values, with copies of the keys and values that heads share."""
+        whole = (of(f"self_attn.{name}_proj", kind) for name in "qkv")
+        each = (one.view(-1, config.head_size, *one.shape[1:]) for one in whole)
+        return torch.cat([heads.repeat_interleave(config.heads // len(heads), 0).flatten(0, 1) for heads in each])
 
-    q, k, v = (of(f"self_attn.{name}_proj") for name in "qkv")
     hidden, width = config.hidden, config.width
-    return {
+    more = {"attn_qkv.bias": projections("bias")} if config.qkv_bias else {}
+    if config.head_norm:
+        more["head_norm"] = torch.stack([of("self_attn.q_norm"), of("self_attn.k_norm")])
+    return more | {
         "norm1.weight": of("input_layernorm"),
-        "attn_qkv.weight": torch.cat((q, repeated(k), repeated(v))),
+        "attn_qkv.weight": projections("weight"),
         "attn_out.weight": of("self_attn.o_proj"),
         "norm2.weight": of("post_attention_layernorm"),
         "mlp.0.weight": torch.cat((of("mlp.gate_proj"), of("mlp.up_proj"))),

@@ -66,7 +66,8 @@ class AdaptedBlock(Block):
         if config.convolution:  # as in the left-to-right network: of an entry in turn it reads others in turn
             self.convolution = Convolution(width, config.convolution, causal=True)
         first, last = cast("nn.Linear", self.mlp[0]), cast("nn.Linear", self.mlp[2])
-        self.adapters = Adapters(width, first.out_features, last.in_features, config.adapters)
+        inner = config.heads * config.head_size
+        self.adapters = Adapters(width, inner, first.out_features, last.in_features, config.adapters)
 
     def vectors(self, c: Tensor | None) -> Vectors | None:
         return None if c is None else (c,)
@@ -88,9 +89,9 @@ class AdaptedBlock(Block):
 class Adapters(nn.Module):
     """The low-rank maps of one transformer block. They start at zero."""
 
-    def __init__(self, width: int, up: int, hidden: int, rank: int) -> None:
+    def __init__(self, width: int, inner: int, up: int, hidden: int, rank: int) -> None:
         super().__init__()
-        self.qkv, self.out = _low_rank(width, 3 * width, rank), _low_rank(width, width, rank)
+        self.qkv, self.out = _low_rank(width, 3 * inner, rank), _low_rank(inner, width, rank)
         self.up, self.down = _low_rank(width, up, rank), _low_rank(hidden, width, rank)
 
 

@@ -106,7 +106,7 @@ class OneStream(Transformer):
     def __init__(self, config: AnyOrderConfig) -> None:
         super().__init__(config)
         width, side = config.width, config.neighbours
-        self.rotary_emb = TwoPositions(width // config.heads, config.heads, self.origin)
+        self.rotary_emb = TwoPositions(config.head_size, config.heads, self.origin)
         self.offset = nn.Parameter(torch.zeros(2 * config.length, width))
         self.near = zeros(nn.Linear(2 * side * width, width, bias=False)) if side else None
         around = [*range(-side, 0), *range(1, side + 1)]

@@ -49,6 +49,10 @@ class TransformerConfig:
     adaln: bool = True  # without it there is no conditioning and there are no gates
     norm: Literal["layer", "rms"] = "layer"
     norm_bias: bool = False
+    eps: float = 1e-5  # of the norms
+    head: int = 0  # features of a head; 0 for width / heads
+    qkv_bias: bool = False  # of queries, keys and values
+    head_norm: bool = False  # the queries and keys of each head have norms
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -59,12 +63,19 @@ class TransformerConfig:
             raise ValueError(f"hidden must be at least 1, or 0 for mlp_ratio * width, got {self.hidden}")
         if not 0 <= self.mask_id <= self.vocab_size:
             raise ValueError(f"mask_id must be in 0..vocab_size={self.vocab_size}, got {self.mask_id}")
-        if self.width % (2 * self.heads):
+        if self.head < 0 or self.head % 2 or self.eps <= 0:
+            raise ValueError(f"a head has an even number of features, and eps is positive, got {self.head}, {self.eps}")
+        if not self.head and self.width % (2 * self.heads):
             raise ValueError(f"width must be a multiple of 2 * heads = {2 * self.heads}, got {self.width}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.convolution != 0 and (self.convolution < 3 or self.convolution % 2 == 0):
             raise ValueError(f"convolution must be 0 (none) or an odd number of taps from 3, got {self.convolution}")
+
+    @property
+    def head_size(self) -> int:
+        """The features of a head."""
+        return self.head or self.width // self.heads
 
     def _check_types(self) -> None:
         """Refuse values of other types: they may come from a file."""

@@ -73,14 +73,14 @@ class Norm(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.weight, self.kind = nn.Parameter(torch.ones(config.width)), config.norm
+        self.weight, self.kind, self.eps = nn.Parameter(torch.ones(config.width)), config.norm, config.eps
         self.bias = nn.Parameter(torch.zeros(config.width)) if config.norm_bias else None
 
     def forward(self, x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
         if self.kind == "layer":
-            x = functional.layer_norm(x.float(), self.weight.shape, self.weight, self.bias)
+            x = functional.layer_norm(x.float(), self.weight.shape, self.weight, self.bias, self.eps)
         else:
-            x = functional.rms_norm(x.float(), self.weight.shape, self.weight, eps=1e-5)
+            x = functional.rms_norm(x.float(), self.weight.shape, self.weight, self.eps)
             x = x if self.bias is None else x + self.bias
         return x if shift is None or scale is None else torch.addcmul(shift, x, 1 + scale)
 
@@ -132,11 +132,12 @@ class Block(nn.Module):
 
     def __init__(self, config: TransformerConfig, cond_dim: int | None, causal: bool) -> None:
         super().__init__()
-        width = config.width
-        self.heads, self.causal = config.heads, causal
+        width, inner = config.width, config.heads * config.head_size
+        self.heads, self.causal, self.eps = config.heads, causal, config.eps
         self.norm1 = Norm(config)
-        self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
-        self.attn_out = nn.Linear(width, width, bias=False)
+        self.attn_qkv = nn.Linear(width, 3 * inner, bias=config.qkv_bias)
+        self.head_norm = nn.Parameter(torch.ones(2, config.head_size)) if config.head_norm else None
+        self.attn_out = nn.Linear(inner, width, bias=False)
         self.norm2 = Norm(config)
         self.mlp = mlp(config)
         self.adaLN_modulation = None if cond_dim is None else zeros(nn.Linear(cond_dim, 6 * width))
@@ -178,11 +179,19 @@ class Block(nn.Module):
         return self.rotated(self.attn_qkv(h), angles)
 
     def rotated(self, qkv: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, heads, M, head_dim] from their projections [B, M, 3 width]."""
+        """Queries, keys and values [B, heads, M, head_dim] from their projections [B, M, 3 heads head_dim]."""
         each = qkv.view(*qkv.shape[:-1], 3 * self.heads, qkv.shape[-1] // (3 * self.heads))  # [B, M, 3 heads, head_dim]
         both, v = torch.split(each, [2 * self.heads, self.heads], -2)
+        if self.head_norm is not None:
+            both = torch.cat([self.normed(one, which) for which, one in enumerate(both.chunk(2, -2))], -2)
         q, k = rotate(both, angles).transpose(1, 2).chunk(2, 1)
         return q, k, v.transpose(1, 2)
+
+    def normed(self, x: Tensor, which: int) -> Tensor:
+        """Queries (0) or keys (1) [..., heads, head_dim] with the norm of each head, if there is one."""
+        if self.head_norm is None:
+            return x
+        return functional.rms_norm(x.float(), x.shape[-1:], self.head_norm[which], self.eps).to(x.dtype)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ends: Sequence[int] | None = None) -> Tensor:
         """The attention [B, M, width] of queries [B, heads, M, head_dim] over keys and values [B, heads, S, head_dim].

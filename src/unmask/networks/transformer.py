@@ -44,7 +44,7 @@ class Transformer(nn.Module, Pretrained):
         self.vocab_embed = Embedding(max(config.vocab_size, config.mask_id + 1), config.width)
         self.position_embed = Embedding(config.length, config.width) if config.learned_positions else None
         self.sigma_map = None if cond_dim is None else SigmaMap(cond_dim)
-        self.rotary_emb = Rotary(config.width // config.heads)
+        self.rotary_emb = Rotary(config.head_size)
         blocks = nn.ModuleList(self.new_block(config, cond_dim) for _ in range(config.layers))
         self.blocks = cast("Sequence[Block]", blocks)
         self.output_layer = OutputLayer(config, cond_dim)

@@ -44,7 +44,7 @@ class Cached(Seated):
 
     def blank(self, seats: int, length: int) -> dict[str, Tensor]:
         config, like = self.network.config, self.network.vocab_embed.embedding  # whose type and device are everybody's
-        size, slots = config.width // config.heads, length + 1
+        size, slots = config.head_size, length + 1
         memory: dict[str, Tensor] = {"valid": torch.zeros(seats, dtype=torch.int64, device=like.device)}
         for i in range(config.layers):
             memory[f"keys and values {i}"] = like.new_zeros(seats, 2, config.heads, slots, size)

@@ -108,10 +108,13 @@ def last_block(block: Block, x: Tensor, angles: Angles, c: Tensor | None, entrie
     """A block at the rows [B, R]: keys and values for all positions, queries and MLP only for these."""
     vectors = block.vectors(c)
     h = block.prepared(x, vectors, entries.near, entries.real)
-    width, weight = h.shape[-1], block.attn_qkv.weight  # laid out (three, head, dim)
-    size = (block.heads, width // block.heads)
-    q = functional.linear(take(h, rows), weight[:width]).view(*rows.shape, *size)
-    k, v = functional.linear(h, weight[width:]).view(*h.shape[:2], 2, *size).unbind(2)
+    weight, bias = block.attn_qkv.weight, block.attn_qkv.bias  # laid out (three, head, dim)
+    inner = len(weight) // 3
+    size = (block.heads, inner // block.heads)
+    q_bias, kv_bias = (None, None) if bias is None else (bias[:inner], bias[inner:])
+    q = functional.linear(take(h, rows), weight[:inner], q_bias).view(*rows.shape, *size)
+    k, v = functional.linear(h, weight[inner:], kv_bias).view(*h.shape[:2], 2, *size).unbind(2)
+    q, k = block.normed(q, 0), block.normed(k, 1)
     cos, sin = (part.expand(len(x), *part.shape[-3:]) for part in angles)
     mask = None if entries.mask is None else take(entries.mask.squeeze(1), rows).unsqueeze(1)
     q, k = rotate(q, (take(cos, rows), take(sin, rows))), rotate(k, angles)
