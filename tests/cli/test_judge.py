@@ -13,6 +13,7 @@ import torch
 from tests.small_models import TEXT, TOKENIZERS, folder
 from unmask.cli import main
 from unmask.data.prepare import prepare
+from unmask.data.tokens import TokenFile
 from unmask.evaluate.judge.judge import Samples, judge, load_judge
 
 TEXTS = [TEXT[:30], TEXT[10:45], "", TEXT[40:80], TEXT[5:95]]
@@ -84,6 +85,26 @@ def test_unigrams_of_the_training_data(ar: str, saved: str, tmp_path: Path, caps
     assert main(["judge", saved, "--judge", ar, "--data", str(tmp_path / "data"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["diversity"]["unigram KL to the data, nats"]
     assert 0 < found < math.log(300)
+
+
+def test_copies_of_prepared_data_are_told_from_what_is_held_out(
+    ar: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of prepared data both parts are read: training sequences are copies, held-out ones are not."""
+    rng = torch.Generator().manual_seed(0)
+    words = [TEXT[i : i + 6].replace("\n", " ") for i in range(60)]
+    text = "".join(words[i] for i in torch.randint(60, (6000,), generator=rng))
+    (tmp_path / "text.txt").write_text(text)
+    data = tmp_path / "data"
+    prepare(tmp_path / "text.txt", data, tokenizer=TOKENIZERS["bpe"], length=24, holdout=0.3)
+    for part, copied in (("train", True), ("valid", False)):
+        rows = TokenFile.open(data / f"{part}.tokens").sequences(range(120))
+        samples = tmp_path / f"{part}.jsonl"
+        samples.write_text("".join(json.dumps({"text": "a", "tokens": row.tolist()}) + "\n" for row in rows))
+        assert main(["judge", str(samples), "--judge", ar, "--data", str(data), "--json"]) == 0
+        real = json.loads(capsys.readouterr().out)["real"]
+        assert real["differs"] is real["copies"]["differs"] is copied
+        assert (real["copied"] > 0.99) is copied and real["copied_of_real"] <= 0.05
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package's own libraries

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,11 +22,13 @@ from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
 from unmask.evaluate.judge.judge import Judge, Judgement, Samples, judge, load_judge
+from unmask.evaluate.judge.real import LEAST, MOST, Real
 from unmask.extras import needed
 from unmask.files import write_whole
 from unmask.tokenizers.tokenizer import Tokenizer
 
 SECONDS_BETWEEN_LINES = 10.0
+TRAINING_TOKENS = 1 << 23  # in which copies are looked for
 SAMPLES_HELP = "What unmask sample wrote, best with --json; or any texts, one per line or paragraph; - reads stdin"
 
 
@@ -57,7 +60,8 @@ class JudgeOptions(OnDevice, OnCluster):
     rejection: str | None = None
     """The rule by which samples were dropped beforehand, if any; it is printed in the report."""
     data: str | None = None
-    """The training data, a .tokens file or prepared data, for the KL divergence between the unigram distributions."""
+    """The training data, a .tokens file or prepared data, for the KL divergence between the unigram distributions.
+    Prepared data also say how the samples compare with held-out sequences, and how much is copied."""
     mauve: str | None = None
     """Reference texts, in a file like SAMPLES, for MAUVE with the judge's features."""
     molecules: str | None = None
@@ -104,6 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 def _judged(chosen: JudgeOptions) -> Judgement:
     samples = _samples(chosen)
     counts = None if chosen.data is None else _counts(chosen.data, samples)
+    real = None if chosen.data is None else _real(Path(chosen.data), samples)
     references = None if chosen.mauve is None else Samples.read(chosen.mauve, separation=chosen.separation)
     if references is not None:
         needed("mauve", "MAUVE needs mauve-text", "mauve")
@@ -114,7 +119,9 @@ def _judged(chosen: JudgeOptions) -> Judgement:
     sent: Judge = known
     if isinstance(known, CausalJudge):
         sent = replace(known, device=processes.worker_device(chosen.device))
-    judgement = judge(samples, sent, level=chosen.level, seed=chosen.seed, counts=counts, progress=_progress())
+    judgement = judge(
+        samples, sent, level=chosen.level, seed=chosen.seed, counts=counts, real=real, progress=_progress()
+    )
     if chosen.data is not None and not isinstance(known, CausalJudge):
         measured |= _above(judgement, chosen.data)
     if references is not None:
@@ -164,6 +171,21 @@ def _counts(data: str, samples: Samples) -> Tensor:
     for part in torch.split(torch.arange(len(file)), max(1, (1 << 22) // file.length)):
         counts += torch.bincount(file.sequences(part).flatten(), minlength=file.vocab_size)
     return counts
+
+
+def _real(data: Path, samples: Samples) -> Real | None:
+    """Sequences of the two parts of prepared data; None of a single file, or if there is too little to compare."""
+    if not data.is_dir() or sum(len(row) > 0 for row in samples.rows) < LEAST:
+        return None
+    parts = [TokenFile.open(data / f"{part}.tokens") for part in ("train", "valid")]
+    if len(parts[1]) < LEAST:
+        return None
+    most = (max(1, TRAINING_TOKENS // parts[0].length), MOST)
+    rows = [
+        list(file.sequences(np.linspace(0, len(file) - 1, min(len(file), number)).astype(np.int64)))
+        for file, number in zip(parts, most, strict=True)
+    ]
+    return Real(*rows)
 
 
 def _above(judgement: Judgement, data: str) -> dict[str, float]:

@@ -65,19 +65,19 @@ def _hashes(file: TokenFile, window: int) -> Iterator[Hashes]:
     for start in range(0, len(file), rows):
         block = file.sequences(np.arange(start, min(start + rows, len(file)))).numpy().astype(np.uint64)
         if file.header.layout == "rows":
-            yield _mixed(block, file.length)[:, 0]
+            yield window_hashes(block, file.length)[:, 0]
             continue
         stream = np.concatenate([rest, (block[:, 1:-1] if framed else block).reshape(-1)])
         if len(stream) >= window:
-            yield _mixed(stream[None], window)[0]
+            yield window_hashes(stream[None], window)[0]
             rest = stream[len(stream) - window + 1 :]
         else:
             rest = stream
     if file.header.layout != "rows" and len(rest) < window - 1:  # less than a window in all
-        yield _mixed(rest[None], len(rest))[0]
+        yield window_hashes(rest[None], len(rest))[0]
 
 
-def _mixed(tokens: Hashes, width: int) -> Hashes:
+def window_hashes(tokens: Hashes, width: int) -> Hashes:
     """Hashes [B, L - width + 1] of the windows of this many tokens: polynomials modulo 2^64, by doubling."""
     factor = np.uint64(streams.word("overlap") | 1)
     with np.errstate(over="ignore"):

@@ -2,7 +2,9 @@
 
 Both definitions in use are computed and named: the corpus perplexity exp(all nats / all judged tokens) and the mean of
 the sequences' perplexities. They come with the samples' entropy, since a low perplexity is easy to reach at a low
-entropy (Sec. 5), with how the samples were drawn and in which precision, with their number, and with intervals.
+entropy (Sec. 5), with how the samples were drawn and in which precision, with their number, and with intervals. Both
+can be matched by samples that no model drew, so the report also says how the samples compare with real sequences, or
+that this is unknown.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from unmask.evaluate import processes
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.judge.causal import CausalJudge
 from unmask.evaluate.judge.interval import Interval, mean_interval
 from unmask.evaluate.judge.oracle import OracleJudge
+from unmask.evaluate.judge.real import LEAST, Comparison, Real, Truth, compare, spread
 from unmask.evaluate.judge.samples import Samples
 
 __all__ = ["CausalJudge", "Judge", "Judgement", "OracleJudge", "Samples", "judge", "load_judge"]
@@ -35,6 +39,10 @@ NAMES = ("smollm2", "stories15m")
 
 CORPUS = "corpus: exp(nats of all tokens / number of all tokens)"
 MEAN = "mean of the sequences' own perplexities"
+UNKNOWN = (
+    f"not compared with real sequences, which takes training data, {LEAST} held-out sequences and {LEAST} samples: "
+    "perplexity and entropy cannot tell a model from copies of its training text or from repeated phrases"
+)
 METHOD = "studentized bootstrap over sequences, at least Student's t"
 
 
@@ -76,6 +84,8 @@ class Judgement:
     nats: Tensor = field(repr=False)  # float64 [num], summed over a sequence's judged tokens
     tokens: Tensor = field(repr=False)  # int64 [num], the number of judged tokens
     entropies: Tensor = field(repr=False)  # float64 [num]
+    real: Comparison | None = None  # with real sequences, if these are known
+    truth: Truth | None = None  # with the truth's own sequences, if the judge is the truth
 
     @property
     def unjudged(self) -> int:
@@ -104,6 +114,8 @@ class Judgement:
             "intervals": {"level": self.perplexity.level, "method": METHOD},
             "diversity": {name: _finite(value) for name, value in self.diversity.items()},
             "about": self.about,
+            "real": None if self.real is None else self.real.to_dict(),
+            "truth": None if self.truth is None else self.truth.to_dict(),
         }
         if sequences:
             record["per_sequence"] = {
@@ -127,7 +139,10 @@ class Judgement:
             "entropy": f"{self.entropy}   nats, {self.entropy_of}",
             "diversity": ", ".join(f"{name} {value:.4g}" for name, value in self.diversity.items()),
             "intervals": f"{self.perplexity.level:.4g} level, {METHOD}",
+            "real text": UNKNOWN if self.real is None else str(self.real),
         }
+        if self.truth is not None:
+            lines["truth"] = str(self.truth)
         return "\n".join(
             textwrap.fill(text, 100, initial_indent=f"{title:<12}", subsequent_indent=" " * 12, break_long_words=False)
             for title, text in lines.items()
@@ -145,14 +160,16 @@ def judge(
     level: float = 0.95,
     seed: int = 0,
     counts: Tensor | None = None,
+    real: Real | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Judgement:
     """The generative perplexity of samples by both definitions, with their entropy and bootstrap intervals.
 
     No sample is left out. One without a token to judge (an empty text) counts among the samples and in the entropy but
     in neither perplexity, and the number of these is reported. counts [V]: those of the training data, for the unigram
-    KL. progress(done, total) is called with numbers of sequences. With several processes each judges its share, and all
-    get the numbers of a single process.
+    KL. real: sequences of the training data and held-out ones, to compare the samples with; an oracle judges the
+    held-out ones, too. progress(done, total) is called with numbers of sequences. With several processes each judges
+    its share, and all get the numbers of a single process.
     """
     if not len(samples):
         raise ValueError("samples must hold at least one sequence")
@@ -181,7 +198,16 @@ def judge(
         torch.from_numpy(nats),
         torch.from_numpy(tokens),
         entropies,
+        None if real is None else compare(rows, real),
+        None if real is None or not isinstance(judge, OracleJudge) else _truth(nats, tokens, judge, real),
     )
+
+
+def _truth(nats: Any, tokens: Any, oracle: OracleJudge, real: Real) -> Truth:
+    """The samples' nats per token against those of held-out sequences, under one oracle."""
+    rows = spread(list(real.held_out), max(len(nats), LEAST))  # the truth may be costly
+    own = oracle.nats(Samples(tokens=pad_sequence(rows, batch_first=True, padding_value=-1)))
+    return Truth.of(nats[tokens > 0] / tokens[tokens > 0], np.array([float(row.mean()) for row in own if len(row)]))
 
 
 def _totals(judge: Judge, samples: Samples) -> list[tuple[float, int]]:
