@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 import unmask
+from tests.serve.browser import Page
 from tests.serve.served import Limits, Served, listening
 
 TEXT = "c1ccccc1____"
@@ -32,6 +33,7 @@ def test_molecules_are_filled_by_particles_as_in_the_library(client, molecules):
     expected = molecules.infill(TEXT, 3, seed=1)
     plain = molecules.infill(TEXT, 3, seed=1, particles=1)
     choices = client.post("/v1/unmask", json=BODY).json()["choices"]
+    assert client.post("/v1/unmask", json={**BODY, "decoding": "left-to-right"}).json()["choices"] == choices
     assert [one["text"] for one in choices] == expected.text != plain.text
     assert all(one["valid"] and one["particles"] == 128 for one in choices)
 
@@ -68,3 +70,16 @@ def test_a_server_with_little_room_draws_fewer_particles(molecules):
         choices = httpx.post(f"{address}/v1/unmask", json=BODY, timeout=300).json()["choices"]
     assert [one["particles"] for one in choices] == [4, 4, 4]
     assert [one["text"] for one in choices] == molecules.infill(TEXT, 3, seed=1, particles=4).text
+
+
+def test_the_page_shows_valid_molecules(molecules, driver):
+    """It names the model's own order in its request, and draws the calls of the chosen particle."""
+    with listening({"molecules": Served(molecules)}, Limits()) as (address, _):
+        driver.get("about:blank")
+        driver.get(f"{address}/#model=molecules&text={TEXT}&seed=1&number=3")
+        page = Page(driver, f"{address}/")
+        page.wait(lambda: page.all(".pane"), "the run")
+        page.finished()
+        told = driver.find_element("css selector", "body").text
+    assert "3 of 3 are valid molecules" in told
+    assert all(text in told for text in molecules.infill(TEXT, 3, seed=1).text)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from unmask import plan as plans
 from unmask.draw import Pick
 from unmask.options import Options
 from unmask.protocol import LooksAhead
@@ -165,6 +166,8 @@ class WorkMaker:
             return None
         model, how = self.served.model, self.body.named.arguments()
         how |= {"pattern": self.body.pattern, "contains": self.body.contains or ()}
+        if model.process.from_left and how.get("plan") is plans.left_to_right:
+            del how["plan"]  # the order by default, which the page names
         with blaming(name):
             usual = particles.particles(model, InfillRequest(text, **how))
         together = self.limits.max_joint // (self.number * model.denoiser.vocab_size)
