@@ -315,3 +315,20 @@ def test_a_newcomer_has_something_to_click(page: Page) -> None:
         page.wait(lambda: page.all(".pane"), "the first tokens")
         page.finished()
         assert "blank" not in page.states() and "ghost" not in page.states(), title
+
+
+def test_why_there_are_no_blanks_is_said_beside_them(page: Page) -> None:
+    reasons = {
+        "tiny": "",
+        "tiny-ar": "No Blanks: tiny-ar sees only what comes before, so it continues a prompt.",
+        "tale": "No Blanks: tale sees only what comes before, so it continues a prompt.",
+        "squares": "No Blanks and no Prompt: what squares makes is no text.",
+        "sudoku": "No Blanks and no Prompt: sudoku makes grids, which are typed as a puzzle.",
+    }
+    for model, reason in reasons.items():
+        choose(page, model)
+        assert page.find("#source-help").text == reason  # "" where it is hidden
+        assert bool(page.find("[name=source][value=text]").get_attribute("disabled")) == bool(reason)
+    choose(page, "tiny")
+    page.put("#preset", "left-to-right")
+    assert page.find("#source-help").text == reasons["tiny-ar"]

@@ -9,7 +9,7 @@ import { concluded, explained } from "./message.js";
 import { Pane } from "./pane.js";
 import { Player, watchable } from "./player.js";
 import { presetOf, PRESETS, verdict } from "./presets.js";
-import { fillsBlanks, inWords, isText, Settings, unplanned } from "./settings.js";
+import { fillsBlanks, inWords, Settings, unplanned } from "./settings.js";
 import { copied, download, fromFragment, problems, toFragment } from "./share.js";
 import { keepPicture, models as fetchModels, run as stream } from "./stream.js";
 
@@ -105,7 +105,7 @@ function adapt() {
   element("preset-help").hidden = !comparing;
   element("preset-help").textContent = PRESETS[element("preset").value]?.about ?? "";
   const used = comparing ? [first.model, second.model] : [first.model];
-  composer.adapt(first.model, { blanks: used.every(fillsBlanks), words: used.every(isText) });
+  composer.adapt(first.model, used);
 }
 
 function choosePreset() {

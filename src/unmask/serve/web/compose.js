@@ -1,6 +1,7 @@
 // What a run starts from: a text with blanks, a prompt, nothing, or a canvas whose tokens were erased by hand.
 
 import { Puzzle } from "./puzzle.js";
+import { fillsBlanks, isText } from "./settings.js";
 import { sideOf } from "./views.js";
 
 const BPE = new Set(["bpe", "gpt2", "wordpiece", "metaspace"]);
@@ -33,6 +34,18 @@ function exampleFor(model) {
 
 function isGrid(model) {
   return model?.display === "grid" && sideOf(model.length ?? 0) !== null;
+}
+
+/** Why no text with blanks can be typed, in a line; empty if one can. */
+function whyNoBlanks(used) {
+  const drawn = used.find((model) => !isText(model));
+  if (drawn) {
+    return isGrid(drawn) && fillsBlanks(drawn)
+      ? `No Blanks and no Prompt: ${drawn.id} makes grids, which are typed as a puzzle.`
+      : `No Blanks and no Prompt: what ${drawn.id} makes is no text.`;
+  }
+  const forward = used.find((model) => !fillsBlanks(model));
+  return forward ? `No Blanks: ${forward.id} sees only what comes before, so it continues a prompt.` : "";
 }
 
 /** How many tokens the blanks of a text stand for, about: [blanks, tokens]. */
@@ -101,8 +114,9 @@ export class Composer {
     this.source = canvas ? (isGrid(this.model) ? "puzzle" : "canvas") : text !== undefined ? "text" : prompt !== undefined ? "prompt" : "empty";
   }
 
-  /** Fit a model: its example, and what it can start from at all. blanks: whether every pane's model can fill them. */
-  adapt(model, { blanks, words }) {
+  /** Fit a model: its example, and what it can start from at all, which depends on the models of all panes. */
+  adapt(model, used) {
+    const [blanks, words] = [used.every(fillsBlanks), used.every(isText)];
     const another = model.id !== this.model?.id;
     if (another) {
       this.canvas = null; // its ids mean something else to another model
@@ -118,6 +132,9 @@ export class Composer {
     this.#offer("text", blanks && words);
     this.#offer("prompt", words);
     this.#offer("canvas", blanks && this.canvas?.length > 0);
+    const reason = whyNoBlanks(used);
+    element("source-help").textContent = reason;
+    element("source-help").hidden = !reason;
     const example = exampleFor(model);
     for (const name of ["text", "prompt"]) {
       const field = element(name);
@@ -185,7 +202,6 @@ export class Composer {
   #offer(name, possible) {
     const input = document.querySelector(`[name=source][value=${name}]`);
     input.disabled = !possible;
-    input.closest("label").title = possible ? "" : `${this.model?.id ?? "This model"} cannot start from this: its ${isGrid(this.model) ? "grids are typed as a puzzle" : "texts are made another way"}`;
   }
 
   #show() {
