@@ -127,7 +127,8 @@ class TestTheAttack:
     def test_the_report_fails_it(self, attack: str) -> None:
         counting, oracle = judged(attack)
         for made in (counting, oracle):
-            assert made.real is not None and made.real.differs and "DIFFERENT" in str(made)
+            assert made.real is not None and made.real.copies is not None and "DIFFERENT" in str(made)
+            assert made.real.two_samples.differs and made.real.copies.differs, "each test alone"
             assert made.to_dict()["real"]["differs"] is True
         assert oracle.truth is not None and oracle.truth.differs and oracle.truth.excess < 0
         assert counting.truth is None, "only an oracle is the truth"
