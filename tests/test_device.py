@@ -119,6 +119,17 @@ def check_step(step: Any, expected: Any, device: torch.device) -> None:
             torch.testing.assert_close(value.cpu(), getattr(expected, name), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("at_once", [None, 4])
+@pytest.mark.parametrize("there", [fake_device.NAME, "cpu"])
+def test_a_classifier_may_answer_on_another_device(there: str, at_once: int | None) -> None:
+    model, options = network(), {"num": 2, "seed": 3}
+    expected = unmask.sample(model, guide=guides.classifier(no_ones, at_once=at_once), **options).tokens
+    with fake_device.present(float64=there == "cpu"):  # without float64 its canvases are on the CPU
+        guide = guides.classifier(lambda canvas: no_ones(canvas).float().to(there), at_once=at_once)
+        model = copy.deepcopy(model).to(fake_device.NAME)
+        assert torch.equal(unmask.sample(model, guide=guide, **options).tokens.cpu(), expected)
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_never_waits(name: str) -> None:
     assert compared(network(), PLANS[name]) == 0

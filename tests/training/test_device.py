@@ -40,13 +40,14 @@ def losses(run: Path) -> list[float]:
 def test_a_step_waits_once_and_has_the_cpus_loss(
     float64: bool, objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, waits = write_tokens(tmp_path / "data"), []
+    data, waits, fused = write_tokens(tmp_path / "data"), [], []
     short: dict[str, Any] = {"steps": 2, "validate_every": 2, "objective": objective, "layers": 1, "micro_batch": 3}
     train(settings(data, tmp_path / "cpu", **short))
     update = Learner.update
     with fake_device.present(float64=float64) as counted:
 
         def watched(self: Learner, *arguments: Any) -> Any:
+            fused.extend(group["fused"] for one in self.optimizers for group in one.param_groups)
             before = counted.total()
             result = update(self, *arguments)
             waits.append(counted.total() - before)
@@ -55,6 +56,7 @@ def test_a_step_waits_once_and_has_the_cpus_loss(
         monkeypatch.setattr(Learner, "update", watched)
         train(settings(data, tmp_path / "there", **short), accelerator=There(cpu=True))
     assert waits == [1, 1]
+    assert set(fused) == {False}, "it is fused where the parameters will be, and not where they were made"
     assert losses(tmp_path / "there") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-5)
 
 
