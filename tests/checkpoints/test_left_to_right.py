@@ -17,6 +17,7 @@ from unmask.networks.adapters import AdaptedDDiT
 from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal
 from unmask.networks.left_reading import LeftReadingDDiT
+from unmask.tokenizers.external import from_json
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -87,6 +88,24 @@ def test_another_network_is_refused_by_the_setting(tmp_path, changes, message):
     checkpoint(tmp_path, **changes)
     with pytest.raises(ValueError, match=message):
         left_to_right.about(look(tmp_path))
+
+
+def test_every_end_of_the_generation_config_ends_a_text(tmp_path):
+    """As chat models have them: one end for a turn and one for a document."""
+    checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [10, 0]}))
+    model, alone = unmask.load(tmp_path), (0,)
+    assert model.ends == (0, 10) and model.tokenizer.eos_id == 0
+    assert model.decode([1, 2, 10, 3]) == "ab" and model.ended([1, 10]) and not model.ended([1, 2])
+    assert from_json(model.tokenizer.to_json()).other_ends == (10,)
+    with_all, with_one = (model.sample(32, length=16, seed=1, stop=stop).tokens for stop in (True, alone))
+    ends = torch.isin(with_all, torch.tensor([0, 10]))
+    behind = ends.long().cumsum(1) - ends.long() > 0
+    assert bool((with_all[behind] == 0).all())
+    first = ends & ~behind
+    assert bool((with_all[first] == 10).any()) and bool((with_all[first] == 0).any())
+    assert torch.equal(with_all[~behind], with_one[~behind])  # the same tokens up to the first end
+    assert not torch.equal(with_all, with_one)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from unmask.checkpoints.contents import Found
 from unmask.checkpoints.qwens import Family, named
+from unmask.checkpoints.settings import GENERATION
 from unmask.files import content_of
 
 _FAMILY = Family(
@@ -22,7 +23,6 @@ recognises, load, about = _FAMILY.recognises, _FAMILY.load, _FAMILY.about
 
 EXPAND, EXPAND_ID = "<|expand|>", "expand_token_id"
 VOCABULARIES = ("added_tokens.json", "tokenizer_config.json", "tokenizer.json")
-SETTINGS = "generation_config.json"
 DREAMON = (
     "DreamOn, whose expand and delete tokens change the number of masks while a text is filled: it is not supported, "
     "because here a blank keeps its length"
@@ -35,6 +35,6 @@ def expands(found: Found) -> bool:
         return False
     if EXPAND_ID in found.config or any(kind.startswith("dreamon") for kind in named(found)):
         return True
-    signs = {**dict.fromkeys(VOCABULARIES, EXPAND), SETTINGS: EXPAND_ID}
+    signs = {**dict.fromkeys(VOCABULARIES, EXPAND), GENERATION: EXPAND_ID}
     files = {name: found.folder / name for name in signs}
     return any(path.is_file() and f'"{signs[name]}"'.encode() in content_of(path) for name, path in files.items())

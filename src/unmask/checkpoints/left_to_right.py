@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.llamas import ending
 from unmask.checkpoints.settings import refuse_unknown
 from unmask.networks.causal import Causal
 from unmask.networks.config import TransformerConfig
@@ -55,9 +55,7 @@ def recognises(found: Found) -> bool:
 def load(found: Found, **override: Any) -> Loaded:
     """The network with its tokenizer. override: length."""
     facts, config = about(found, **override), _config(found, override)
-    tokenizer = qwen2.load(found.folder)
-    if tokenizer is not None:
-        tokenizer = replace(tokenizer, mask_id=config.mask_id, eos_id=_id(found, "eos"), pad_id=None, around=((), ()))
+    tokenizer = ending(qwen2.load(found.folder), found, config.mask_id)
     state = _state(found, config)
     return Loaded(Causal.built(config, state).eval(), tokenizer, layout="rows", about=facts)
 
@@ -128,18 +126,11 @@ def _number(found: Found, name: str) -> int:
     return value
 
 
-def _id(found: Found, name: str) -> int | None:
-    """The token that begins (bos) or ends (eos) a text."""
-    value = found.config.get(f"{name}_token_id")
-    value = value[0] if isinstance(value, list) and value else value
-    return value if isinstance(value, int) else None
-
-
 def _state(found: Found, config: TransformerConfig) -> dict[str, Tensor]:
     """The weights in float32 under our names."""
     theirs = {name: tensor.float() for name, tensor in found.read().items()}
-    embedding, begin, size = theirs["model.embed_tokens.weight"], _id(found, "bos"), config.head_size
-    first = embedding.mean(0, keepdim=True) if begin is None else embedding[begin : begin + 1]
+    embedding, begin, size = theirs["model.embed_tokens.weight"], found.config.get("bos_token_id"), config.head_size
+    first = embedding.mean(0, keepdim=True) if not isinstance(begin, int) else embedding[begin : begin + 1]
     rope = found.config.get("rope_parameters") or found.config
     theta = float(rope.get("rope_theta", 10_000.0))
     made = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from unmask.checkpoints.contents import Found, Loaded
-from unmask.checkpoints.settings import refuse_unknown
+from unmask.checkpoints.settings import end_ids, refuse_unknown
 from unmask.networks.llama import Llama, LlamaConfig
 from unmask.networks.llama_blocks import BlockLlama
 from unmask.tokenizers.external import ExternalTokenizer
@@ -135,19 +135,20 @@ class LlamaFormat:
         for name, wanted in self.fixed.items():
             if (said := found.config.get(name)) not in (wanted, None):
                 raise ValueError(f"{found.path}: a {self.name} with {name}={said!r} is not known, only {wanted!r}")
-        tokenizer = _ending_with_eos(self.tokenizer(found.folder), found.config)
+        tokenizer = ending(self.tokenizer(found.folder), found)
         names = {name: ours for name in found.tensors if (ours := self.names.ours(name)) is not None}
         return LlamaCheckpoint(self.name, found, self.config(found, tokenizer, given), names, tokenizer)
 
 
-def _ending_with_eos(tokenizer: ExternalTokenizer | None, config: Mapping[str, Any]) -> ExternalTokenizer | None:
-    """A text ends with eos, which is drawn like any other token; there is nothing before it, and no padding."""
+def ending(tokenizer: ExternalTokenizer | None, found: Found, mask_id: int | None = None) -> ExternalTokenizer | None:
+    """A text ends with any of the ends, which are drawn like other tokens; nothing comes before it, and no padding."""
     if tokenizer is None:
         return None
-    mask_id, eos = config.get("mask_token_id"), config.get("eos_token_id")  # perhaps several ends: the first is written
+    mask_id = found.config.get("mask_token_id") if mask_id is None else mask_id
     mask_id = tokenizer.mask_id if mask_id is None else mask_id
-    eos_id: Any = eos[0] if isinstance(eos, list) and eos else eos
-    return replace(tokenizer, mask_id=mask_id, eos_id=eos_id, pad_id=None, around=((), ()))
+    ends = [one for one in end_ids(found.config, found.folder) if one < tokenizer.vocab_size and one != mask_id]
+    eos_id, others = (ends[0], tuple(ends[1:])) if ends else (None, ())
+    return replace(tokenizer, mask_id=mask_id, eos_id=eos_id, other_ends=others, pad_id=None, around=((), ()))
 
 
 def number(found: Found, name: str, override: Mapping[str, Any], other: str | None = None) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.files import content_of, parsed
 
-CONFIG = "config.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
 HYDRA = ".hydra/config.yaml"  # of a run
 # Fields that transformers writes into any config, or that do not change inference.
 EVERYBODYS = frozenset(
@@ -47,6 +47,16 @@ def beside(folder: Path) -> dict[str, Any]:
         if os.path.lexists(run / HYDRA):
             return read_yaml(reachable(run / HYDRA))
     return {}
+
+
+def end_ids(config: Mapping[str, Any], folder: Path) -> tuple[int, ...]:
+    """The ids that end a text, by the config and then by generation_config.json."""
+    told = [config]
+    if os.path.lexists(folder / GENERATION):
+        told.append(read_json(reachable(folder / GENERATION)))
+    listed = [one.get("eos_token_id") for one in told]
+    each = [one for ids in listed for one in (ids if isinstance(ids, list) else [ids])]
+    return tuple(dict.fromkeys(one for one in each if type(one) is int and one >= 0))
 
 
 def refuse_unknown(path: Path, said: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> None:

@@ -336,12 +336,12 @@ class Model:
 
     def written(self, ids: Sequence[int]) -> str:
         """The text of token ids in the tokenizer's notation: SELFIES stay SELFIES."""
-        ids, eos = list(ids), self.tokenizer.eos_id
-        if eos is None:
+        ids, ends = list(ids), self.ends
+        if not ends:
             return self.tokenizer.decode(ids)
-        documents = [list(group) for ends, group in itertools.groupby(ids, lambda i: i == eos) if not ends]
+        documents = [list(group) for is_end, group in itertools.groupby(ids, lambda i: i in ends) if not is_end]
         if self.layout == "rows":
-            documents = documents[:1] if ids and ids[0] != eos else []
+            documents = documents[:1] if ids and ids[0] not in ends else []
         texts = [self.tokenizer.decode(document) for document in documents]
         if self.tokenizer.kind == "metaspace":  # at the start of a text, the first word comes with a space
             texts[1:] = [text.removeprefix(" ") for text in texts[1:]]
@@ -402,11 +402,13 @@ class Model:
         from unmask.text.blanks import spaces
 
         masks: dict[int, Tensor] = {}
-        ends = {self.tokenizer.eos_id, self.tokenizer.pad_id} - {None}
+        ends = {*self.ends, self.tokenizer.pad_id} - {None}
         if self.layout == "rows" and ends and self.tokenizer.frame is None and not stops:
-            mask_id, eos = self.denoiser.mask_id, self.tokenizer.eos_id
+            mask_id = self.denoiser.mask_id
             text = max((at for at, token in enumerate(ids) if token != mask_id and token not in ends), default=-1)
-            end = next((at for at, token in enumerate(ids) if token == eos and at > text), None)  # where the row ends
+            end = next(
+                (at for at, token in enumerate(ids) if token in self.ends and at > text), None
+            )  # where the row ends
             is_end = torch.zeros(self.denoiser.vocab_size, dtype=torch.bool, device=device_of(self.denoiser))
             is_end[[one for one in ends if one is not None]] = True
             masks = {at: ~is_end for at in range(text if end is None else end) if ids[at] == mask_id}
@@ -459,9 +461,9 @@ class Model:
         if given["stop"] is False:
             given["stop"] = None
         if given["stop"] is True:
-            if self.tokenizer.eos_id is None:
+            if not self.ends:
                 raise OptionError("stop", f"the texts of {self.name} have no end: give stop as token ids")
-            given["stop"] = self.tokenizer.eos_id
+            given["stop"] = self.ends
         begin = self._text_begins() if isinstance(options, InfillRequest) else self._first_masked(canvas)
         if options.limited and "guide" not in changes:
             given |= self._limits(options, begin, canvas, given.get("length"))
@@ -490,9 +492,15 @@ class Model:
         masked = torch.zeros(1, 1) if canvas is None else (canvas[0] == self.denoiser.mask_id).long()
         return int(masked.argmax())
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The ids that end a text, first the one that is written."""
+        eos = self.tokenizer.eos_id
+        return () if eos is None else (eos, *self.tokenizer.other_ends)
+
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether these tokens end a row; wrapped text goes on."""
-        return self.layout == "rows" and self.tokenizer.eos_id is not None and self.tokenizer.eos_id in ids
+        return self.layout == "rows" and not set(self.ends).isdisjoint(ids)
 
     def texts(self, rows: Sequence[Sequence[int]], blanks: Blanks | None = None) -> list[str]:
         """The text of each finished sequence, with the visible parts of a canvas kept as they were given."""

@@ -51,6 +51,7 @@ class ExternalTokenizer:
     around: Frame = ((), ())
     eos_id: int | None = None
     pad_id: int | None = None
+    other_ends: tuple[int, ...] = ()  # ids that end a text as eos_id does, which is the one that is written
     encoder: Callable[[str], Sequence[int]] | None = field(default=None, repr=False, compare=False)
     written: str | None = field(default=None, repr=False, compare=False)  # the tokenizer.json of its encoder
 
@@ -97,7 +98,7 @@ class ExternalTokenizer:
                 pieces.append(mask.encode())
             elif not 0 <= i < self.vocab_size:
                 raise ValueError(f"id {i} is not a token of this vocabulary, 0..{self.vocab_size - 1}")
-            elif i in self.special_ids or i in (self.eos_id, self.pad_id):
+            elif i in self.special_ids or i in (self.eos_id, self.pad_id, *self.other_ends):
                 pieces.append(self.vocab[i].encode() * special)
             else:
                 pieces.append(self._pieces[i])
@@ -113,6 +114,8 @@ class ExternalTokenizer:
             raise ValueError("a slow tokenizer of transformers cannot be written: make it a fast one")
         content: dict[str, Any] = {name: getattr(self, name) for name in STORED}
         content |= {"format": 1, "kind": EXTERNAL, "spelling": self.kind, "special_ids": sorted(self.special_ids)}
+        if self.other_ends:  # without them it is what earlier versions wrote
+            content["other_ends"] = self.other_ends
         return json.dumps(content, ensure_ascii=False)
 
     @cached_property
@@ -145,6 +148,7 @@ def from_json(text: str) -> ExternalTokenizer:
         tokenizer = alphabet(content["vocab"]) if written is None else parsed(written, {})
         around: dict[str, Any] = {name: tuple(map(tuple, content[name])) for name in ("frame", "around")}
         ids: dict[str, Any] = {name: content[name] for name in ("mask_id", "eos_id", "pad_id")}
+        ids["other_ends"] = tuple(content.get("other_ends", ()))
         return replace(
             tokenizer, kind=content["spelling"], special_ids=frozenset(content["special_ids"]), **around, **ids
         )

@@ -59,6 +59,7 @@ class Tokenizer:
     mask_id: ClassVar[None] = None
     mask_token: ClassVar[None] = None
     frame: ClassVar[None] = None
+    other_ends: ClassVar[tuple[()]] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
