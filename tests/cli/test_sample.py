@@ -12,7 +12,7 @@ import torch
 import unmask
 from tests.small_models import LENGTH, folder
 from unmask import loading as find
-from unmask.cli import main
+from unmask.cli import main, texts
 from unmask.cli.options import guarded
 from unmask.names import SamplerOptions
 from unmask.samplers import decoding, published, remasking
@@ -382,6 +382,48 @@ class TestPipes:
         live, final = output.decode().rsplit("\x1b[2K", 1)
         assert "call 16/16" in live and "tau 0." in live and "left" in live and live.count("\x1b[?25h") == 1
         assert re.fullmatch(r"(?:[ ░▒▓█]*\r\n){9}", final), final
+
+
+class TestSeeds:
+    """On a terminal a fresh seed is drawn and named; elsewhere it is 0, so that files and pipes repeat."""
+
+    @pytest.mark.parametrize("length", [(), ("--length", "6"), ("--max-tokens", "3")])
+    def test_the_seed_of_a_terminal_is_named_and_draws_the_same_again(self, models, length, capfd, monkeypatch):
+        seen = self.sampled("sample", models, length, capfd, monkeypatch)
+        assert len({seed for _, seed in seen}) > 1 and len({text for text, _ in seen}) > 1
+
+    def test_so_do_blanks(self, models, capfd, monkeypatch):
+        self.sampled("infill", models, ("God ______ earth",), capfd, monkeypatch)
+
+    def test_a_drawn_seed_is_never_the_one_that_is_not_named(self, models, capfd, monkeypatch):
+        monkeypatch.setattr(texts, "MOST_SEED", 2)  # 0 would be drawn in half of the runs
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        for _ in range(10):
+            assert main(["sample", str(models / "characters"), "--length", "4"]) == 0
+            assert "seed 1: --seed 1 draws this again" in capfd.readouterr().err
+
+    def sampled(self, command, models, arguments, capfd, monkeypatch):
+        """The texts and seeds of a few runs, each of which its seed repeats."""
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        asked, seen = [command, str(models / "characters"), *arguments], []
+        for _ in range(4):  # all four seeds are the same in one of 1e15 runs
+            assert main(asked) == 0
+            text, err = capfd.readouterr()
+            (seed,) = re.findall(r"^seed ([1-9]\d*): --seed \1 draws this again$", err, re.MULTILINE)
+            assert main([*asked, "--seed", seed]) == 0
+            again, err = capfd.readouterr()
+            assert again == text and "draws this again" not in err
+            seen.append((text, seed))
+        return seen
+
+    @pytest.mark.parametrize("plain", [("--json",), ()])
+    def test_elsewhere_it_is_0(self, models, plain, capfd, monkeypatch):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: bool(plain))  # records name their seed themselves
+        name = str(models / "characters")
+        assert main(["sample", name, "--length", "6", *plain]) == 0
+        out, err = capfd.readouterr()
+        assert main(["sample", name, "--length", "6", *plain, "--seed", "0"]) == 0
+        assert capfd.readouterr().out == out and "draws this again" not in err
 
 
 class TestLimits:

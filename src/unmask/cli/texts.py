@@ -111,7 +111,7 @@ def seeded(chosen: Texts) -> Texts:
     if chosen.seed is not None:
         return chosen
     fresh = sys.stdout.isatty() and not chosen.json and chosen.output is None
-    return replace(chosen, seed=secrets.randbelow(MOST_SEED) if fresh else 0)
+    return replace(chosen, seed=1 + secrets.randbelow(MOST_SEED - 1) if fresh else 0)
 
 
 def tell_seed(given: TextOptions, chosen: TextOptions) -> None:
