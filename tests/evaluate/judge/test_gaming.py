@@ -6,6 +6,7 @@ and their frequent bigrams, and phrases of the training text that are laid end t
 """
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from scipy import stats
 
 from tests.helpers import FALSE_ALARM, generator
+from unmask.evaluate.frontier.advice import floor_of, recommend, staircase
+from unmask.evaluate.frontier.points import DATA, Point
 from unmask.evaluate.judge.diversity import sequence_entropy
 from unmask.evaluate.judge.judge import Judgement, OracleJudge, Samples, judge
 from unmask.evaluate.judge.real import LEVEL, Real, Truth, compare, rank_test
@@ -132,6 +135,42 @@ class TestTheAttack:
             assert made.to_dict()["real"]["differs"] is True
         assert oracle.truth is not None and oracle.truth.differs and oracle.truth.excess < 0
         assert counting.truth is None, "only an oracle is the truth"
+
+
+@pytest.mark.parametrize("attack", ["copies", "phrases"])
+def test_the_frontier_recommends_an_attack_only_without_data(attack: str) -> None:
+    """With data, a perplexity below that of the data counts as one above; without, less is better."""
+    honest, attacker = point("exact", "truth", "first-hitting"), point("attack", attack, "parallel")
+    data = point("data", "real", DATA)
+    without = floor_of([honest, attacker])
+    assert without is not None and staircase([honest, attacker], without, "calls") == [attacker]
+    floor = floor_of([data, honest, attacker])
+    assert floor is not None and floor.reference == data
+    assert floor.perplexity(attacker) > floor.perplexity(honest)
+    assert recommend([data, honest, replace(attacker, calls=64.0)], floor, "calls", 100.0) == honest
+
+
+def point(model: str, kind: str, sampler: str) -> Point:
+    """A point of the frontier with the numbers of a judgement by the tiny judge."""
+    made = judged(kind)[0] if kind != "real" else judge(Samples(tokens=torch.stack(list(real().held_out))), judges()[0])
+    known = (
+        model,
+        "masked",
+        "",
+        sampler,
+        None,
+        1.0,
+        "inverse-cdf",
+        "float64",
+        NUM,
+        LENGTH,
+        0,
+        16,
+        "trigrams",
+        "",
+        True,
+    )
+    return Point(*known, 0.95, made.perplexity, made.mean_perplexity, made.entropy, 48.0, 1.0, 1.0)
 
 
 def test_samples_of_the_truth_pass() -> None:
