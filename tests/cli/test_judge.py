@@ -90,7 +90,7 @@ def test_unigrams_of_the_training_data(ar: str, saved: str, tmp_path: Path, caps
 def test_copies_of_prepared_data_are_told_from_what_is_held_out(
     ar: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of prepared data both parts are read: training sequences are copies, held-out ones are not."""
+    """Four fifths of the training sequences are compared with: these are copies, and held-out ones are not."""
     rng = torch.Generator().manual_seed(0)
     words = [TEXT[i : i + 6].replace("\n", " ") for i in range(60)]
     text = "".join(words[i] for i in torch.randint(60, (6000,), generator=rng))
@@ -104,7 +104,7 @@ def test_copies_of_prepared_data_are_told_from_what_is_held_out(
         assert main(["judge", str(samples), "--judge", ar, "--data", str(data), "--json"]) == 0
         real = json.loads(capsys.readouterr().out)["real"]
         assert real["differs"] is real["copies"]["differs"] is copied
-        assert (real["copied"] > 0.99) is copied and real["copied_of_real"] <= 0.05
+        assert (real["copied"] > 0.7) is copied and real["copied_of_real"] <= 0.05
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package's own libraries

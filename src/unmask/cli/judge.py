@@ -61,7 +61,7 @@ class JudgeOptions(OnDevice, OnCluster):
     """The rule by which samples were dropped beforehand, if any; it is printed in the report."""
     data: str | None = None
     """The training data, a .tokens file or prepared data, for the KL divergence between the unigram distributions.
-    Prepared data also say how the samples compare with held-out sequences, and how much is copied."""
+    Prepared data also say how the samples compare with training sequences, and how much is copied."""
     mauve: str | None = None
     """Reference texts, in a file like SAMPLES, for MAUVE with the judge's features."""
     molecules: str | None = None
@@ -174,18 +174,19 @@ def _counts(data: str, samples: Samples) -> Tensor:
 
 
 def _real(data: Path, samples: Samples) -> Real | None:
-    """Sequences of the two parts of prepared data; None of a single file, or if there is too little to compare."""
+    """Training sequences of prepared data, and random ones taken out of them; None if there is too little to compare.
+
+    The part valid.tokens may be of other books, so that even training sequences differ from it.
+    """
     if not data.is_dir() or sum(len(row) > 0 for row in samples.rows) < LEAST:
         return None
-    parts = [TokenFile.open(data / f"{part}.tokens") for part in ("train", "valid")]
-    if len(parts[1]) < LEAST:
+    file = TokenFile.open(data / "train.tokens")
+    order = np.random.default_rng(0).permutation(len(file))[: max(1, TRAINING_TOKENS // file.length)]
+    apart = min(MOST, len(order) // 5)
+    if apart < LEAST:
         return None
-    most = (max(1, TRAINING_TOKENS // parts[0].length), MOST)
-    rows = [
-        list(file.sequences(np.linspace(0, len(file) - 1, min(len(file), number)).astype(np.int64)))
-        for file, number in zip(parts, most, strict=True)
-    ]
-    return Real(*rows)
+    rows = list(file.sequences(order))
+    return Real(training=rows[apart:], held_out=rows[:apart])
 
 
 def _above(judgement: Judgement, data: str) -> dict[str, float]:

@@ -40,7 +40,7 @@ NAMES = ("smollm2", "stories15m")
 CORPUS = "corpus: exp(nats of all tokens / number of all tokens)"
 MEAN = "mean of the sequences' own perplexities"
 UNKNOWN = (
-    f"not compared with real sequences, which takes training data, {LEAST} held-out sequences and {LEAST} samples: "
+    f"not compared with real sequences, which takes the training data and {LEAST} samples: "
     "perplexity and entropy cannot tell a model from copies of its training text or from repeated phrases"
 )
 METHOD = "studentized bootstrap over sequences, at least Student's t"

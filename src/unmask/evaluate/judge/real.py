@@ -1,11 +1,11 @@
 """Samples against real sequences: what perplexity and entropy cannot show, at little cost and without a network.
 
 Samples that no model drew can have a low perplexity at any entropy: copies of the training text, or repeated frequent
-phrases (Franca and Tong, 2026, arXiv 2606.08417). Here samples are compared with real sequences that the model was not
-trained on, by two rank tests:
+phrases (Franca and Tong, 2026, arXiv 2606.08417). Here samples are compared with real sequences that were taken out of
+the training data at random, by two rank tests:
 
-- copies: the share of a sequence's windows of n tokens that occur in the training data. n is the smallest of WIDTHS at
-  which at most RARE of the windows of real sequences do, measured on those that the test does not use.
+- copies: the share of a sequence's windows of n tokens that occur in the rest of the training data. n is the smallest
+  of WIDTHS at which at most RARE of the windows of real sequences do, measured on those that the test does not use.
 - two samples: a classifier is fitted to one half, the ratio of two Kneser-Ney models, of samples and of real sequences;
   the test is whether it ranks the other half better than chance (Lopez-Paz and Oquab, 2017). The classifier sees
   n-grams of up to ORDER tokens, and nothing that is further apart.
@@ -45,7 +45,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Real:
-    """Sequences of real data with the samples' ids, each int64 [L]; negative ids are padding."""
+    """Sequences of real data with the samples' ids, each int64 [L]; negative ids are padding.
+
+    held_out are not among the training ones and have their law, as if drawn at random from one text: the last books of
+    a text differ from its first ones by themselves.
+    """
 
     training: Rows
     held_out: Rows
@@ -104,7 +108,7 @@ class Comparison:
                 f"copies: {self.copied:.2%} of windows of {self.width} tokens occur in the training data, and "
                 f"{self.copied_of_real:.2%} of real ones: {self.copies}"
             )
-        return f"{self.samples:,} samples, {self.real:,} held-out sequences; {classifier}; {copies}"
+        return f"{self.samples:,} samples, {self.real:,} real sequences; {classifier}; {copies}"
 
 
 @dataclass(frozen=True)
