@@ -46,6 +46,8 @@ def test_the_calls_of_the_chosen_particle_are_shown(client, molecules):
         plan, *steps, done = [data for _, data in events if data.get("index") == index]
         assert [step["call"] for step in steps] == list(range(1, len(steps) + 1)) and len(steps) == plan["calls"]
         assert sum(one is None for one in plan["canvas"]) == 4, "what is given stays visible"
+        assert plan["order"] == [at for step in steps for at in step["positions"]]
+        assert plan["tau"] == [tau for step in steps for tau in step["tau"]]
         ids = list(plan["canvas"])
         for step in steps:
             assert all(ids[at] is None for at in step["positions"])

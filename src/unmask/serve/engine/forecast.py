@@ -76,8 +76,11 @@ def forecasts(job: Job, begin: Sequence[int], seconds: float) -> list[Forecast]:
         if one.row % job.work.particles:
             continue
         order = tau = None
-        if not job.joint:
+        if not job.joint or job.work.weighed:
             plan, holes = job.state.plan, job.work.holes
-            order, tau = plan.order[one.row, :holes].tolist(), plan.times[one.row, :holes].tolist()
+            planned = zip(plan.order[one.row, :holes].tolist(), plan.times[one.row, :holes].tolist(), strict=True)
+            mask_id, shown = job.work.model.denoiser.mask_id, job.work.shown
+            reported = [(at, time) for at, time in planned if shown[at] == mask_id]
+            order, tau = [at for at, _ in reported], [time for _, time in reported]
         listed.append(Forecast(one.index, one.calls, order, tau, first * seconds, (first + one.calls) * seconds))
     return listed
