@@ -15,6 +15,7 @@ takes random orders within its blocks, so the two limits differ as far as its co
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -83,14 +84,15 @@ def canvas(model: Model, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
 
 @dataclass(frozen=True)
 class OnlyMolecules:
-    """A guide to SMILES that are molecules: where a row ends, one that is none loses almost all of its weight.
+    """A guide to SMILES that are molecules: any other text loses almost all of its weight, as soon as it is known.
 
-    Not all of it, so that a canvas on which no particle is a molecule still has a result.
+    That is where its last blank is filled: what follows is given. Not all of the weight, so that a canvas on which no
+    particle is a molecule still has a result.
     """
 
     given: Guide  # the ids that may fill each position
-    decode: Callable[[Sequence[int]], str]
-    end: int  # the position of eos
+    last: int  # the last position that is drawn
+    log_h: Callable[[tuple[int, ...]], float]  # of a row, from its ids up to ``last``
     everywhere: bool = False
     races: bool = False
     tilts: bool = True
@@ -100,9 +102,13 @@ class OnlyMolecules:
 
         def weigh(i: Tensor, x: Tensor, at: Tensor, race: Tensor | None) -> Tensor:
             weights = inner(i, x, at, race)
-            for row in (at == self.end).nonzero().squeeze(1).tolist():
-                if problem(self.decode(x[row, : self.end].tolist())):
-                    weights[row] += NO_MOLECULE
+            for row in (at >= self.last).nonzero().squeeze(1).tolist():
+                *before, own = x[row, : self.last + 1].tolist()
+                if int(at[row]) > self.last:
+                    weights[row] += self.log_h((*before, own))
+                    continue
+                for token in weights[row].isfinite().nonzero().squeeze(1).tolist():
+                    weights[row, token] += self.log_h((*before, token))
             return weights
 
         return weigh
@@ -110,11 +116,17 @@ class OnlyMolecules:
 
 def guide(model: Model, ids: Sequence[int], allowed: Mapping[int, Tensor]) -> Guide:
     """What particles must agree with: the given tokens, and, for SMILES, that the row is a molecule."""
-    given = only(allowed)
-    ends = model.layout == "rows" and len(ids) > 1 and len(ids) - 1 in allowed
-    if model.tokenizer.kind != "smiles" or not ends:
+    given, end = only(allowed), len(ids) - 1
+    if model.tokenizer.kind != "smiles" or model.layout != "rows" or end < 1 or end not in allowed:
         return given
-    return OnlyMolecules(given, model.decode, len(ids) - 1)
+    last = max(at for at in range(end) if at not in allowed or int(allowed[at].sum()) > 1)
+    rest = [int(allowed[at].nonzero()) for at in range(last + 1, end)]
+
+    @functools.cache
+    def log_h(row: tuple[int, ...]) -> float:
+        return NO_MOLECULE if problem(model.decode([*row, *rest])) else 0.0
+
+    return OnlyMolecules(given, last, log_h)
 
 
 def check_proposal(model: Model, options: InfillRequest) -> int:
