@@ -161,7 +161,7 @@ def test_molecules_are_chosen_among_particles() -> None:
     assert made.population is not None and made.population.tokens.shape[1] == MOLECULES and plain.population is None
     assert not any(map(problem, made.text)) and sum(not problem(text) for text in plain.text) < 3
     assert all(text.startswith("c1ccccc1") for text in made.text)
-    inside = model.infill("CC(=O)Nc1ccc(____)cc1", 4, seed=1)  # the weights of what is given behind favour open branches
+    inside = model.infill("CC(=O)Nc1ccc(____)cc1", 4, seed=1)  # a model that favours open branches
     assert not any(map(problem, inside.text)), inside.text
 
 
