@@ -18,13 +18,13 @@ export function examples(models) {
   const ahead = masked.find((model) => model.kind === "any-order" && model.display === "text") ?? prose;
   const story = models.find((model) => model.kind === "block" && model.display === "text");
   return [
-    story && {
-      title: "Write a story", text: "From left to right, the order that this model knows best.",
-      start: { model: story.id, source: "empty", seed: SEEDS.story },
-    },
     prose && {
       title: "Fill the blanks", text: "Holes in a text, filled with both sides in view.",
       start: { model: prose.id, source: "text", seed: SEEDS.text },
+    },
+    story && {
+      title: "Write a story", text: "From left to right, the order that this model knows best.",
+      start: { model: story.id, source: "empty", seed: SEEDS.story },
     },
     molecule && {
       title: "Make molecules", text: "Six at once, from left to right.",
