@@ -57,6 +57,22 @@ def test_a_phone_shows_everything_without_scrolling_sideways(page: Page, compare
     assert page.js(f"return {shown}.filter(e => e.getBoundingClientRect().right > 361).map(e => e.outerHTML)") == []
 
 
+def test_both_panes_of_a_comparison_are_in_sight_on_a_phone(page: Page) -> None:
+    page.size(390, 844)
+    page.open()
+    page.js("document.querySelectorAll('details').forEach(e => { e.open = true })")
+    choose(page, "tiny")
+    page.put("#preset", "calls")
+    page.put("#number", "8")
+    page.run()
+    page.js("panes.scrollIntoView()")
+    tops = page.js(
+        "return [...document.querySelectorAll('.pane')].map(e => e.querySelector('.sheet').getBoundingClientRect().top)"
+    )
+    assert len(page.all(".sheet")) == 16 and len(tops) == 2 and max(tops) < 844 - 100, tops
+    assert page.js("return document.documentElement.scrollWidth") == 390
+
+
 def test_dark_and_light_follow_the_system_until_one_is_chosen(page: Page) -> None:
     def brightness() -> float:
         shown = page.js("return getComputedStyle(document.documentElement).backgroundColor")
