@@ -19,8 +19,9 @@ from torch import Tensor
 
 import unmask
 from unmask.guides import classifier
+from unmask.model import Model
 from unmask.samplers.guided import log_mean_exp
-from unmask.text.model import Model, TextSample
+from unmask.text.requests import TextSample
 
 WORDS = ("Moses", "water", "king")
 STORY = (" dragon", " cake", " river")  # a space before each, so that a driver is no river

@@ -25,8 +25,9 @@ from torch import Tensor
 
 import unmask
 from unmask.guides import only
+from unmask.model import Model
 from unmask.text import particles as weighed
-from unmask.text.model import Model, TextSample
+from unmask.text.requests import TextSample
 
 BEFORE, AFTER = 48, 24  # tokens
 GAPS = (2, 8)

@@ -36,8 +36,8 @@ from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import evaluate, evaluate_ngram
 from unmask.files import sha256_of
 from unmask.likelihood import By
+from unmask.model import Model
 from unmask.networks import pretrained
-from unmask.text.model import Model
 from unmask.training.config import read_toml
 
 ROOT = Path(__file__).parents[1]

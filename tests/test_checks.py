@@ -126,10 +126,10 @@ def test_options_are_declared_once_and_shown_everywhere():
     """Python's functions, the command line and the HTTP API show the fields of the dataclasses, and no others."""
     from unmask import sampling
     from unmask.cli.sample import SampleOptions as OnCommandLine
+    from unmask.model import Model
     from unmask.names import SamplerOptions
     from unmask.options import Numbers, Options
     from unmask.serve.http.schemas import SamplingRequest
-    from unmask.text.model import Model
 
     declared = {one.name: one for one in dataclasses.fields(Options)}
     for function in (unmask.sample, unmask.stream, sampling.divided, Model.sample, Model.infill):

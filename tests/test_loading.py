@@ -56,7 +56,7 @@ def test_bundled_and_cached_models_are_loaded_by_name(tmp_path, cache):
     folder(cache / "rows", "bpe", extra={"layout": "rows"})
     folder(cache / "kjv", "bytes")
     model = unmask.load("kjv")
-    assert (model.name, model.tokenizer.kind, model.layout, model.token_width) == ("kjv", "bpe", "wrapped", 3.5)
+    assert (model.name, model.tokenizer.kind, model.layout, model.rows.token_width) == ("kjv", "bpe", "wrapped", 3.5)
     assert unmask.load("mine").layout == unmask.load("rows").layout == "rows"
     names = [(found.name, found.where) for found in find.available() if found.where != "hub"]
     assert names == [("kjv", "box"), ("kjv", "cache"), ("mine", "cache"), ("rows", "cache")]

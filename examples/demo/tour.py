@@ -20,7 +20,7 @@ from examples.demo import fault, picture
 from examples.demo.waiting import waiting
 from unmask.cli.view import picture as blocks
 from unmask.cli.view import view
-from unmask.text.model import TextSample
+from unmask.text.requests import TextSample
 
 Made = TypeVar("Made")
 Run = Callable[[Callable[[unmask.Step], None]], Made]
@@ -60,14 +60,14 @@ def main() -> int:
     print(indented(wrapped(text.text[0])))
 
     heading(f"A verse with blanks: {VERSE}")
-    canvas = torch.tensor([kjv.blanks(VERSE).ids])
+    canvas = torch.tensor([kjv.rows.blanks(VERSE).ids])
     for seed in (2, 3, 4):
         text = watched(kjv, canvas, partial(_filled, kjv, seed), seconds=0.5)
         print(indented(text.text[0]))
 
     heading("Half a digit given, completed three times (digits)")
     blanked = f"{HALF_DIGIT} {'_' * 32}"
-    canvas = torch.tensor(digits.blanks(blanked).ids).expand(3, -1)
+    canvas = torch.tensor(digits.rows.blanks(blanked).ids).expand(3, -1)
     drawn = watched(digits, canvas, lambda show: digits.infill(blanked, 3, seed=1, callback=show), seconds=2.0).tokens
     given = [*map(int, HALF_DIGIT.split()), *[0] * 32]
     upper = (blocks(given, 17) or "").split("\n")[:4]
@@ -146,7 +146,7 @@ def watched(model: unmask.Model, canvas: Tensor, run: Run[Made], *, seconds: flo
     """Sample while showing the canvas, slowly enough to watch; nothing is shown without a terminal."""
     pause = seconds if sys.stdout.isatty() else 0.0
     mask_id = model.denoiser.mask_id
-    with view(model.tokenizer, canvas, mask_id, stream=sys.stdout, width=model.token_width) as show:
+    with view(model.tokenizer, canvas, mask_id, stream=sys.stdout, width=model.rows.token_width) as show:
 
         def slowly(step: unmask.Step) -> None:
             show(step)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unmask.errors import OptionError as OptionError
     from unmask.likelihood import nelbo as nelbo
     from unmask.loading import load as load
+    from unmask.model import Model as Model
     from unmask.networks.oracles.enumerated import EnumeratedOracle as EnumeratedOracle
     from unmask.networks.oracles.enumerated import HiddenMarkovOracle as HiddenMarkovOracle
     from unmask.networks.oracles.enumerated import MarkovOracle as MarkovOracle
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from unmask.schedule import Linear as Linear
     from unmask.schedule import LogLinear as LogLinear
     from unmask.schedule import Polynomial as Polynomial
-    from unmask.text.model import Model as Model
     from unmask.training.train import train as train
 
 __version__ = "0.1.0"
@@ -58,7 +58,7 @@ _HOMES = {
     "Linear": "schedule",
     "LogLinear": "schedule",
     "MarkovOracle": "networks.oracles.enumerated",
-    "Model": "text.model",
+    "Model": "model",
     "OptionError": "errors",
     "Plan": "plan",
     "Polynomial": "schedule",

@@ -19,7 +19,7 @@ from unmask.checkpoints import folder as our_format
 from unmask.checkpoints import steps as checkpoints
 from unmask.checkpoints.folder import CONFIG, TOKENIZER
 from unmask.checkpoints.storage import Weights, store
-from unmask.text.model import Model
+from unmask.model import Model
 from unmask.tokenizers.missing import without_tokenizer
 
 BOX = Path(__file__).parent / "box"

@@ -248,7 +248,7 @@ def test_a_tokenizer_with_a_mask_of_its_own(tmp_path):
         (folder / "vocab.txt").write_text("\n".join(words))
         model = unmask.load(folder)
         assert model.denoiser.mask_id == 5 and model.layout == ("rows" if data else "wrapped")
-        assert model.blanks("the [MASK] a").ids == (2, 3, 5, 8, 4)
+        assert model.rows.blanks("the [MASK] a").ids == (2, 3, 5, 8, 4)
         assert model.infill("the [MASK] a", seed=1).text[0].startswith("the")
         assert 5 not in model.sample(4, seed=1).tokens
 
@@ -258,7 +258,7 @@ def test_text8s_characters(tmp_path):
     config["data"] = {"tokenizer_name_or_path": "text8"}
     folder = made.hub_folder(tmp_path, made.state(35), {"config": config})
     model = unmask.load(folder)
-    assert model.denoiser.mask_id == 4 and model.blanks("a_b").ids == (2, 8, 4, 9, 3)
+    assert model.denoiser.mask_id == 4 and model.rows.blanks("a_b").ids == (2, 8, 4, 9, 3)
     assert "text8" in mdlm.about(look(folder))["tokenizer"]
 
 

@@ -95,8 +95,8 @@ def test_every_end_of_the_generation_config_ends_a_text(tmp_path):
     checkpoint(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [10, 0]}))
     model, alone = unmask.load(tmp_path), (0,)
-    assert model.ends == (0, 10) and model.tokenizer.eos_id == 0
-    assert model.decode([1, 2, 10, 3]) == "ab" and model.ended([1, 10]) and not model.ended([1, 2])
+    assert model.rows.ends == (0, 10) and model.tokenizer.eos_id == 0
+    assert model.decode([1, 2, 10, 3]) == "ab" and model.rows.ended([1, 10]) and not model.rows.ended([1, 2])
     assert from_json(model.tokenizer.to_json()).other_ends == (10,)
     with_all, with_one = (model.sample(32, length=16, seed=1, stop=stop).tokens for stop in (True, alone))
     ends = torch.isin(with_all, torch.tensor([0, 10]))

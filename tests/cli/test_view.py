@@ -30,7 +30,7 @@ def filling(kind, *, num=1, length=24, **options):
     """A view before, while and after a model fills its canvas."""
     model = Model(network(TOKENIZERS[kind], length=length), TOKENIZERS[kind])
     mask_id = model.denoiser.mask_id
-    made = CanvasView(TOKENIZERS[kind], torch.full((num, length), mask_id), mask_id, width=model.token_width)
+    made = CanvasView(TOKENIZERS[kind], torch.full((num, length), mask_id), mask_id, width=model.rows.token_width)
     yield model, made, None
     out = model.sample(num, seed=1, **options)
     for step in out.trace:
@@ -72,7 +72,7 @@ def test_guesses_are_ghosts_and_tokens_are_counted():
 
 def test_what_is_new_is_coloured_and_what_was_given_is_not():
     model = Model(network(TOKENIZERS["characters"]), TOKENIZERS["characters"])
-    ids = model.blanks("the ____ earth").ids
+    ids = model.rows.blanks("the ____ earth").ids
     made = CanvasView(model.tokenizer, torch.tensor([ids]), model.denoiser.mask_id)
     assert {style for text, style in made.spans() if text.strip()} == {GIVEN, terminal.BLANK}
     before = set()

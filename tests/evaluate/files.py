@@ -13,8 +13,8 @@ from tests.helpers import generator
 from tests.training.runs import PROCESSES, ended, join_as, rendezvous
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
+from unmask.model import Model
 from unmask.networks.oracles.enumerated import MarkovOracle
-from unmask.text.model import Model
 from unmask.tokenizers.vocabularies import characters
 
 LETTERS = "abcd"

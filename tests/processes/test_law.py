@@ -15,10 +15,10 @@ from tests.helpers import FALSE_ALARM, generator
 from tests.samplers.strings import StringsOracle
 from tests.small_models import small
 from unmask.likelihood import along_orders
+from unmask.model import Model
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
 from unmask.processes import Insertion, process_of
-from unmask.text.model import Model
 from unmask.tokenizers.vocabularies import characters
 
 ROWS, IDS, LENGTH = 6_000, 3, 3

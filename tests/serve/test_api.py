@@ -185,7 +185,7 @@ class TestCompletions:
         how = {"seed": 4, "temperature": 0.9, "top_p": 0.8}
         made = gpt.completions.create(model="tiny", prompt="In the ", max_tokens=6, n=2, **how)
         length = made.usage.prompt_tokens + 6
-        canvas = MODELS["tiny"].prompted("In the ", length)
+        canvas = MODELS["tiny"].rows.prompted("In the ", length)
         truth = MODELS["tiny"].sample(2, prompt="In the ", length=length, **how)
         assert ["In the " + one.text for one in made.choices] == truth.text
         assert [one.finish_reason for one in made.choices] == ["length", "length"]

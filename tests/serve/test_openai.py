@@ -50,7 +50,7 @@ class TestScores:
         (choice,) = made.choices
         wanted, rows = truth(name, ids)
         assert choice.logprobs.token_logprobs == pytest.approx(wanted, abs=1e-4)
-        assert choice.text == MODELS[name].written(ids) and made.usage.completion_tokens == 0
+        assert choice.text == MODELS[name].rows.written(ids) and made.usage.completion_tokens == 0
         for row, told, token in zip(rows, choice.logprobs.top_logprobs, choice.logprobs.tokens, strict=True):
             assert 3 <= len(told) <= 4 and token in told
             assert max(told.values()) == pytest.approx(float(row.max()), abs=1e-4)
@@ -75,7 +75,7 @@ class TestLogprobs:
         rows = [row / 0.7 for row in truth("twin", ids.tokens[0].tolist())[1][2:]]
         wanted = [float(row.log_softmax(-1)[i]) for row, i in zip(rows, ids.tokens[0, 2:].tolist(), strict=True)]
         assert scored.token_logprobs == pytest.approx(wanted, abs=1e-4)
-        assert scored.text_offset[0] == len(MODELS["twin"].written([5, 9])) and len(scored.tokens) == 6
+        assert scored.text_offset[0] == len(MODELS["twin"].rows.written([5, 9])) and len(scored.tokens) == 6
 
     @pytest.mark.parametrize("name", ["tiny", "twin"])
     def test_of_a_stream_are_those_of_the_plain_answer(self, gpt, name):

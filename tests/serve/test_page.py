@@ -50,7 +50,7 @@ def test_blanks_are_punched_and_filled(page: Page, models: Any, tmp_path: Path) 
     (record,) = downloaded(page, tmp_path)
     assert (record["text"], record["tokens"]) == (expected.text[0], expected.tokens[0].tolist())
     given = [state == "given" for state in page.states()]
-    blanks = models["tiny"].blanks("In the _________ God _______ the earth.")
+    blanks = models["tiny"].rows.blanks("In the _________ God _______ the earth.")
     assert given == [i != models["tiny"].denoiser.mask_id for i in blanks.ids]
 
 

@@ -53,7 +53,7 @@ def test_the_blanks_have_their_distribution_given_the_text(name: str) -> None:
 
 def p_value(model: Model, particles: int, proposal: Model | None = None) -> float:
     """Of the blanks of 600 texts, under p(blanks | text)."""
-    ids = model.blanks(TEXT).ids
+    ids = model.rows.blanks(TEXT).ids
     holes = [at for at, token in enumerate(ids) if token == model.denoiser.mask_id]
     tokens = model.infill(TEXT, 600, particles=particles, proposal=proposal, seed=1).tokens
     assert bool((torch.tensor(ids) == tokens)[:, [at for at in range(len(ids)) if at not in holes]].all())
@@ -72,8 +72,8 @@ def test_a_proposed_text_is_the_same_in_any_batch_and_has_the_trace_of_its_parti
     whole = model.infill(TEXT, 5, seed=3, particles=4, proposal=PROPOSAL)
     assert model.infill(TEXT, 5, seed=3, particles=4, proposal=PROPOSAL, batch=3).text == whole.text
     assert model.infill(TEXT, 2, seed=3, particles=4, proposal=PROPOSAL).text == whole.text[:2]
-    assert whole.text == model.texts(whole.tokens.tolist(), model.blanks(TEXT))
-    canvas = torch.tensor(model.blanks(TEXT).ids).expand(5, -1).clone()
+    assert whole.text == model.rows.texts(whole.tokens.tolist(), model.rows.blanks(TEXT))
+    canvas = torch.tensor(model.rows.blanks(TEXT).ids).expand(5, -1).clone()
     for step in whole.trace:
         apply(step, canvas, model.denoiser.mask_id)
     assert torch.equal(canvas, whole.tokens)
@@ -103,7 +103,7 @@ def test_what_a_proposal_does_not_take_is_refused(message: str) -> None:
 def test_the_evidence_is_the_probability_of_the_text_after_the_first_blank(proposal: Model | None) -> None:
     """It is unbiased with any number of particles; within five errors, false alarms have probability 6e-7."""
     model = MODELS["left to right"]
-    _, exact = posterior(model, model.blanks(TEXT).ids)
+    _, exact = posterior(model, model.rows.blanks(TEXT).ids)
     made = model.infill(TEXT, 600, particles=4, proposal=proposal, seed=2)
     assert made.population is not None
     found = made.population.log_evidence.exp()

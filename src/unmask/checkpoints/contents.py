@@ -122,7 +122,7 @@ class Loaded:
     """A checkpoint, ready to sample."""
 
     denoiser: Denoiser  # with .length, that of the training sequences
-    tokenizer: Any  # a Tokenizer, an ExternalTokenizer of unmask.text, or None if the folder has none
+    tokenizer: Any  # a Tokenizer, an ExternalTokenizer of unmask.tokenizers, or None if the folder has none
     schedule: Schedule = field(default_factory=Linear)
     layout: Layout = "wrapped"
     about: dict[str, Any] = field(default_factory=dict)

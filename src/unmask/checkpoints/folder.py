@@ -11,12 +11,12 @@ from unmask.checkpoints.contents import shapes_of
 from unmask.checkpoints.settings import check_numbers
 from unmask.checkpoints.user_network import read as read_own
 from unmask.files import content_of
+from unmask.model import TOKENIZER as TOKENIZER
+from unmask.model import Model
 from unmask.networks import counted, pretrained
 from unmask.networks.ddit import DDiT
 from unmask.networks.kinds import kind_of as network_kind
 from unmask.schedule import SCHEDULES
-from unmask.text.model import TOKENIZER as TOKENIZER
-from unmask.text.model import Model
 from unmask.tokenizers.tokenizer import EXTERNAL, ROWS, Tokenizer, kind_of
 
 CONFIG = "config.json"

@@ -42,8 +42,8 @@ from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import Progress, evaluate, evaluate_ngram, evaluate_truth
 from unmask.files import write_whole
 from unmask.loading import locate
+from unmask.model import Model
 from unmask.processes.process import By
-from unmask.text.model import Model
 from unmask.tokenizers.chat import template_of
 
 NGRAM, LONGEST_NGRAM = "ngram:", 20

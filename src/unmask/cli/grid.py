@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from unmask.cli.view import square
-from unmask.text.model import Model
+from unmask.model import Model
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by the side of the grid
 FRAME = str.maketrans("", "", " \t\r\n|-+")  # what a typed grid has between its cells

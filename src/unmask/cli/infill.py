@@ -13,7 +13,7 @@ from unmask.cli.grid import typed
 from unmask.cli.options import MODEL_HELP, guarded, short_warnings
 from unmask.processes import Process
 from unmask.text import particles as weighed
-from unmask.text.model import InfillRequest
+from unmask.text.requests import InfillRequest
 
 TEXT_HELP = 'The text, for example "In the ____ God ____ the heaven"; - reads it from stdin'
 
@@ -83,6 +83,6 @@ def _infill(chosen: InfillOptions) -> None:
     each = weighed.particles(model, asked) if proposal is None else weighed.check_proposal(model, asked)
     number = chosen.in_all(each)
     chosen = chosen if each is None else replace(chosen, particles=each)
-    with short_warnings(), texts.shown(model, model.blanks(text, chosen.mask_character).ids, number) as callback:
+    with short_warnings(), texts.shown(model, model.rows.blanks(text, chosen.mask_character).ids, number) as callback:
         sample = model.infill(text, chosen.number, callback=callback, **how)
     texts.write(chosen, model, sample)

@@ -20,7 +20,7 @@ from unmask.cli import BAD_INPUT, CLOSED, FAILED, INTERRUPTED
 from unmask.cli.command import program
 from unmask.extras import needed
 from unmask.loading import load
-from unmask.text.model import Model
+from unmask.model import Model
 
 MODEL_HELP = "A name that unmask models lists, a run's folder, or ORG/NAME on the Hugging Face hub"
 DATA_HELP = "A corpus (kjv, enwik8, text8, moses, sotu, digits), prepared data, a .tokens file, or a text"

@@ -21,7 +21,7 @@ from unmask.loading import DEFAULT, default, tokenizer_of
 from unmask.sampling import divided
 
 if TYPE_CHECKING:
-    from unmask.text.model import Model
+    from unmask.model import Model
     from unmask.tokenizers.external import ExternalTokenizer
     from unmask.tokenizers.tokenizer import Tokenizer
 
@@ -85,8 +85,8 @@ def _sample(chosen: SampleOptions, device: str | None = None) -> None:
             f"--max-tokens {chosen.max_tokens}: it must be at least 1, and cannot be combined with --length"
         )
     ids: Sequence[int] = [model.denoiser.mask_id] * (chosen.length or chosen.max_tokens or model.length or 0)
-    if model.begins(chosen.prompt, chosen.stop or chosen.schema):
-        ids = model.prompted(chosen.prompt, chosen.length, room=chosen.max_tokens).ids
+    if model.rows.begins(chosen.prompt, chosen.stop or chosen.schema):
+        ids = model.rows.prompted(chosen.prompt, chosen.length, room=chosen.max_tokens).ids
     number = chosen.in_all()
     if chosen.ray:
         return texts.put(chosen, model, _on_cluster(chosen, model, ids))

@@ -28,7 +28,7 @@ from unmask.evaluate.data import found
 from unmask.evaluate.likelihood.profile import EntropyProfile, entropy_by_count
 from unmask.files import write_whole
 from unmask.loading import find
-from unmask.text.model import Model
+from unmask.model import Model
 
 PROFILE = "profile.json"  # in a model's folder
 WINDOWS = (8, 32)

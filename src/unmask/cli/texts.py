@@ -21,9 +21,10 @@ from unmask.cli.grid import grid, side_of
 from unmask.cli.options import OnMachine, StoredWeights, UserNetwork, check_files, check_number, loaded, use_threads
 from unmask.errors import OptionError
 from unmask.files import write_whole
+from unmask.model import Model
 from unmask.names import SamplerOptions
 from unmask.sampler import Step
-from unmask.text.model import Model, TextSample
+from unmask.text.requests import TextSample
 from unmask.tokenizers.missing import NoTokenizer
 from unmask.tokenizers.molecules import problem, verdict, verdict_on
 
@@ -174,7 +175,7 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
         model.denoiser.mask_id,
         stream=sys.stderr,
         with_canvas=sys.stdout.isatty(),
-        width=model.token_width,
+        width=model.rows.token_width,
     )
 
 

@@ -16,7 +16,7 @@ from unmask.data.resolve import content, resolve
 from unmask.data.runs import RunData
 from unmask.data.tokens import TokenFile
 from unmask.fetch import cache_folder
-from unmask.text.model import Model
+from unmask.model import Model
 
 
 @contextmanager

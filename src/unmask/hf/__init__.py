@@ -13,9 +13,10 @@ import torch
 
 from unmask.checkpoints import transformers_mlm
 from unmask.checkpoints.framed import Framed
+from unmask.model import Model
 from unmask.options import takes
 from unmask.sampling import Request, Sample, Watched, filled
-from unmask.text.model import Model, TextSample
+from unmask.text.requests import TextSample
 from unmask.tokenizers import external
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,18 +14,15 @@ from unmask.errors import OptionError
 from unmask.guides.automaton import Bounds, Matching, of_text
 from unmask.guides.schema import ANY_OBJECT, expression
 from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.text.rows import Rows
 
-if TYPE_CHECKING:
-    from unmask.text.model import Model
-
-TEXTS = 8  # from which token frequencies are estimated
 NEVER = b"\xff"  # no text has this byte
 BOUNDS = Bounds(seconds=30.0, states=4096)  # of a schema
 SECONDS_OF_ANY = 60.0  # ANY_OBJECT takes a few seconds, once
 
 
 def constraint(
-    model: Model,
+    rows: Rows,
     pattern: str | None = None,
     contains: Sequence[str] = (),
     *,
@@ -36,28 +33,28 @@ def constraint(
 
     The constraint is on the text of the canvas, in the tokenizer's notation: for a row up to its first eos; in wrapped
     text eos is a newline. Words match as substrings: "ark" is in "dark", and " ark " is not. bounds: what an automaton
-    may cost. chain: what a model that computes the next positions alone looks ahead with, by default ``frequencies``.
+    may cost. chain: ``Model.look_ahead``.
     """
     if isinstance(contains, str) or not all(isinstance(word, str) and word for word in contains):
         raise ValueError(f"contains must be a list of words, got {contains!r}")
     patterns = [*([] if pattern is None else [pattern]), *(f"(?s:.*){re.escape(word)}(?s:.*)" for word in contains)]
     if not patterns:
         raise ValueError("give a pattern, or words that the text contains")
-    tokenizer, end = model.tokenizer, None
+    tokenizer, end = rows.tokenizer, None
     pieces = tokenizer.pieces(range(tokenizer.vocab_size), mask="")
     if tokenizer.eos_id is not None and tokenizer.frame is None:
-        end = tokenizer.eos_id if model.layout == "rows" else None
-        pieces[tokenizer.eos_id] = b"" if model.layout == "rows" else b"\n"
-    pieces += [NEVER] * (model.denoiser.vocab_size - len(pieces))
-    automata = [of_text(one, pieces[: model.denoiser.vocab_size], end=end, bounds=bounds) for one in patterns]
+        end = tokenizer.eos_id if rows.layout == "rows" else None
+        pieces[tokenizer.eos_id] = b"" if rows.layout == "rows" else b"\n"
+    pieces += [NEVER] * (rows.vocab_size - len(pieces))
+    automata = [of_text(one, pieces[: rows.vocab_size], end=end, bounds=bounds) for one in patterns]
     both = automata[0]
     for one in automata[1:]:
         both = both & one
-    return Matching(both, _chain(model, chain))
+    return Matching(both, chain)
 
 
 def described(
-    model: Model,
+    rows: Rows,
     schema: Mapping[str, Any],
     begin: int,
     *,
@@ -69,17 +66,15 @@ def described(
 
     Behind an end anything may follow: ``ended`` cuts it off. allowed: the only ids at some masked positions.
     """
-    pattern, tokenizer = expression(schema), model.tokenizer
+    pattern, tokenizer = expression(schema), rows.tokenizer
     pieces = [piece or NEVER for piece in tokenizer.pieces(range(tokenizer.vocab_size), mask="")]
-    pieces += [NEVER] * (model.denoiser.vocab_size - len(pieces))
+    pieces += [NEVER] * (rows.vocab_size - len(pieces))
     bounds = replace(bounds, seconds=SECONDS_OF_ANY) if schema == ANY_OBJECT else bounds
     try:
-        automaton = of_text(
-            pattern, pieces[: model.denoiser.vocab_size], end=tokenizer.eos_id, bounds=bounds, what="schema"
-        )
+        automaton = of_text(pattern, pieces[: rows.vocab_size], end=tokenizer.eos_id, bounds=bounds, what="schema")
     except ValueError as error:
         raise OptionError("schema", str(error)) from error
-    return Matching(automaton, _chain(model, chain), begin, allowed or {})
+    return Matching(automaton, chain, begin, allowed or {})
 
 
 def require_possible(guide: Matching, canvas: Tensor, mask_id: int) -> None:
@@ -96,19 +91,3 @@ def ended(tokens: Tensor, begin: int, end: int | None) -> Tensor:
     ends = tokens == end
     ends[:, :begin] = False
     return torch.where(ends.long().cumsum(1) > 0, end, tokens)
-
-
-def _chain(model: Model, chain: HiddenMarkovOracle | None) -> HiddenMarkovOracle | None:
-    if not model.process.continues:
-        return None
-    return frequencies(model) if chain is None else chain
-
-
-def frequencies(model: Model) -> HiddenMarkovOracle:
-    """Independent tokens, as often as in a few texts of the model, each id counted once more: what a network that
-    answers for the next positions alone looks ahead with.
-    """
-    size = model.denoiser.vocab_size
-    counts = torch.bincount(model.sample(TEXTS).tokens.flatten(), minlength=size)[:size].double() + 1
-    one = torch.ones(1, 1, dtype=torch.float64)
-    return HiddenMarkovOracle(one[0], one, (counts / counts.sum()).unsqueeze(0))

@@ -34,7 +34,8 @@ from unmask.tokenizers.molecules import problem
 
 if TYPE_CHECKING:
     from unmask.text.blanks import Blanks
-    from unmask.text.model import InfillRequest, Model, TextRequest, TextSample
+    from unmask.text.requests import InfillRequest, TextModel, TextRequest, TextSample
+    from unmask.text.rows import Rows
 
 PARTICLES = 32  # for each text, unless a number is given
 MOLECULES = 128  # for SMILES: of short ones few are molecules
@@ -43,7 +44,7 @@ NO_MOLECULE = -100.0  # added to the log-weight of a text that is no molecule
 FOR_PROPOSALS = ("text", "num", "mask_character", "proposal", "seed", "batch", "particles", "callback")  # options
 
 
-def particles(model: Model, options: TextRequest) -> int | None:
+def particles(model: TextModel, options: TextRequest) -> int | None:
     """How many particles fill the blanks of each text, or None if they are filled without.
 
     A network that sees only what comes before has no other way. One that takes any order, and left to right by default,
@@ -59,7 +60,7 @@ def particles(model: Model, options: TextRequest) -> int | None:
     if guides or options.schema is not None or not model.process.from_left or number == 1:
         return None
     plain = set(options.given) <= set(FOR_PROPOSALS)
-    usual = MOLECULES if model.tokenizer.kind == "smiles" else PARTICLES
+    usual = MOLECULES if model.rows.tokenizer.kind == "smiles" else PARTICLES
     return usual if number is None and plain else number
 
 
@@ -70,16 +71,16 @@ def opened(ids: Sequence[int], mask_id: int, vocab_size: int) -> tuple[list[int]
     return [*ids[:first], *[mask_id] * (len(ids) - first)], given
 
 
-def canvas(model: Model, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
+def canvas(rows: Rows, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
     """The canvas, masked from the first blank on, and the ids that may fill each position: given ones and ``allowed``.
 
     Behind the end of a row there is only padding, which is left out.
     """
-    ids, tokenizer = list(blanks.ids), model.tokenizer
+    ids, tokenizer = list(blanks.ids), rows.tokenizer
     while len(ids) > 1 and ids[-1] == tokenizer.pad_id and ids[-2] in (tokenizer.pad_id, tokenizer.eos_id):
         ids.pop()
-    rows, given = opened(ids, model.denoiser.mask_id, model.denoiser.vocab_size)
-    return rows, model.allowed(blanks.ids, blanks) | given
+    masked, given = opened(ids, rows.mask_id, rows.vocab_size)
+    return masked, rows.allowed(blanks.ids, blanks) | given
 
 
 @dataclass(frozen=True)
@@ -114,25 +115,25 @@ class OnlyMolecules:
         return weigh
 
 
-def guide(model: Model, ids: Sequence[int], allowed: Mapping[int, Tensor]) -> Guide:
+def guide(rows: Rows, ids: Sequence[int], allowed: Mapping[int, Tensor]) -> Guide:
     """What particles must agree with: the given tokens, and, for SMILES, that the row is a molecule."""
     given, end = only(allowed), len(ids) - 1
-    if model.tokenizer.kind != "smiles" or model.layout != "rows" or end < 1 or end not in allowed:
+    if rows.tokenizer.kind != "smiles" or rows.layout != "rows" or end < 1 or end not in allowed:
         return given
     last = max(at for at in range(end) if at not in allowed or int(allowed[at].sum()) > 1)
     rest = [int(allowed[at].nonzero()) for at in range(last + 1, end)]
 
     @functools.cache
     def log_h(row: tuple[int, ...]) -> float:
-        return NO_MOLECULE if problem(model.decode([*row, *rest])) else 0.0
+        return NO_MOLECULE if problem(rows.decode([*row, *rest])) else 0.0
 
     return OnlyMolecules(given, last, log_h)
 
 
-def check_proposal(model: Model, options: InfillRequest) -> int:
+def check_proposal(model: TextModel, options: InfillRequest) -> int:
     """How many particles of each text the proposal draws. What cannot be combined with it is refused."""
     proposal = options.proposal
-    if not (hasattr(proposal, "tokenizer") and hasattr(proposal, "denoiser")):
+    if not (hasattr(proposal, "rows") and hasattr(proposal, "denoiser")):
         raise OptionError("proposal", f"proposal must be a model, such as unmask.load(NAME), got {proposal!r}")
     assert proposal is not None
     if not (model.process.continues or model.process.from_left):
@@ -141,7 +142,7 @@ def check_proposal(model: Model, options: InfillRequest) -> int:
     if proposal.process.continues:
         says = f"the proposal must see both sides of a blank, and {proposal.name} sees what comes before"
         raise OptionError("proposal", says)
-    if proposal.tokenizer.hash != model.tokenizer.hash:
+    if proposal.rows.tokenizer.hash != model.rows.tokenizer.hash:
         says = f"the proposal must have the tokenizer of {model.name}, and {proposal.name} has another"
         raise OptionError("proposal", says)
     for name in options.given:
@@ -152,7 +153,7 @@ def check_proposal(model: Model, options: InfillRequest) -> int:
     return PROPOSED if options.particles is None else options.particles
 
 
-def among(model: Model, drawn: TextSample, particles: int, seed: int) -> TextSample:
+def among(model: TextModel, drawn: TextSample, particles: int, seed: int) -> TextSample:
     """One of each ``particles`` texts that a proposal has drawn, by the weights p / q."""
     from unmask.samplers.guided import effective, weighted
 

@@ -18,7 +18,7 @@ from torch import nn
 from unmask.checkpoints.user_network import Make
 from unmask.data.parts import Progress
 from unmask.data.text8 import compared
-from unmask.text.model import Model
+from unmask.model import Model
 from unmask.training import checkpoint as checkpoints
 from unmask.training import data as find_data
 from unmask.training.config import USER_NETWORK, TrainConfig

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from unmask.data.tokens import TokenFile
+from unmask.model import Model
 from unmask.network import device_of, logits_at
 from unmask.networks.ngram import kneser_ney
 from unmask.processes import process_of
 from unmask.sampling import sample
-from unmask.text.model import Model
 from unmask.training import curve
 
 SAMPLES, PREVIEW_STEPS = 3, 64
@@ -57,7 +57,7 @@ def samples_of(
         )
     except _Stopped:
         return ()
-    return tuple(model.texts(samples.tokens.tolist()))
+    return tuple(model.rows.texts(samples.tokens.tolist()))
 
 
 class Plain:

@@ -19,7 +19,7 @@ from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
 from unmask.files import new_folder
 from unmask.loading import load
-from unmask.text.model import Model
+from unmask.model import Model
 from unmask.tokenizers.vocabularies import levels
 from unmask.training import loop
 from unmask.training.config import TrainConfig, from_mapping

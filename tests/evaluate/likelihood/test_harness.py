@@ -164,7 +164,7 @@ def test_pairs_and_pages() -> None:
 
 def load_model(kind: str) -> Any:
     from tests.small_models import network
-    from unmask.text.model import Model
+    from unmask.model import Model
 
     return Model(network(TOKENIZERS[kind]), TOKENIZERS[kind])
 

@@ -17,7 +17,7 @@ from tests.training.runs import PROCESSES, settings
 from unmask.data.tokens import TokenFile
 from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import evaluate
-from unmask.text.model import Model
+from unmask.model import Model
 from unmask.training.loop import train
 
 

@@ -22,6 +22,7 @@ from unmask.evaluate.judge.interval import Interval
 from unmask.evaluate.judge.judge import Judge, judge
 from unmask.evaluate.judge.samples import Samples
 from unmask.evaluate.likelihood.partial import fingerprint
+from unmask.model import Model
 from unmask.names import DRAWS, PLANS, PRECISIONS, SamplerOptions
 from unmask.network import device_of, inference, logits_of
 from unmask.noise import word
@@ -29,7 +30,6 @@ from unmask.processes import Process, process_of
 from unmask.protocol import length_of
 from unmask.sampling import Sample
 from unmask.sampling import sample as sample_tokens
-from unmask.text.model import Model
 
 PUBLISHED = ("published-ancestral", "published-euler", "published-tweedie")
 SAMPLERS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.text.model import Model
+from unmask.model import Model
 from unmask.tokenizers.external import ExternalTokenizer
 from unmask.tokenizers.tokenizer import BPE
 

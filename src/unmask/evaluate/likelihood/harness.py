@@ -26,12 +26,12 @@ from unmask.evaluate.likelihood.conditional import conditional_nelbo, in_turn_na
 from unmask.evaluate.likelihood.continuation import Page, encode_pair, windows, without_last_spaces
 from unmask.extras import needed
 from unmask.loading import load
+from unmask.model import Model
 from unmask.names import PLANS, PlanName, PredictorName
 from unmask.network import device_of
 from unmask.noise import generator, word
 from unmask.protocol import for_bound
 from unmask.sampling import sample
-from unmask.text.model import Model
 
 MODULES = ("api.model", "api.registry", "models")  # its own models: it looks for them before the registry is in use
 model, registry, _ = (needed(f"lm_eval.{name}", "the harness needs lm-eval", "harness") for name in MODULES)

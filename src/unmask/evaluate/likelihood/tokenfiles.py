@@ -19,13 +19,13 @@ from unmask.evaluate.likelihood import partial as partials
 from unmask.evaluate.likelihood.evaluation import BINS, Evaluation, Profile, by_position, in_parts, means
 from unmask.evaluate.likelihood.partial import Done, Partial, Result, fingerprint
 from unmask.likelihood import Passes, default_batch, per_position
+from unmask.model import Model
 from unmask.network import inference
 from unmask.networks.ngram import kneser_ney
 from unmask.processes import process_of
 from unmask.processes.process import ALONG_ORDERS, By
 from unmask.protocol import for_bound
 from unmask.schedule import Schedule
-from unmask.text.model import Model
 
 ROWS_OF_A_BIN = 32  # at least
 

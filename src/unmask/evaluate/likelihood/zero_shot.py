@@ -14,7 +14,7 @@ from unmask.data import corpora
 from unmask.evaluate.data import found
 from unmask.evaluate.likelihood.evaluation import Evaluation
 from unmask.evaluate.likelihood.tokenfiles import evaluate
-from unmask.text.model import Model
+from unmask.model import Model
 
 CORPORA = ("kjv", "sotu", "text8", "enwik8")
 HELD_OUT = 0.05  # the last part of a corpus that has no split of its own, as in ``corpora``

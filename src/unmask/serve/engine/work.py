@@ -14,14 +14,12 @@ from unmask import plan as plans
 from unmask.checks import check_canvas
 from unmask.draw import Pick
 from unmask.loading import Known, describe, load, locate
-from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.model import Model
 from unmask.noise import Streams
 from unmask.protocol import Allowed, Caches, LooksAhead, for_sampling, takes_lengths
 from unmask.sampler import Planned, Sampler, Task
 from unmask.samplers.guided import Guided
 from unmask.text.blanks import Blanks
-from unmask.text.constraints import frequencies
-from unmask.text.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +38,6 @@ class Served:
         """A model by name, with its card."""
         about = describe(Known(name, "cache", locate(name)))
         return cls(load(name, device=device), about.get("card") or {})
-
-    @cached_property
-    def look_ahead(self) -> HiddenMarkovOracle | None:
-        """What guides look ahead with, for a network that computes the next positions alone."""
-        return frequencies(self.model) if self.model.process.continues else None
 
     @cached_property
     def network(self) -> Any:
@@ -133,7 +126,7 @@ class Work:
     @cached_property
     def allowed(self) -> Allowed | None:
         """The ids that may fill its masked positions, where restricted; a guide with particles sees to them itself."""
-        return None if self.weighed else self.model.allowed(self.canvas, self.blanks) or None
+        return None if self.weighed else self.model.rows.allowed(self.canvas, self.blanks) or None
 
     def begin(self) -> Any:
         """The initial state of its sequences, which needs only the network from here on."""

@@ -74,8 +74,8 @@ class FinalText:
         begin = 0 if self.blanks is not None else self._begin
         ids = [token for token in self.ids[begin:end] if token is not None]
         if begin:
-            return self.model.written(ids)
-        return self.model.texts([ids], None if self.blanks is None else self.blanks.up_to(end))[0]
+            return self.model.rows.written(ids)
+        return self.model.rows.texts([ids], None if self.blanks is None else self.blanks.up_to(end))[0]
 
     def stop(self, end: int) -> int | None:
         """Where in the text up to an id the first generated stop sequence begins."""

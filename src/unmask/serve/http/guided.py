@@ -25,7 +25,7 @@ def guide_of(served: Served, ids: Sequence[int], pattern: str | None, contains: 
     what = " and ".join(name for name, given in (("pattern", pattern), ("contains", contains)) if given)
     option, model, bounds = what.split()[0], served.model, Bounds(MOST_SECONDS, MOST_STATES)
     try:
-        guide = constraint(model, pattern, contains, bounds=bounds, chain=served.look_ahead)
+        guide = constraint(model.rows, pattern, contains, bounds=bounds, chain=model.look_ahead)
         bounds.check(guide.automaton.states, what)
     except ValueError as error:
         raise OptionError(option, str(error)) from error
@@ -36,9 +36,10 @@ def guide_of(served: Served, ids: Sequence[int], pattern: str | None, contains: 
 
 def schema_guide(served: Served, ids: Sequence[int], schema: Mapping[str, Any]) -> Matching:
     """The guide to completions, from the first masked position on, that are JSON and satisfy the schema."""
-    bounds, mask_id = Bounds(MOST_SECONDS, MOST_STATES), served.model.denoiser.mask_id
+    model, bounds = served.model, Bounds(MOST_SECONDS, MOST_STATES)
+    mask_id = model.denoiser.mask_id
     try:
-        guide = described(served.model, schema, list(ids).index(mask_id), bounds=bounds, chain=served.look_ahead)
+        guide = described(model.rows, schema, list(ids).index(mask_id), bounds=bounds, chain=model.look_ahead)
         require_possible(guide, torch.tensor(ids, dtype=torch.int64), mask_id)
     except OptionError as error:
         raise OptionError("response_format", str(error)) from error

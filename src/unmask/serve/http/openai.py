@@ -11,6 +11,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
+from unmask.model import Model
 from unmask.serve.engine.change import Change
 from unmask.serve.engine.job import Done, Filled, Refused
 from unmask.serve.engine.work import Work
@@ -18,7 +19,6 @@ from unmask.serve.http.exchange import Exchange, error_of, sse
 from unmask.serve.http.final_text import FinalText, first_stop, held_back
 from unmask.serve.http.refusals import ApiError
 from unmask.serve.http.request import Prompted
-from unmask.text.model import Model
 
 LEAST = -9999.0  # stands for log 0, because JSON has no infinity
 
@@ -53,7 +53,7 @@ class Completion:
     @property
     def echoed(self) -> str:
         """The prompt as text."""
-        return self.prompt if isinstance(self.prompt, str) else self.model.written(self.prompt)
+        return self.prompt if isinstance(self.prompt, str) else self.model.rows.written(self.prompt)
 
     def score(self, change: Change) -> None:
         """The model's scores for a part of the prompt."""
@@ -113,7 +113,7 @@ class Completion:
         if sequence.cut is not None:  # the text satisfies its schema, so nothing is missing
             eos = self.model.tokenizer.eos_id
             return self._finish(text, "stop", ids.index(eos) if eos in ids else len(ids))
-        return self._finish(text, "stop" if self.model.ended(ids) else "length", len(ids))
+        return self._finish(text, "stop" if self.model.rows.ended(ids) else "length", len(ids))
 
     def _stopped(self, text: str, end: int) -> str:
         assert self._sequence is not None
@@ -126,9 +126,9 @@ class Completion:
     def _whole(self, tokens: Sequence[int]) -> str:
         assert self._sequence is not None
         if isinstance(self.prompt, list) and self.prompt:
-            return self.model.written(tokens[self._first : self._sequence.end])
+            return self.model.rows.written(tokens[self._first : self._sequence.end])
         blanks = self._sequence.blanks
-        text = self.model.texts([tokens], blanks)[0]
+        text = self.model.rows.texts([tokens], blanks)[0]
         if blanks is not None and blanks.smiles:
             return text  # of a molecule continued from a SMILES, no part is the continuation
         return text[len(self.prompt) : len(text) - len(self.prompted.suffix)]

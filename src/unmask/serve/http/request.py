@@ -24,7 +24,7 @@ from unmask.serve.http.refusals import ApiError, at_most, blaming, check_text
 from unmask.serve.http.schemas import CompletionRequest, SamplingRequest, UnmaskRequest
 from unmask.text import particles
 from unmask.text.blanks import BLANK, Blanks
-from unmask.text.model import InfillRequest
+from unmask.text.requests import InfillRequest
 
 PARTICLES = 8  # of each guided sequence of a network that computes the next positions alone
 COMPLETION = 16  # tokens of a completion, as OpenAI has it
@@ -157,7 +157,7 @@ class WorkMaker:
         runs = len(re.findall(f"{re.escape(mask_character or BLANK)}+", text))
         self.bounded(name, runs)
         with blaming(name):
-            blanks = model.blanks(text, mask_character)
+            blanks = model.rows.blanks(text, mask_character)
         return self._weighed(name, text, blanks) or self._of_blanks(name, blanks)
 
     def _weighed(self, name: str, text: str, blanks: Blanks) -> Work | None:
@@ -173,9 +173,9 @@ class WorkMaker:
         together = self.limits.max_joint // (self.number * model.denoiser.vocab_size)
         if usual is None or min(usual, together) < 2:
             return None
-        canvas, allowed = particles.canvas(model, blanks)
+        canvas, allowed = particles.canvas(model.rows, blanks)
         self.bounded(name, len(canvas))
-        guide = particles.guide(model, canvas, allowed)
+        guide = particles.guide(model.rows, canvas, allowed)
         options = replace(self.options, guide=guide, particles=min(usual, together))
         with blaming(canvas=name):
             sampler = sampler_for(model.denoiser, torch.tensor([canvas], dtype=torch.int64), options)
@@ -192,7 +192,7 @@ class WorkMaker:
             return self._work("length", (model.denoiser.mask_id,) * length, None)
         self._short("prompt", prompt)
         with blaming("prompt"):
-            blanks = model.prompted(prompt, length, room=room)
+            blanks = model.rows.prompted(prompt, length, room=room)
         return self._of_blanks("prompt", blanks)
 
     def on_canvas(self, canvas: Sequence[int | None], name: str = "canvas") -> Work:
@@ -214,7 +214,7 @@ class WorkMaker:
         if prompt:
             self._short("prompt", prompt)
             with blaming("prompt"):
-                start, end = self.served.model.prompted(prompt).holes[0]
+                start, end = self.served.model.rows.prompted(prompt).holes[0]
             return end - start
         return length
 
@@ -241,7 +241,7 @@ class WorkMaker:
         """A prompt and this many masked positions, framed like the training data."""
         self._short("prompt", prompt)
         with blaming("prompt"):
-            begun = self.served.model.prompted(prompt, 2 * len(prompt.encode()) + 64)
+            begun = self.served.model.rows.prompted(prompt, 2 * len(prompt.encode()) + 64)
         (start, end), mask_id = begun.holes[0], self.served.model.denoiser.mask_id
         ids = (*begun.ids[:start], *[mask_id] * tokens, *begun.ids[end:])
         return replace(begun, ids=ids, holes=((start, start + tokens),))

@@ -38,7 +38,7 @@ def add_tokens(app: FastAPI, models: Mapping[str, Served], limits: Limits, threa
         if wrong is not None:
             says = f"tokens has the id {wrong}: allowed are 0..{model.tokenizer.vocab_size - 1}"
             raise ApiError(400, says, param="tokens")
-        return {"prompt": model.written(body.tokens)}
+        return {"prompt": model.rows.written(body.tokens)}
 
     @app.get("/tokenizer_info", responses={401: RESPONSES[401]}, summary="The tokenizer of the first model")
     async def tokenizer_info() -> dict[str, Any]:

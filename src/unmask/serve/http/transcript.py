@@ -141,7 +141,7 @@ class Transcript:
 
     def done_event(self, done: Done) -> dict[str, Any]:
         """The whole sequence; with a stop sequence in it, the text before that."""
-        text, tokens = self.model.texts([done.tokens], self.blanks)[0], done.tokens
+        text, tokens = self.model.rows.texts([done.tokens], self.blanks)[0], done.tokens
         if self._sequence is not None:
             self._sequence.ids = list(tokens)
             self.stop = self._sequence.stop_of(text)
@@ -162,7 +162,7 @@ class Transcript:
         return {
             "index": event.index,
             "text": text,
-            "finish_reason": "stop" if self.stop is not None or self.model.ended(tokens) else "length",
+            "finish_reason": "stop" if self.stop is not None or self.model.rows.ended(tokens) else "length",
             "tokens": tokens,
             "nfe": event.nfe,
             "ncs": event.ncs,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,16 +19,16 @@ from unmask.checks import ids
 from unmask.draw import Pick
 from unmask.errors import OptionError
 from unmask.guides.automaton import Both
-from unmask.network import device_of
-from unmask.options import Canvas, takes
+from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
+from unmask.options import takes
 from unmask.processes import Process, process_of
 from unmask.protocol import check, for_bound, length_of
-from unmask.sampling import Request, Sample, Watched, filled
+from unmask.sampling import Request, Watched, filled
 from unmask.schedule import SCHEDULES, Linear, Schedule
 from unmask.text.constraints import constraint, described, ended, require_possible
-from unmask.tokenizers.missing import NoTokenizer
-from unmask.tokenizers.molecules import fragments, to_selfies, to_smiles
-from unmask.tokenizers.tokenizer import BPE, EOS, LAYOUTS, Layout, Tokenizer
+from unmask.text.requests import InfillRequest, SampleRequest, TextRequest, TextSample
+from unmask.text.rows import Rows
+from unmask.tokenizers.tokenizer import LAYOUTS, Layout, Tokenizer
 
 if TYPE_CHECKING:
     from unmask.bound import Bound
@@ -38,87 +38,8 @@ if TYPE_CHECKING:
     from unmask.tokenizers.external import ExternalTokenizer
 
 TOKENIZER = "tokenizer.json"
+TEXTS = 8  # from which token frequencies are estimated
 PARTICLES_OF_SCHEMA = 16  # for each text of a network that sees only what comes before, unless a number is given
-CHARACTERS_PER_TOKEN = 4.0  # for a BPE tokenizer whose folder does not say
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextRequest(Watched):
-    """The options that ``Model.sample`` and ``Model.infill`` share: those of ``unmask.sample``, and of texts.
-
-    ``stop=True`` stops at the tokenizer's end-of-text token. The schedule is the model's.
-    """
-
-    pattern: str | None = None
-    """A regular expression that the whole text must match: a guide, approximate for a network and corrected by
-    particles."""
-    contains: Sequence[str] = ()
-    """Words that must occur in the text: a guide as well."""
-    schema: Mapping[str, Any] | None = None
-    """A JSON Schema that the text must satisfy: of a sample what follows the prompt, of an infill the whole text."""
-
-    def _check_together(self) -> None:
-        super()._check_together()
-        if self.guide is not None and self.limited:
-            raise OptionError("guide", "give either guide, or pattern and contains")
-        if self.schema is not None and (self.pattern is not None or self.contains):
-            raise OptionError("schema", "schema cannot be combined with pattern and contains")
-        if self.schema is not None and self.stop not in (None, False):
-            raise OptionError("stop", "a text with a schema is cut at its end: leave out stop")
-
-    @property
-    def limited(self) -> bool:
-        """Whether a pattern or words limit the text."""
-        return self.pattern is not None or bool(self.contains) or self.schema is not None
-
-    @property
-    def guided(self) -> bool:
-        return self.guide is not None or self.limited
-
-
-@dataclass(frozen=True)
-class SampleRequest(TextRequest):
-    """The arguments of ``Model.sample``."""
-
-    num: int | None = None
-    """The number of texts, by default one."""
-    length: int | None = field(default=None, kw_only=True)
-    """The number of tokens, by default the training length."""
-    canvas: Canvas | None = field(default=None, kw_only=True)
-    """Token ids with mask_id at masked positions, instead of a prompt."""
-    prompt: str = field(default="", kw_only=True)
-    """The beginning of each text."""
-    max_tokens: int | None = field(default=None, kw_only=True)
-    """The maximum number of tokens after the prompt, instead of length."""
-
-
-@dataclass(frozen=True)
-class InfillRequest(TextRequest):
-    """The arguments of ``Model.infill``."""
-
-    text: str
-    """The text, with blanks."""
-    num: int | None = None
-    """How often it is filled, by default once."""
-    mask_character: str | None = field(default=None, kw_only=True)
-    """A character that stands for one token; underscores are then ordinary text."""
-    proposal: Model | None = field(default=None, kw_only=True)
-    """A masked model with the same tokenizer, which draws the particles; this one weighs them."""
-
-    @property
-    def guided(self) -> bool:
-        return True  # the text itself can weigh particles
-
-
-@dataclass(frozen=True, repr=False)
-class TextSample(Sample):
-    """Finished sequences, their cost, and their texts."""
-
-    text: list[str] = field(default_factory=list)
-
-    def _beginning(self) -> str:
-        first = self.text[0] if self.text else ""
-        return f"text: {first[:80]!r}{' ...' if len(first) > 80 else ''}"
 
 
 @dataclass(frozen=True)
@@ -168,16 +89,28 @@ class Model:
         return self.extra.get("length") if length is None else length
 
     @property
-    def token_width(self) -> float:
-        """The number of characters that one token of a blank stands for: 1, except for a BPE."""
-        if self.tokenizer.kind not in BPE:
-            return 1.0
-        return self.characters_per_token or CHARACTERS_PER_TOKEN
-
-    @property
     def process(self) -> Process:
         """What the network is."""
         return process_of(self.denoiser)
+
+    @property
+    def rows(self) -> Rows:
+        """How texts are written as rows of its token ids."""
+        ids, mask_id, continues = self.denoiser.vocab_size, self.denoiser.mask_id, self.process.continues
+        return Rows(self.tokenizer, self.layout, mask_id, ids, self.length, self.characters_per_token, continues)
+
+    @cached_property
+    def look_ahead(self) -> HiddenMarkovOracle | None:
+        """What guides look ahead with where the network computes the next positions alone.
+
+        Independent tokens, as often as in a few texts of the model, each id counted once more.
+        """
+        if not self.process.continues:
+            return None
+        size = self.denoiser.vocab_size
+        counts = torch.bincount(self.sample(TEXTS).tokens.flatten(), minlength=size)[:size].double() + 1
+        one = torch.ones(1, 1, dtype=torch.float64)
+        return HiddenMarkovOracle(one[0], one, (counts / counts.sum()).unsqueeze(0))
 
     @takes(SampleRequest)
     def sample(self, options: SampleRequest) -> TextSample:
@@ -193,17 +126,17 @@ class Model:
         self.process.require(*(name for name, value in given.items() if value))
         if options.schema is not None and canvas is not None:
             raise OptionError("canvas", "a schema describes a text: give a prompt, or a text with blanks to infill")
-        begun = self.begins(prompt, options.stop or options.schema) and (prompt or canvas is None)
+        begun = self.rows.begins(prompt, options.stop or options.schema) and (prompt or canvas is None)
         if room is not None:
             if length is not None or canvas is not None or room < 1:
                 says = f"max_tokens={room} must be at least 1, and cannot be combined with length or canvas"
                 raise OptionError("max_tokens", says)
-            length = room if not begun else len(self.prompted(prompt, room=room).ids)
+            length = room if not begun else len(self.rows.prompted(prompt, room=room).ids)
         if not begun:
             return self._sampled(None, options, num=options.num, length=length, canvas=canvas)
         if canvas is not None:
             raise OptionError("canvas", "give a prompt or a canvas, not both")
-        return self._filled(self.prompted(prompt, length), options.num, options)
+        return self._filled(self.rows.prompted(prompt, length), options.num, options)
 
     @takes(InfillRequest)
     def infill(self, options: InfillRequest) -> TextSample:
@@ -239,14 +172,14 @@ class Model:
             drawn = options.proposal.infill(**{one.name: getattr(some, one.name) for one in fields(some)})
             assert isinstance(options.seed, int)
             return weighed.among(self, drawn, each, options.seed)
-        blanks, particles = self.blanks(options.text, options.mask_character), weighed.particles(self, options)
+        blanks, particles = self.rows.blanks(options.text, options.mask_character), weighed.particles(self, options)
         if particles is None:
             return self._filled(blanks, num, options)
-        canvas, allowed = weighed.canvas(self, blanks)
+        canvas, allowed = weighed.canvas(self.rows, blanks)
         rows = torch.tensor(canvas).expand(num, -1).clone()
-        guide = weighed.guide(self, canvas, allowed)
+        guide = weighed.guide(self.rows, canvas, allowed)
         if options.schema is not None:
-            schema = described(self, options.schema, self._text_begins(), allowed=allowed)
+            schema = described(self.rows, options.schema, self.rows.begin, allowed=allowed, chain=self.look_ahead)
             require_possible(schema, rows[0], self.denoiser.mask_id)
             guide = Both(guide, schema)
         return self._sampled(blanks, options, canvas=rows, particles=particles, guide=guide, allowed=None)
@@ -270,7 +203,7 @@ class Model:
 
         if not texts or isinstance(texts, str):
             raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
-        rows = [(i, torch.tensor(row)) for i, text in enumerate(texts) for row in self._rows(text)]
+        rows = [(i, torch.tensor(row)) for i, text in enumerate(texts) for row in self.rows.split(text)]
         by_length = defaultdict(list)
         for r, (_, row) in enumerate(rows):
             by_length[len(row)].append(r)
@@ -331,114 +264,7 @@ class Model:
         In wrapped text an eos is a newline between documents, or ``<eos>`` where the alphabet has no newline. Molecules
         are written as SMILES, also where the tokens are SELFIES.
         """
-        text = self.written(ids)
-        return to_smiles(text) if self.tokenizer.kind == "selfies" else text
-
-    def written(self, ids: Sequence[int]) -> str:
-        """The text of token ids in the tokenizer's notation: SELFIES stay SELFIES."""
-        ids, ends = list(ids), self.ends
-        if not ends:
-            return self.tokenizer.decode(ids)
-        documents = [list(group) for is_end, group in itertools.groupby(ids, lambda i: i in ends) if not is_end]
-        if self.layout == "rows":
-            documents = documents[:1] if ids and ids[0] not in ends else []
-        texts = [self.tokenizer.decode(document) for document in documents]
-        if self.tokenizer.kind == "metaspace":  # at the start of a text, the first word comes with a space
-            texts[1:] = [text.removeprefix(" ") for text in texts[1:]]
-        return (f" {EOS} " if self.tokenizer.kind == "characters" and "\n" not in self.tokenizer.vocab else "\n").join(
-            texts
-        )
-
-    def blanks(self, text: str, mask_character: str | None = None) -> Blanks:
-        """The canvas of an infill: the text with its blanks masked, framed like the training data."""
-        from unmask.text.blanks import join, split, with_mask_token
-
-        if mask_character is None:
-            text, mask_character = with_mask_token(text, self.tokenizer.mask_token)
-        if not isinstance(text, str):
-            raise OptionError("text", f"text must be one text with blanks, got {type(text).__name__}")
-        words = self.tokenizer.kind in BPE
-        pieces = split(text, characters_per_token=self.token_width, mask_character=mask_character, words=words)
-        pieces, smiles = self._notated(pieces)
-        bare = join(pieces, self.tokenizer, self.denoiser.mask_id)
-        before, after = self._frame(len(bare.ids))
-        return replace(join(pieces, self.tokenizer, self.denoiser.mask_id, before=before, after=after), smiles=smiles)
-
-    def begins(self, prompt: str, stop: object) -> bool:
-        """Whether a canvas begins with given tokens: a prompt, or the eos at the start of every wrapped sequence.
-
-        That eos does not end a text, so sampling with ``stop`` must not draw it.
-        """
-        return bool(prompt) or (stop not in (None, False) and self.layout == "wrapped")
-
-    def prompted(self, prompt: str, length: int | None = None, *, room: int | None = None) -> Blanks:
-        """The canvas of a prompted text: masked from the prompt to the end, or for ``room`` tokens."""
-        from unmask.text.blanks import join
-
-        length = self.length if length is None else length
-        if length is None and room is None:
-            raise ValueError("give length, the number of tokens")
-        before, after = self._frame(0)
-        if self.tokenizer.frame is None:
-            after = [] if self.process.continues else before
-        (begins, *_), smiles = self._notated([prompt, 1, ""])
-        begun = join([begins, 1, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
-        room = room or (length or 0) - (len(begun.ids) - 1)
-        if room < 1:
-            raise ValueError(f"the prompt has {len(begun.ids) - 1} tokens with its eos: length={length} has no room")
-        blanks = join([begins, room, ""], self.tokenizer, self.denoiser.mask_id, before=before, after=after)
-        return replace(blanks, smiles=smiles)
-
-    def _notated(self, pieces: list[str | int]) -> tuple[list[str | int], bool]:
-        """Pieces of text in the tokenizer's notation: SMILES become SELFIES if those are the tokens."""
-        return fragments(pieces) if self.tokenizer.kind == "selfies" else (pieces, False)
-
-    def allowed(self, ids: Sequence[int], blanks: Blanks | None = None, *, stops: bool = False) -> dict[int, Tensor]:
-        """The ids that may fill each masked position, {position: bool [V]}, where that is not every id.
-
-        A row has one end: before a visible token, no eos or padding may be drawn; after the end, nothing else may,
-        unless sampling ``stops`` at a drawn end. A blank whose surroundings leave out a space must begin with one.
-        """
-        from unmask.text.blanks import spaces
-
-        masks: dict[int, Tensor] = {}
-        ends = {*self.ends, self.tokenizer.pad_id} - {None}
-        if self.layout == "rows" and ends and self.tokenizer.frame is None and not stops:
-            mask_id = self.denoiser.mask_id
-            text = max((at for at, token in enumerate(ids) if token != mask_id and token not in ends), default=-1)
-            end = next(
-                (at for at, token in enumerate(ids) if token in self.ends and at > text), None
-            )  # where the row ends
-            is_end = torch.zeros(self.denoiser.vocab_size, dtype=torch.bool, device=device_of(self.denoiser))
-            is_end[[one for one in ends if one is not None]] = True
-            masks = {at: ~is_end for at in range(text if end is None else end) if ids[at] == mask_id}
-            masks |= {at: is_end for at in range(len(ids) if end is None else end, len(ids)) if ids[at] == mask_id}
-        if blanks is not None and blanks.spaced:
-            masks |= dict.fromkeys(blanks.spaced, spaces(self.tokenizer, self.denoiser.vocab_size))
-        return masks
-
-    def _frame(self, tokens: int) -> tuple[list[int], list[int]]:
-        """The tokens before and after a text of this many tokens in the training data."""
-        if self.tokenizer.frame is not None:
-            return list(self.tokenizer.frame[0]), list(self.tokenizer.frame[1])
-        eos = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
-        if self.layout == "wrapped":
-            return eos, eos
-        padding = max((self.length or 0) - tokens - len(eos), 0) if self.tokenizer.pad_id is not None else 0
-        return [], eos + [self.tokenizer.pad_id or 0] * padding
-
-    def _rows(self, text: str) -> list[list[int]]:
-        """A text as sequences of at most the training length."""
-        ids = self.tokenizer.encode(to_selfies(text) if self.tokenizer.kind == "selfies" else text)
-        before, after = self._frame(len(ids))
-        frame = len(before) + len(after)
-        length = self.length or len(ids) + frame
-        if self.layout == "rows":
-            if len(ids) + frame > length:
-                raise ValueError(f"a text of {len(ids)} tokens does not fit into a row of {length}: {text[:40]!r}")
-            return [[*before, *ids, *after]]
-        body = length - frame
-        return [[*before, *ids[i : i + body], *after] for i in range(0, max(len(ids), 1), body)]
+        return self.rows.decode(ids)
 
     def _filled(self, blanks: Blanks, num: int | None, options: TextRequest) -> TextSample:
         rows = torch.tensor(blanks.ids).expand(1 if num is None else num, -1)
@@ -457,58 +283,33 @@ class Model:
             warnings.warn(message, stacklevel=5)
         if canvas is not None and "guide" not in changes and given["allowed"] is None:
             stops = bool(given["stop"])
-            given["allowed"] = [self.allowed(row, blanks, stops=stops) for row in canvas.tolist()]
+            given["allowed"] = [self.rows.allowed(row, blanks, stops=stops) for row in canvas.tolist()]
         if given["stop"] is False:
             given["stop"] = None
         if given["stop"] is True:
-            if not self.ends:
+            if not self.rows.ends:
                 raise OptionError("stop", f"the texts of {self.name} have no end: give stop as token ids")
-            given["stop"] = self.ends
-        begin = self._text_begins() if isinstance(options, InfillRequest) else self._first_masked(canvas)
+            given["stop"] = self.rows.ends
+        begin = self.rows.begin if isinstance(options, InfillRequest) else self._first_masked(canvas)
         if options.limited and "guide" not in changes:
             given |= self._limits(options, begin, canvas, given.get("length"))
         done = filled(self.denoiser, Request(**given | {"schedule": given["schedule"] or self.schedule}))
         if options.schema is not None:
             done = replace(done, tokens=ended(done.tokens, begin, self.tokenizer.eos_id))
-        text = self.texts(done.tokens.tolist(), blanks)
+        text = self.rows.texts(done.tokens.tolist(), blanks)
         return TextSample(**{one.name: getattr(done, one.name) for one in fields(done)}, text=text)
 
     def _limits(self, options: TextRequest, begin: int, canvas: Tensor | None, length: Any) -> dict[str, Any]:
         """The guide that a pattern, words or a schema make, and the particles that correct it."""
         if options.schema is None:
-            return {"guide": constraint(self, options.pattern, options.contains)}
+            return {"guide": constraint(self.rows, options.pattern, options.contains, chain=self.look_ahead)}
         few = PARTICLES_OF_SCHEMA if self.process.continues and options.pick == Pick(options.draw) else 1
         particles = few if options.particles is None else options.particles
-        guide, mask_id = described(self, options.schema, begin), self.denoiser.mask_id
+        guide, mask_id = described(self.rows, options.schema, begin, chain=self.look_ahead), self.denoiser.mask_id
         if canvas is not None or isinstance(length, int):
             require_possible(guide, torch.full((length,), mask_id) if canvas is None else canvas[0], mask_id)
         return {"guide": guide, "particles": particles}
 
-    def _text_begins(self) -> int:
-        """The position of a text's first token, after what frames it."""
-        return len(self._frame(0)[0])
-
     def _first_masked(self, canvas: Tensor | None) -> int:
         masked = torch.zeros(1, 1) if canvas is None else (canvas[0] == self.denoiser.mask_id).long()
         return int(masked.argmax())
-
-    @property
-    def ends(self) -> tuple[int, ...]:
-        """The ids that end a text, first the one that is written."""
-        eos = self.tokenizer.eos_id
-        return () if eos is None else (eos, *self.tokenizer.other_ends)
-
-    def ended(self, ids: Sequence[int]) -> bool:
-        """Whether these tokens end a row; wrapped text goes on."""
-        return self.layout == "rows" and not set(self.ends).isdisjoint(ids)
-
-    def texts(self, rows: Sequence[Sequence[int]], blanks: Blanks | None = None) -> list[str]:
-        """The text of each finished sequence, with the visible parts of a canvas kept as they were given."""
-        if isinstance(self.tokenizer, NoTokenizer):
-            return [""] * len(rows)
-        apart = self.tokenizer.kind == "levels"
-        whole = blanks is None or blanks.smiles
-        text = [self.decode(row) if whole else blanks.filled(row, self.written, apart=apart) for row in rows]  # type: ignore[union-attr]
-        if self.tokenizer.kind in ("wordpiece", "metaspace") and (blanks is None or blanks.begins):
-            text = [one.removeprefix(" ") for one in text]  # the space that came with the first word
-        return text

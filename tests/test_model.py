@@ -58,7 +58,7 @@ class TestSample:
         assert all(text.startswith(prompt) for text in out.text)
         assert out.tokens.shape == (3, LENGTH)
         assert bool((out.tokens[:, [0, -1]] == eos(kind)).all())
-        start = model.prompted(prompt).holes[0][0]
+        start = model.rows.prompted(prompt).holes[0][0]
         assert out.tokens[0, 1:start].tolist() == TOKENIZERS[kind].encode(prompt.rstrip() if kind == "bpe" else prompt)
 
     def test_a_row_begins_with_its_prompt_and_ends_at_eos(self):
@@ -87,7 +87,7 @@ class TestSample:
     def test_any_denoiser_will_do(self):
         chain = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
         oracle = unmask.MarkovOracle(torch.tensor([0.5, 0.5], dtype=torch.float64), chain)
-        model = Model(oracle, unmask.text.model.Tokenizer("characters", ("a", "b")))
+        model = Model(oracle, unmask.model.Tokenizer("characters", ("a", "b")))
         assert set(model.sample(20, length=6).text) == {"ababab", "bababa"}
         assert model.infill("a___a___").text == ["abababab"]
         with pytest.raises(ValueError, match="give length"):
@@ -144,7 +144,7 @@ class TestInfill:
     def test_visible_text_comes_out_byte_for_byte(self, kind, case, seed):
         text, pieces = case
         model = MODELS[kind]
-        blanks = model.blanks(text)
+        blanks = model.rows.blanks(text)
         out = model.infill(text, 2, steps=3, seed=seed)
         for made, ids in zip(out.text, out.tokens.tolist(), strict=True):
             encoded, at = made.encode(), 0
@@ -159,7 +159,7 @@ class TestInfill:
 
     @pytest.mark.parametrize("kind", TEXT_KINDS)
     def test_the_canvas_is_the_text_between_two_eos(self, kind):
-        ids = MODELS[kind].blanks("the ____ earth").ids
+        ids = MODELS[kind].rows.blanks("the ____ earth").ids
         assert ids[0] == ids[-1] == eos(kind)
         holes = ids.count(MODELS[kind].denoiser.mask_id)
         assert holes == (1 if kind == "bpe" else 4)
@@ -169,9 +169,9 @@ class TestInfill:
 
     def test_the_size_of_a_blank_follows_the_training_data(self):
         model = Model(MODELS["bpe"].denoiser, TOKENIZERS["bpe"], characters_per_token=2.0)
-        assert model.blanks("the ________").ids.count(model.denoiser.mask_id) == 4
-        assert MODELS["bpe"].blanks("the ________").ids.count(model.denoiser.mask_id) == 2
-        assert model.blanks("the ░░░", "░").ids.count(model.denoiser.mask_id) == 3
+        assert model.rows.blanks("the ________").ids.count(model.denoiser.mask_id) == 4
+        assert MODELS["bpe"].rows.blanks("the ________").ids.count(model.denoiser.mask_id) == 2
+        assert model.rows.blanks("the ░░░", "░").ids.count(model.denoiser.mask_id) == 3
 
     def test_a_word_of_a_bpe_brings_its_space(self):
         model = MODELS["bpe"]
@@ -180,7 +180,7 @@ class TestInfill:
         for options in ({}, {"steps": 2, "predict": unmask.predict.extrapolate}, {"predict": unmask.predict.correct}):
             bound = model.infill("the ░░ earth", 40, mask_character="░", seed=1, **options)
             assert all(text.startswith("the ") and text.endswith(" earth") for text in bound.text)
-            first = bound.tokens[:, model.blanks("the ░░ earth", "░").holes[0][0]].tolist()
+            first = bound.tokens[:, model.rows.blanks("the ░░ earth", "░").holes[0][0]].tolist()
             assert len(set(first)) > 1
             assert all(piece.startswith(b" ") for piece in TOKENIZERS["bpe"].pieces(first))
 
