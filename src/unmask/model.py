@@ -27,7 +27,7 @@ from unmask.sampling import Request, Watched, filled
 from unmask.schedule import SCHEDULES, Linear, Schedule
 from unmask.text.constraints import constraint, described, ended, require_possible
 from unmask.text.requests import InfillRequest, SampleRequest, TextRequest, TextSample
-from unmask.text.rows import Rows
+from unmask.text.rows import TextRows
 from unmask.tokenizers.tokenizer import LAYOUTS, Layout, Tokenizer
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class Model:
         return process_of(self.denoiser)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> TextRows:
         """How texts are written as rows of its token ids."""
         ids, mask_id, continues = self.denoiser.vocab_size, self.denoiser.mask_id, self.process.continues
-        return Rows(self.tokenizer, self.layout, mask_id, ids, self.length, self.characters_per_token, continues)
+        return TextRows(self.tokenizer, self.layout, mask_id, ids, self.length, self.characters_per_token, continues)
 
     @cached_property
     def look_ahead(self) -> HiddenMarkovOracle | None:

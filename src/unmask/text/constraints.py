@@ -14,7 +14,7 @@ from unmask.errors import OptionError
 from unmask.guides.automaton import Bounds, Matching, of_text
 from unmask.guides.schema import ANY_OBJECT, expression
 from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
-from unmask.text.rows import Rows
+from unmask.text.rows import TextRows
 
 NEVER = b"\xff"  # no text has this byte
 BOUNDS = Bounds(seconds=30.0, states=4096)  # of a schema
@@ -22,7 +22,7 @@ SECONDS_OF_ANY = 60.0  # ANY_OBJECT takes a few seconds, once
 
 
 def constraint(
-    rows: Rows,
+    rows: TextRows,
     pattern: str | None = None,
     contains: Sequence[str] = (),
     *,
@@ -54,7 +54,7 @@ def constraint(
 
 
 def described(
-    rows: Rows,
+    rows: TextRows,
     schema: Mapping[str, Any],
     begin: int,
     *,

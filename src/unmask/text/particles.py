@@ -35,7 +35,7 @@ from unmask.tokenizers.molecules import problem
 if TYPE_CHECKING:
     from unmask.text.blanks import Blanks
     from unmask.text.requests import InfillRequest, TextModel, TextRequest, TextSample
-    from unmask.text.rows import Rows
+    from unmask.text.rows import TextRows
 
 PARTICLES = 32  # for each text, unless a number is given
 MOLECULES = 128  # for SMILES: of short ones few are molecules
@@ -71,7 +71,7 @@ def opened(ids: Sequence[int], mask_id: int, vocab_size: int) -> tuple[list[int]
     return [*ids[:first], *[mask_id] * (len(ids) - first)], given
 
 
-def canvas(rows: Rows, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
+def canvas(rows: TextRows, blanks: Blanks) -> tuple[list[int], dict[int, Tensor]]:
     """The canvas, masked from the first blank on, and the ids that may fill each position: given ones and ``allowed``.
 
     Behind the end of a row there is only padding, which is left out.
@@ -115,7 +115,7 @@ class OnlyMolecules:
         return weigh
 
 
-def guide(rows: Rows, ids: Sequence[int], allowed: Mapping[int, Tensor]) -> Guide:
+def guide(rows: TextRows, ids: Sequence[int], allowed: Mapping[int, Tensor]) -> Guide:
     """What particles must agree with: the given tokens, and, for SMILES, that the row is a molecule."""
     given, end = only(allowed), len(ids) - 1
     if rows.tokenizer.kind != "smiles" or rows.layout != "rows" or end < 1 or end not in allowed:

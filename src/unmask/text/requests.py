@@ -10,7 +10,7 @@ from unmask.errors import OptionError
 from unmask.options import Canvas
 from unmask.processes import Process
 from unmask.sampling import Sample, Watched
-from unmask.text.rows import Rows
+from unmask.text.rows import TextRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +105,6 @@ class TextModel(Protocol):
     def process(self) -> Process: ...
 
     @property
-    def rows(self) -> Rows: ...
+    def rows(self) -> TextRows: ...
 
     def infill(self, *args: Any, **options: Any) -> TextSample: ...

@@ -20,7 +20,7 @@ CHARACTERS_PER_TOKEN = 4.0  # for a BPE tokenizer whose folder does not say
 
 
 @dataclass(frozen=True)
-class Rows:
+class TextRows:
     """How texts are laid out as rows of token ids.
 
     Attributes:
