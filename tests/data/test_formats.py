@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unmask.data.formats import preferred
 from unmask.data.prepare import prepare
 from unmask.data.source import Reader
 from unmask.data.tokens import TokenFile
@@ -233,6 +234,29 @@ def test_short_records_are_a_sample_each_and_few_are_enough(name: str, content: 
         train, valid = prepare(str(path), tmp_path / "out")
     assert sorted(read(train) + read(valid)) == sorted(NAMES)
     assert (train.header.layout, train.tokenizer.kind, train.length) == ("rows", "characters", 9)
+
+
+def test_a_list_of_names_is_a_sample_for_each_line(tmp_path: Path) -> None:
+    path = tmp_path / "names.txt"
+    path.write_text("\n".join(NAMES) + "\n")
+    with pytest.warns(UserWarning, match="names.txt: each line is a sample; --layout wrapped joins them"):
+        train, valid = prepare(str(path), tmp_path / "out")
+    assert sorted(read(train) + read(valid)) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*NAMES, "a line of prose, or of verse, or of code that is long enough to be seen"],
+        [f"{name}," for name in NAMES],
+        [line for name in NAMES for line in (name, "")],
+        NAMES[:10],
+    ],
+)
+def test_other_short_lines_are_one_text(lines: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "verse.txt"
+    path.write_text("\n".join(lines))
+    assert preferred(str(path), None) == {}
 
 
 def test_long_records_are_joined_and_this_is_said(tmp_path: Path) -> None:

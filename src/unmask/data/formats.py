@@ -29,6 +29,7 @@ COLUMNS = ("text", "smiles", "sequence")  # names of the text column, if none wa
 RECORDS = (*TABLES, ".jsonl", ".ndjson", ".parquet")
 SHORT_ROW = 200  # characters: where 99% of the records are no longer, each is a row by default
 NAME = 40  # characters: records of this length are spelled by characters by default
+LIST, ENDS = 20, ".,;:!?"  # lines that a list has at least; signs that end lines of prose, verse and code
 SAMPLED = 10_000  # records whose lengths are looked at
 BLOCK = 1 << 20
 
@@ -48,7 +49,7 @@ def suffix_of(path: Path) -> str:
 
 def preferred(source: object, column: str | None, length: int | None = None) -> dict[str, str]:
     """How such a file is prepared by default: FASTA records and molecules are rows, and so are short records of a table
-    if no length is given.
+    and the lines of a list if no length is given.
     """
     if OFFICIAL.is_file(source):
         return {"tokenizer": "characters", "layout": "wrapped"}
@@ -65,7 +66,7 @@ def preferred(source: object, column: str | None, length: int | None = None) -> 
         usual = lengths[len(lengths) * 99 // 100] if lengths else SHORT_ROW + 1
         if usual <= SHORT_ROW:
             return {"tokenizer": "characters" if usual <= NAME else "bpe", "layout": "rows"}
-    return {}
+    return {"tokenizer": "characters", "layout": "rows"} if length is None and is_list(source) else {}
 
 
 def check_column(source: object, column: str | None) -> None:
@@ -83,6 +84,16 @@ def has_records(source: object) -> bool:
     if suffix == ".json":
         return _array(path) is not None or _begins_with_objects(path)
     return suffix in RECORDS
+
+
+def is_list(source: object) -> bool:
+    """Whether a text is a list of names, titles or the like: no line is long, and few are empty or end a sentence."""
+    if not isinstance(source, str | Path) or not Path(source).is_file() or suffix_of(Path(source)) in KINDS:
+        return False
+    with utf8(Path(source)) as file:
+        lines = [line.strip() for line in file.read(BLOCK).splitlines()]
+    others = sum(not line or line[-1] in ENDS for line in lines)
+    return len(lines) >= LIST and max(map(len, lines)) <= NAME and others <= len(lines) // 20
 
 
 def is_text(path: Path) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.checkpoints.packages import gpt2_tokenizer
-from unmask.data.formats import check_column, has_records, preferred
+from unmask.data.formats import check_column, has_records, is_list, preferred
 from unmask.data.instructions import is_instructions, prepare_instructions
 from unmask.data.layout import AnyTokenizer, encoded, frame, write_rows, write_wrapped
 from unmask.data.parts import Part, counted, cut_at, split_at_random, split_end
@@ -108,8 +108,8 @@ def prepare(
     if official:
         name, length, eos = OFFICIAL.name, length or OFFICIAL_LENGTH, False
     check_column(source, column)
-    if layout is None and length is None and has_records(source):
-        _tell_layout(Path(str(source)).name, usual)
+    if layout is None and length is None and (has_records(source) or is_list(source)):
+        _tell_layout(Path(str(source)).name, usual, "record" if has_records(source) else "line")
     tokenizer = known_tokenizer(tokenizer or usual.get("tokenizer", "bpe"))
     layout = layout or usual.get("layout")
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
@@ -147,12 +147,12 @@ def prepare(
     return TokenFile.open(out / "train.tokens"), TokenFile.open(out / "valid.tokens")
 
 
-def _tell_layout(name: str, usual: Mapping[str, str]) -> None:
-    """What becomes of the records of a table by default."""
+def _tell_layout(name: str, usual: Mapping[str, str], part: str) -> None:
+    """What becomes of the records of a table, or of the lines of a list, by default."""
     if usual.get("tokenizer") == "smiles":
         return
     if usual:
-        warnings.warn(f"{name}: each record is a sample; --layout wrapped joins them to one text", stacklevel=3)
+        warnings.warn(f"{name}: each {part} is a sample; --layout wrapped joins them to one text", stacklevel=3)
     else:
         warnings.warn(
             f"{name}: the records are long, so they are joined to one text; --layout rows makes each a sample",
