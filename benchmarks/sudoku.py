@@ -22,7 +22,8 @@ from recipes.corpora import sudoku
 from recipes.corpora.listed import ListedOracle
 from torch import Tensor
 
-from unmask.samplers.decoding import Look, Score, gap, negative_entropy, within
+from unmask.samplers.decoding import gap, negative_entropy
+from unmask.samplers.ranked import Look, Score, within
 
 FOUR = sudoku.Shape(2, 2)
 CELLS = FOUR.cells
@@ -35,7 +36,7 @@ def oracle() -> ListedOracle:
 
 
 def ranked(score: Score, count: int) -> Choose:
-    """The ``count`` masked cells that score highest, the first among equals, as ``decoding.Ranked`` takes them."""
+    """The ``count`` masked cells that score highest, the first among equals, as ``Ranked`` takes them."""
 
     def choose(log_mu: Tensor, masked: Tensor) -> Tensor:
         rank = _scores(score, log_mu, masked).argsort(dim=1, descending=True, stable=True).argsort(1)

@@ -96,7 +96,7 @@ def uniform(name: str, eta: float) -> Sampler:
 
 def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[str, Any]:
     """A decoding order by name, as ``sampler`` or ``plan``; numbers: its noise, gamma, eta or threshold."""
-    from unmask.samplers import decoding, remasking
+    from unmask.samplers import decoding, ranked, remasking
 
     orders: dict[str, Callable[..., Any]] = {
         "confidence": decoding.confidence,
@@ -119,7 +119,7 @@ def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[s
             raise OptionError(number, f"decoding {name} takes no {number}")
     order = make(**numbers)
     if block is not None:
-        if not isinstance(order, decoding.Ranked):
+        if not isinstance(order, ranked.Ranked):
             raise OptionError("block", f"decoding {name} takes no block")
         order = decoding.blocks(block, order)
     if name in (LEFT_TO_RIGHT, DREAM_ORIGIN):

@@ -27,7 +27,7 @@ from unmask.draw import Pick, exponential_race
 from unmask.networks.oracles.enumerated import EnumeratedOracle
 from unmask.noise import Streams
 from unmask.sampler import Task
-from unmask.samplers.decoding import Ranked
+from unmask.samplers.ranked import Ranked
 from unmask.sampling import sample
 from unmask.schedule import Linear
 

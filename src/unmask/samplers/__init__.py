@@ -1,9 +1,9 @@
 """Samplers that are not plans, for ``unmask.sample(model, sampler=...)``.
 
 decoding     orders that depend on the network: confidence, margin, entropy-bounded, blocks, LLaDA's and Dream's
+ranked       the sampler of these orders
 remasking    ReMDM: tokens may be masked again at random
 published    the samplers of other codebases, with token and mask in one low-precision draw
 law          their distribution, without their N L V random numbers
 scored       not a sampler: the probabilities of a given text, token by token
-names        the names of all samplers for the command line and the server
 """
