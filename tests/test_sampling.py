@@ -11,8 +11,9 @@ from unmask.network import answer
 from unmask.networks.oracles.enumerated import EnumeratedOracle, HiddenMarkovOracle, TimeDependent
 from unmask.noise import Streams
 from unmask.protocol import Batched
-from unmask.sampler import Planned, PlanState, Task, apply
+from unmask.sampler import Task, apply
 from unmask.samplers import decoding
+from unmask.samplers.planned import Planned, PlanState
 from unmask.schedule import Linear
 
 PLANS = {

@@ -16,8 +16,9 @@ from unmask import EnumeratedOracle, Model, apply, plan, sample, stream
 from unmask.draw import Pick
 from unmask.networks.oracles.enumerated import TimeDependent
 from unmask.noise import Streams
-from unmask.sampler import Planned, Task
+from unmask.sampler import Task
 from unmask.samplers import decoding, remasking
+from unmask.samplers.planned import Planned
 from unmask.samplers.remasking import by_confidence
 from unmask.schedule import Cosine, Linear, LogLinear
 

@@ -12,7 +12,7 @@ from tests import fake_device
 from tests.serve.served import model as text_model
 from unmask import plan
 from unmask.draw import Pick
-from unmask.sampler import Planned
+from unmask.samplers.planned import Planned
 from unmask.serve.engine.batch import Batch
 from unmask.serve.engine.job import Job
 from unmask.serve.engine.limits import Limits

@@ -24,7 +24,8 @@ from unmask.draw import Pick
 from unmask.names import PREDICTORS
 from unmask.noise import Streams
 from unmask.predict import log_mean
-from unmask.sampler import Planned, PlanState, Task, apply
+from unmask.sampler import Task, apply
+from unmask.samplers.planned import Planned, PlanState
 from unmask.schedule import Linear
 
 try:

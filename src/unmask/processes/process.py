@@ -26,8 +26,9 @@ from unmask.network import device_of, logits_at, logits_where
 from unmask.options import Options
 from unmask.plan import Planner
 from unmask.protocol import Denoiser, for_sampling
-from unmask.sampler import Planned, Sampler
+from unmask.sampler import Sampler
 from unmask.samplers.ahead import Ahead
+from unmask.samplers.planned import Planned
 from unmask.schedule import Schedule
 
 By = Literal["count", "time", "order", "mixture", "left-to-right"]

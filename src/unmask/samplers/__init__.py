@@ -1,5 +1,6 @@
-"""Samplers that are not plans, for ``unmask.sample(model, sampler=...)``.
+"""Samplers: that of every plan, and others for ``unmask.sample(model, sampler=...)``.
 
+planned      every plan: plan, predict, draw
 decoding     orders that depend on the network: confidence, margin, entropy-bounded, blocks, LLaDA's and Dream's
 ranked       the sampler of these orders
 remasking    ReMDM: tokens may be masked again at random

@@ -32,7 +32,8 @@ from unmask.draw import Pick, exponential_race
 from unmask.guide import Call, Guide
 from unmask.noise import Noise, Streams
 from unmask.plan import Plan, Planner
-from unmask.sampler import Particles, PlanAsk, State, Step, Task, packed
+from unmask.sampler import Particles, State, Step, Task, packed
+from unmask.samplers.planned import PlanAsk
 
 RESAMPLED_BELOW = 0.5  # as a fraction of the particles: a population is resampled below this effective number
 

@@ -13,9 +13,10 @@ import torch
 from torch.nn import functional
 
 from unmask.noise import Streams
-from unmask.sampler import InParts, PlanState
+from unmask.sampler import InParts
 from unmask.samplers.ahead import Ahead
 from unmask.samplers.guided import Guided, weighted
+from unmask.samplers.planned import PlanState
 from unmask.samplers.scored import Scored
 from unmask.serve.engine.change import Change
 from unmask.serve.engine.work import Served, Work

@@ -13,7 +13,8 @@ from torch import Tensor
 from unmask.draw import Faults
 from unmask.network import waits
 from unmask.predict import check_normalised
-from unmask.sampler import InParts, PlanState, Step
+from unmask.sampler import InParts, Step
+from unmask.samplers.planned import PlanState
 from unmask.serve.engine.job import SequenceRun
 
 

@@ -17,8 +17,9 @@ from unmask.loading import Known, describe, load, locate
 from unmask.model import Model
 from unmask.noise import Streams
 from unmask.protocol import Allowed, Caches, LooksAhead, for_sampling, takes_lengths
-from unmask.sampler import Planned, Sampler, Task
+from unmask.sampler import Sampler, Task
 from unmask.samplers.guided import Guided
+from unmask.samplers.planned import Planned
 from unmask.text.blanks import Blanks
 
 

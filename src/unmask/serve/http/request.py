@@ -14,8 +14,8 @@ from unmask import plan as plans
 from unmask.draw import Pick
 from unmask.options import Options
 from unmask.protocol import LooksAhead
-from unmask.sampler import Planned
 from unmask.samplers.ahead import Ahead
+from unmask.samplers.planned import Planned
 from unmask.samplers.scored import Scored
 from unmask.sampling import check_ids, sampler_for
 from unmask.serve.engine.limits import Limits
