@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import unmask
+from unmask.cli import main
 from unmask.cli.grid import conflicts, grid, typed
 
 SOLVED = "123456456123231564564231312645645312"
@@ -27,3 +28,13 @@ def test_a_puzzle_is_typed_as_a_grid() -> None:
     with pytest.raises(ValueError, match=r"a puzzle of sudoku has 6 x 6 cells, got 5; _, [.] or 0 is empty"):
         typed("1 2 3 4 5", model)
     assert typed("1 2", unmask.load("digits")) == "1 2"
+
+
+def test_a_broken_grid_names_the_decoding_that_breaks_fewer(capfd: pytest.CaptureFixture[str]) -> None:
+    hint = "--decoding margin fills the surest cell first"
+    assert main(["sample", "sudoku", "--seed", "1"]) == 0
+    out, err = capfd.readouterr()
+    assert conflicts(out.strip(), 6) and hint in err
+    assert main(["sample", "sudoku", "--seed", "1", "--decoding", "margin"]) == 0
+    out, err = capfd.readouterr()
+    assert not conflicts(out.strip(), 6) and hint not in err

@@ -1,4 +1,5 @@
 import io
+from itertools import pairwise
 
 import pytest
 import torch
@@ -7,7 +8,20 @@ import unmask
 from tests.small_models import TOKENIZERS, network
 from unmask import Model
 from unmask.cli import view as terminal
-from unmask.cli.view import END, FOG, GIVEN, NEW, CanvasView, duration, picture, printable, shade, square, view
+from unmask.cli.view import (
+    END,
+    FOG,
+    GIVEN,
+    NEW,
+    CanvasView,
+    duration,
+    lines_of,
+    picture,
+    printable,
+    shade,
+    square,
+    view,
+)
 
 pytest.importorskip("rich")
 
@@ -104,6 +118,24 @@ def test_a_long_canvas_is_cut_to_the_part_that_fits():
     assert lines[0] == FOG * 79 and len(lines) == 23
     assert lines[-1] == "the first 20 lines of 1,024 tokens; sequence 1 of 3; 0 done"
     assert lines[-2].startswith("call 0/?")
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("one two three four", ["one two ", "three four"]),
+        ("one two thr four", ["one two ", "thr four"]),
+        ("one two t four", ["one two t ", "four"]),
+        ("one twothree", ["one twothr", "ee"]),
+        (FOG * 15, [FOG * 10, FOG * 5]),
+        ("a\nb", ["a", "b"]),
+    ],
+)
+def test_a_line_ends_between_words_unless_they_are_long(text, lines):
+    spans = [(text[:9], "x"), (text[9:], "y")]
+    drawn, cut = lines_of(spans, 10, 3, words=True)
+    assert ["".join(part for part, _ in line) for line in drawn] == lines and not cut
+    assert all(a[1] != b[1] for line in drawn for a, b in pairwise(line))
 
 
 def test_wide_characters_are_not_cut_in_two():

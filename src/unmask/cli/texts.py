@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from unmask import devices
-from unmask.cli.grid import grid, side_of
+from unmask.cli.grid import conflicts, grid, side_of
 from unmask.cli.options import OnMachine, StoredWeights, UserNetwork, check_files, check_number, loaded, use_threads
 from unmask.errors import OptionError
 from unmask.files import write_whole
@@ -183,6 +183,9 @@ def write(chosen: TextOptions, model: Model, sample: TextSample) -> None:
     """Write texts or JSON lines, to stdout or atomically to a file."""
     put(chosen, model, lines(chosen, model, sample))
     tell_validity(model, sample.text)
+    side = side_of(model)
+    if side is not None and chosen.decoding is None and any(conflicts(text, side) for text in sample.text):
+        print("--decoding margin fills the surest cell first, and breaks fewer rules", file=sys.stderr)
     if chosen.schema is not None and sample.population is not None:
         print(evidence_of(sample.population), file=sys.stderr)
 

@@ -1,12 +1,13 @@
 """The display of sampling: the canvas as it fills, and a bar with a known end.
 
-Everything is drawn from Steps. The canvas is wrapped at the terminal's width, like the finished text, so that a line
-moves only if a token is longer or shorter than its blank.
+Everything is drawn from Steps. The canvas is wrapped at the terminal's width, so that a line moves only if a token is
+longer or shorter than its blank; between words where a token has several characters.
 """
 
 from __future__ import annotations
 
 import codecs
+import itertools
 import math
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -106,7 +107,7 @@ class CanvasView:
             return bar
         note = self._note()
         room = max(height - 4, 1)
-        lines, cut = lines_of(self.spans(), width - 1, room)
+        lines, cut = lines_of(self.spans(), width - 1, room, words=len(self.fog) > 1)
         notes = [*([f"the first {room} lines of {self.tokens.shape[1]:,} tokens"] if cut else []), *note]
         shown = [Text.assemble(*line, no_wrap=True, overflow="crop") for line in lines]
         last = [Text("; ".join(notes), style="dim", no_wrap=True, overflow="ellipsis")] if notes else []
@@ -219,30 +220,42 @@ def _picture(ids: Sequence[int], styles: Iterable[str], side: int, levels: int) 
         yield ("··" if i >= levels else shade(i, levels)), style
 
 
-def lines_of(spans: Iterable[Span], width: int, room: int) -> tuple[list[list[Span]], bool]:
-    """Spans cut into lines of at most ``width`` cells, at most ``room`` of them, and whether there are more."""
+def lines_of(spans: Iterable[Span], width: int, room: int, words: bool = False) -> tuple[list[list[Span]], bool]:
+    """Spans cut into lines of at most ``width`` cells, at most ``room`` of them, and whether there are more.
+
+    words: a line ends at its last space, unless that is far from the end.
+    """
     from rich.cells import cell_len
 
-    lines: list[list[Span]] = [[]]
+    lines: list[list[Span]] = [[]]  # of single characters
+    cut = False
     used = 0
-    for text, style in spans:
-        for character in text:
-            newline = character == "\n"
-            cells = 0 if newline else cell_len(character)
-            if newline or used + cells > width:
-                if len(lines) == room:
-                    return lines, True
-                lines.append([])
-                used = 0
-            line = lines[-1]
-            used += cells
-            if newline:
+    for character, style in ((character, style) for text, style in spans for character in text):
+        cells = 0 if character == "\n" else cell_len(character)
+        if character == "\n" or used + cells > width:
+            if cut := len(lines) == room:
+                break
+            start = _last_word(lines[-1]) if words and not character.isspace() else len(lines[-1])
+            lines.append(lines[-1][start:])
+            del lines[-2][start:]
+            used = sum(cell_len(one) for one, _ in lines[-1])
+            if character == "\n" or (words and character == " "):
                 continue
-            if line and line[-1][1] == style:
-                line[-1] = (line[-1][0] + character, style)
-            else:
-                line.append((character, style))
-    return lines, False
+        lines[-1].append((character, style))
+        used += cells
+    return [_joined(line) for line in lines], cut
+
+
+def _last_word(line: Sequence[Span]) -> int:
+    """Where the last word of a line begins; its end, if that is far from it."""
+    start = max((at + 1 for at, (character, _) in enumerate(line) if character == " "), default=0)
+    return start if 3 * start > 2 * len(line) else len(line)
+
+
+def _joined(line: Iterable[Span]) -> list[Span]:
+    """Neighbours of one style as one span."""
+    groups = itertools.groupby(line, key=lambda span: span[1])
+    return [("".join(text for text, _ in group), style) for style, group in groups]
 
 
 def _console(stream: TextIO) -> Any:
