@@ -32,9 +32,10 @@ def test_a_puzzle_is_typed_as_a_grid() -> None:
 
 def test_a_broken_grid_names_the_decoding_that_breaks_fewer(capfd: pytest.CaptureFixture[str]) -> None:
     hint = "--decoding margin fills the surest cell first"
+    puzzle = "_2__6_ __124_ ____1_ _36___ _5____ 3_26__"
     assert main(["sample", "sudoku", "--seed", "1"]) == 0
     out, err = capfd.readouterr()
     assert conflicts(out.strip(), 6) and hint in err
-    assert main(["sample", "sudoku", "--seed", "1", "--decoding", "margin"]) == 0
+    assert main(["infill", "sudoku", puzzle, "--seed", "1", "--decoding", "margin"]) == 0
     out, err = capfd.readouterr()
     assert not conflicts(out.strip(), 6) and hint not in err

@@ -300,12 +300,13 @@ def test_a_column_of_a_text_is_refused(tmp_path: Path) -> None:
 
 def test_the_length_of_sequences_follows_from_them(tmp_path: Path) -> None:
     """A few that are long are dropped; where most are, the rows are longer, and cut if that is not enough."""
-    few, most = [300] * 99 + [900], [600] * 50 + [700] * 50
-    for name, sizes, length, rows in (("a", few, 512, 99), ("b", most, 701, 100), ("c", [3000] * 100, 1024, 100)):
+    few, most, near = [300] * 99 + [900], [600] * 50 + [700] * 50, [700] * 97 + [800] * 3
+    cases = (("a", few, 512, 99), ("b", most, 701, 100), ("c", [3000] * 100, 1024, 100), ("d", near, 801, 100))
+    for name, sizes, length, rows in cases:
         path = tmp_path / f"{name}.fa"
         letters = np.random.default_rng(0).choice(list("ACGT"), size=(100, 3000))
         path.write_text("".join(f">{i}\n{''.join(letters[i, :size])}\n" for i, size in enumerate(sizes)))
-        if name == "b":
+        if name in "bd":
             train, valid = prepare(str(path), tmp_path / name)
         else:
             with pytest.warns(UserWarning, match=f"the longest with {max(sizes) + 1:,} tokens, and were"):
@@ -315,5 +316,5 @@ def test_the_length_of_sequences_follows_from_them(tmp_path: Path) -> None:
 
 def test_fasta_without_headers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.fa").write_text("MKVLAA\nMKV\n")
-    with pytest.raises(ValueError, match="line 1: a FASTA record begins with a line that begins with >"):
+    with pytest.raises(ValueError, match="line 1: no line up to this one begins with >, as every FASTA record does"):
         documents(tmp_path / "x.fa")

@@ -283,7 +283,9 @@ def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
             line = line.strip()
             headed = headed or line.startswith(">")
             if line and not headed and not line.startswith(";"):
-                raise ValueError(f"{path}, line {number}: a FASTA record begins with a line that begins with >")
+                raise ValueError(
+                    f"{path}, line {number}: no line up to this one begins with >, as every FASTA record does"
+                )
             if line.startswith(">"):
                 if parts:
                     yield "".join(parts), True

@@ -41,6 +41,7 @@ OFFICIAL_LENGTH = 256  # of text8, as is usual
 # Of FASTA and molecules, if no length is given: one giant would make all rows as long. Where many are longer, the
 # length grows to hold most of them, and if that is too much, rows are cut.
 LONGEST_ROW, LARGEST_ROW, MOST = 512, 1024, 0.95
+MOST_PADDED = 1.25  # the longest row by one that is as long as MOST of them: so near, all are kept
 NEARLY_ALL = 0.99  # of the rows: the rest must not make all rows twice as long without a message
 # Documents are cut into pieces of this many characters: a BPE encodes them in parallel, and holds 256 in its training.
 PIECE = 1 << 16
@@ -216,7 +217,8 @@ def _usual_length(
     nearly = next(one for one, count in zip(lengths, counts, strict=True) if count >= NEARLY_ALL * rows.total())
     if bounded and length > LONGEST_ROW:
         usual = next(one for one, count in zip(lengths, counts, strict=True) if count >= MOST * rows.total())
-        length = min(max(usual, LONGEST_ROW), LARGEST_ROW)
+        if length > min(LARGEST_ROW, MOST_PADDED * usual):
+            length = min(max(usual, LONGEST_ROW), LARGEST_ROW)
         fit = sum(rows[one] for one in lengths if one <= length)
         long = long or ("drop" if fit >= MOST * rows.total() else "cut")
     if length >= 2 * nearly:
