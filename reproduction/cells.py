@@ -292,6 +292,6 @@ def left_to_right(
 def reference(subject: Subject, length: int, settings: Settings) -> Cell:
     """The model's distribution: exact draws of an oracle, or first-hitting sampling token by token."""
     if subject.exact is None:
-        return measure(subject, How("parallel"), length, settings.pick(full=64, fast=8, tiny=8), length, settings)
+        return measure(subject, How("parallel"), length, settings.pick(full=128, fast=8, tiny=8), length, settings)
     num = settings.pick(full=2000, fast=1000, tiny=200)
     return measure(subject, How("truth"), None, num, length, settings)

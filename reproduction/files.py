@@ -82,14 +82,15 @@ def rendered(
 
 
 def joined(made: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """A result of one subject with the stored rows of the others."""
+    """A result of one subject with the stored rows of the others, and of its samplers that could not be run now."""
     check_same(made["settings"], before)
     tables = {}
     for key, table in made["tables"].items():
         at, stored = table["columns"].index("subject"), before["tables"][key]["rows"]
-        new = {row[at] for row in table["rows"]}
+        which = [table["columns"].index(name) for name in ("subject", "sampler") if name in table["columns"]]
+        new = {tuple(row[i] for i in which) for row in table["rows"]}
         order = list(dict.fromkeys(row[at] for row in [*stored, *table["rows"]]))
-        rows = [*(row for row in stored if row[at] not in new), *table["rows"]]
+        rows = [*(row for row in stored if tuple(row[i] for i in which) not in new), *table["rows"]]
         tables[key] = {**table, "rows": sorted(rows, key=lambda row: order.index(row[at]))}
     return {
         **made,

@@ -35,14 +35,14 @@ def run(settings: Settings) -> ItemResult:
         L = subject.length
         many = settings.pick(full=(100, 50_000), fast=(100, 10_000), tiny=(4, 32))
         few = sorted({max(1, L // k) for k in settings.pick(full=(8, 4, 1), fast=(4, 1), tiny=(2, 1))})
-        num = settings.pick(full=32 if subject.exact else 8, fast=32, tiny=8)  # for the figure
-        real = settings.pick(full=96 if subject.exact else 32, fast=24, tiny=8)
+        num = settings.pick(full=32 if subject.exact else 64, fast=32, tiny=8)  # for the figure
+        real = settings.pick(full=96, fast=24, tiny=8)
         sweeps = {how.label: [cells.measure(subject, how, N, real, L, settings) for N in many] for how in (MDLM, SEDD)}
         slow = settings.pick(full=4, fast=4, tiny=4)
         sweeps[UNCACHED.label] = [cells.measure(subject, UNCACHED, many[0], slow, L, settings)]
         for how in VARIANTS.values():
             sweeps[how.label] = [cells.measure(subject, how, N, num, L, settings) for N in few]
-        whole = settings.pick(full=300 if subject.exact else 64, fast=200, tiny=20)
+        whole = settings.pick(full=300 if subject.exact else 128, fast=200, tiny=20)
         exact = cells.measure(subject, How("parallel"), L, whole, L, settings)
         base = cells.reference(subject, L, settings)
         ltr = cells.left_to_right(subject, whole, L, settings)

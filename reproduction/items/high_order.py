@@ -55,7 +55,7 @@ def run(settings: Settings) -> ItemResult:
 def number(subject: Subject, settings: Settings) -> int:
     if subject.exact is None:
         return settings.pick(full=32, fast=4, tiny=8)
-    return settings.pick(full=1024, fast=256, tiny=16)
+    return settings.pick(full=2048, fast=256, tiny=16)
 
 
 def claims(tables: Tables) -> list[Claim]:

@@ -24,11 +24,12 @@ LEFT, COLD_LEFT = How("left to right"), How("left to right", temperature=0.8)
 
 def run(settings: Settings) -> ItemResult:
     subject = oracle("tiny", settings.seed) if settings.size == "tiny" else stories()
-    L, num = subject.length, settings.pick(full=256, fast=16, tiny=16)
+    L = subject.length
+    num, fewer = (settings.pick(full=full, fast=16, tiny=16) for full in (640, 256))
     many, few = settings.pick(full=4096, fast=1024, tiny=64), L * 3 // 4
     one_by_one = cells.measure(subject, EXACT, L, num, L, settings)
-    coarse = cells.measure(subject, EXACT, few, num, L, settings)
-    grid = cells.measure(subject, GRID, many, num, L, settings)
+    coarse = cells.measure(subject, EXACT, few, fewer, L, settings)
+    grid = cells.measure(subject, GRID, many, fewer, L, settings)
     cold = cells.measure(subject, COLD, L, num, L, settings)
     left = [cells.measure(subject, how, None, num, L, settings) for how in (LEFT, COLD_LEFT)]
     truth = cells.measure(subject, How("truth"), None, 2 * num, L, settings)

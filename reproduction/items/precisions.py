@@ -6,7 +6,7 @@ from typing import Any
 
 from reproduction import cells
 from reproduction.cells import Cell, How
-from reproduction.item import Drawing, ItemResult, Settings, Tables
+from reproduction.item import Drawing, ItemResult, Settings, Subject, Tables
 from reproduction.pictures import bars, level
 from reproduction.subjects import subjects
 from reproduction.verdict import Claim, claim
@@ -18,26 +18,25 @@ PRINTED = {"float32": (31.24, 5.17), "float64": (126.11, 5.66), "float64-truncat
 
 def run(settings: Settings) -> ItemResult:
     found, notes = subjects(settings)
-    N = settings.pick(full=50_000, fast=10_000, tiny=32)
+    printed, N = settings.pick(full=(2048, 50_000), fast=(2048, 10_000), tiny=(16, 32))  # the paper's, and more
     measured = []
     pictures: dict[str, Drawing] = {}
     for subject in found:
-        num = settings.pick(full=64 if subject.exact else 32, fast=24, tiny=8)
-        most = settings.pick(
-            full=160 if subject.exact else 64, fast=24, tiny=8
-        )  # to show that float64 is right takes more than to show that float32 is not
-        by = {
-            bits: cells.measure(
-                subject, How("coupled", bits), N, most if bits == "float64" else num, subject.length, settings
-            )
-            for bits in PRINTED
-        }
+        # To show that float64 is right takes more than to show that float32 is not.
+        few, num, most = (
+            settings.pick(full=full, fast=24, tiny=8) for full in ((32, 64, 160) if subject.exact else (32, 128, 128))
+        )
+
+        def cell(bits: str, N: int, num: int, subject: Subject = subject) -> Cell:
+            return cells.measure(subject, How("coupled", bits), N, num, subject.length, settings)
+
+        by = {bits: cell(bits, N, most if bits == "float64" else num) for bits in PRINTED}
         base = cells.reference(subject, subject.length, settings)
-        measured += [*by.values(), base]
+        measured += [*(cell(bits, printed, few) for bits in PRINTED), *by.values(), base]
         pictures[subject.suffix] = drawing(by, base)
-    printed = ", ".join(f"{ppl} and {entropy} in {bits}" for bits, (ppl, entropy) in PRINTED.items())
+    paper = ", ".join(f"{ppl} and {entropy} in {bits}" for bits, (ppl, entropy) in PRINTED.items())
     notes.append(
-        f"The paper's perplexities and entropies at N = 2,048: {printed}. Here every number that can win is drawn."
+        f"The paper's perplexities and entropies at N = 2,048: {paper}. Here every number that can win is drawn."
     )
     return ItemResult({"cells": cells.table(measured)}, pictures, tuple(notes))
 

@@ -23,7 +23,7 @@ def law_steps(settings: Settings) -> tuple[int, ...]:
 
 def drawn_steps(settings: Settings) -> tuple[int, ...]:
     """N of the runs that draw every number that can win."""
-    return settings.pick(full=(100, 10_000, 50_000), fast=(100, 10_000), tiny=(32, 1000))
+    return settings.pick(full=(100, 500, 2048, 10_000, 50_000), fast=(100, 10_000), tiny=(32, 1000))
 
 
 def run(settings: Settings) -> ItemResult:
@@ -34,14 +34,15 @@ def run(settings: Settings) -> ItemResult:
         L, num = subject.length, settings.pick(full=32, fast=24, tiny=8)
         of_law = settings.pick(full=300 if subject.exact else 32, fast=64, tiny=32)
         law, drawn = law_steps(settings), drawn_steps(settings)
-        if not subject.exact:  # a network is slower: only the two ends
-            law, drawn = (law[0], law[-1]), (drawn[0], drawn[-1])
+        ends = law[0], law[-1]
+        law = law if subject.exact else ends  # a network is slower
+        most = settings.pick(full=32 if subject.exact else 128, fast=24, tiny=8)  # of the run that is compared
         curves = {
             MDLM_LAW: [cells.measure(subject, MDLM_LAW, N, of_law, L, settings) for N in law],
-            MDLM: [cells.measure(subject, MDLM, N, num, L, settings) for N in drawn],
+            MDLM: [cells.measure(subject, MDLM, N, most if N == drawn[-1] else num, L, settings) for N in drawn],
         }
         if subject.sedd:
-            curves[SEDD_LAW] = [cells.measure(subject, SEDD_LAW, N, num, L, settings) for N in drawn]
+            curves[SEDD_LAW] = [cells.measure(subject, SEDD_LAW, N, num, L, settings) for N in ends]
         base = cells.reference(subject, L, settings)
         ar = cells.left_to_right(subject, settings.pick(full=64, fast=16, tiny=8), L, settings)
         measured += [*(cell for curve in curves.values() for cell in curve), *([ar] if ar else []), base]
