@@ -39,7 +39,7 @@ def run(settings: Settings) -> ItemResult:
         most = settings.pick(full=32 if subject.exact else 128, fast=24, tiny=8)  # of the run that is compared
         curves = {
             MDLM_LAW: [cells.measure(subject, MDLM_LAW, N, of_law, L, settings) for N in law],
-            MDLM: [cells.measure(subject, MDLM, N, most if N == drawn[-1] else num, L, settings) for N in drawn],
+            MDLM: [cells.measure(subject, MDLM, N, most if drawn[-1] == N else num, L, settings) for N in drawn],
         }
         if subject.sedd:
             curves[SEDD_LAW] = [cells.measure(subject, SEDD_LAW, N, num, L, settings) for N in ends]
