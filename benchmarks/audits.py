@@ -3,27 +3,23 @@
     pip install diffusers flow_matching xlm-core numpyro mlx mlx-cpu triton ...
     python -m benchmarks.audits [NAME ...]          audits what is installed; adds to docs/results/audits.json
 
-Each function calls the package's own code on logits or probabilities [rows, classes]. Triton kernels run in Triton's
-interpreter (TRITON_INTERPRET=1), with the classes in one block: the numbers are those of the kernel, only slower.
+Each function calls the package's own code on logits or probabilities [rows, classes].
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from benchmarks import audited_servers
 
 RESULT = Path(__file__).parents[1] / "docs/results/audits.json"
 
@@ -119,6 +115,29 @@ def transformers_generate(logits: Tensor) -> Tensor:
     return Given(config).generate(start, attention_mask=torch.ones_like(start), **options)[:, -1]
 
 
+def transformers_diffusion_gemma(logits: Tensor) -> Tensor:
+    """One denoising step of transformers' DiffusionGemma, from a decoder with these logits: its draw of a canvas."""
+    from transformers.models.diffusion_gemma import generation_diffusion_gemma as gemma
+
+    drawn: list[Tensor] = []
+
+    def accepted(_: Tensor, canvas: Tensor, *rest: Any) -> Tensor:
+        drawn.append(canvas)
+        return canvas
+
+    decoder = SimpleNamespace(embed_tokens=SimpleNamespace(weight=logits))
+    text = SimpleNamespace(vocab_size=logits.shape[-1])
+    given = SimpleNamespace(config=SimpleNamespace(text_config=text), model=SimpleNamespace(decoder=decoder))
+    sampler = SimpleNamespace(accept_canvas=accepted, renoise_canvas=lambda canvas, step: canvas)
+    canvas, none = torch.zeros(1, len(logits)).long(), torch.zeros(1, dtype=torch.bool)
+    state = (canvas, canvas, canvas, None, None, {}, None, none, 0)
+    gemma.DiffusionGemmaGenerationMixin._denoising_step(
+        *(given, lambda **_: SimpleNamespace(logits=logits[None]), *state),
+        *(sampler, lambda ids, scores, cur_step: scores, None),
+    )
+    return drawn[0][0]
+
+
 def numpyro_categorical(p: Any, key: Any) -> Any:
     """numpyro.distributions.Categorical(probs)."""
     import numpyro.distributions as dist
@@ -155,95 +174,11 @@ def tensorflow_stateless_categorical(logits: Any, rng: Any) -> Any:
     return tf.random.stateless_categorical(logits, 1, rng.integers(2**31, size=2)).numpy()
 
 
-def vllm_cpu(logits: Tensor) -> Tensor:
-    """vLLM's CPU sampler: the compiled fused_gumbel_argmax."""
-    _vllm_cpu_kernels()
-    return torch.ops._C.fused_gumbel_argmax(logits, torch.randint(0, 2**31, (len(logits),)))
-
-
-@cache
-def _vllm_cpu_kernels() -> None:
-    folder = Path(str(importlib.util.find_spec("vllm").submodule_search_locations[0]))  # type: ignore[union-attr,index]
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    torch.ops.load_library(folder / f"_C{'' if wide else '_AVX2'}.abi3.so")
-
-
-@cache
-def _vllm_gumbel() -> ModuleType:
-    """vLLM's gumbel.py with Triton itself, which vLLM hides where there is no GPU."""
-    triton = importlib.import_module("triton")
-    shown = ModuleType("vllm.triton_utils")
-    vars(shown).update(triton=triton, tl=importlib.import_module("triton.language"))
-    sys.modules["vllm.triton_utils"] = shown
-    [folder] = importlib.util.find_spec("vllm").submodule_search_locations  # type: ignore[union-attr,misc]
-    spec = importlib.util.spec_from_file_location("vllm_gumbel", Path(folder) / "v1/worker/gpu/sample/gumbel.py")
-    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    spec.loader.exec_module(module)  # type: ignore[union-attr]
-    return module
-
-
-def _vllm_triton(use_fp64: bool, logits: Tensor) -> Tensor:
-    gumbel = _vllm_gumbel()
-    rows, classes = logits.shape
-    winner, value = torch.empty((rows, 1), dtype=torch.int64), torch.empty((rows, 1), dtype=torch.float64)
-    if not use_fp64:
-        value = value.float()
-    request, position = torch.zeros(rows, dtype=torch.int32), torch.arange(rows)
-    cached = (None, 0, 0, None, None, 0)
-    gumbel._gumbel_sample_kernel[(rows, 1)](
-        *(winner, 1, value, 1, *cached, logits, logits.stride(0), request),
-        *(torch.randint(0, 2**62, (1,)), position, torch.ones(1), classes),
-        BLOCK_SIZE=1 << (classes - 1).bit_length(),
-        IS_DRAFTING=False,
-        APPLY_TEMPERATURE=False,
-        USE_FP64=use_fp64,
-        PER_TOKEN_COL=False,
-    )
-    return winner[:, 0]
-
-
-def vllm_triton(logits: Tensor) -> Tensor:
-    """vLLM's Triton kernel for GPUs, float32, which is the default; interpreted."""
-    return _vllm_triton(False, logits)
-
-
-def vllm_triton_fp64(logits: Tensor) -> Tensor:
-    """The same kernel with use_fp64; interpreted."""
-    return _vllm_triton(True, logits)
-
-
-@cache
-def _sglang_function(name: str) -> Callable[..., Any]:
-    """One function of sglang/srt/layers/sampler.py: the module itself asks for all that a GPU server needs."""
-    [folder] = importlib.util.find_spec("sglang").submodule_search_locations  # type: ignore[union-attr,misc]
-    tree = ast.parse((Path(folder) / "srt/layers/sampler.py").read_text())
-    [node] = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    node.decorator_list = []  # torch.compile
-    gumbel = SimpleNamespace(SGLANG_OPT_USE_GUMBEL_SAMPLE=SimpleNamespace(get=lambda: True))
-    names: dict[str, Any] = {"torch": torch, "Optional": Any, "envs": gumbel, "murmur_hash32": _sglang_hash}
-    exec(compile(ast.Module([node], []), name, "exec"), {**names, "Optional": {torch.Tensor: None}}, names)
-    names[name].__globals__.update(names)
-    return names[name]
-
-
-def _sglang_hash(seed: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
-    module = importlib.import_module("sglang.kernels.ops.sampling.murmur_hash")
-    out = torch.empty((len(seed), len(columns)), dtype=torch.uint32)
-    block = 1 << (len(columns) - 1).bit_length()
-    module.murmur_hash32_kernel[(len(seed), 1)](seed, positions, columns, out, *out.shape, BLOCK_SIZE=block)
-    return out
-
-
-def sglang_seeded(logprobs: Tensor) -> Tensor:
-    """SGLang's multinomial_with_seed, its hash by the interpreted kernel."""
-    seed = torch.randint(0, 2**62, (1,)).expand(len(logprobs))
-    return _sglang_function("multinomial_with_seed")(logprobs, seed, torch.arange(len(logprobs)))
-
-
-def sglang_gumbel(probabilities: Tensor) -> Tensor:
-    """SGLang's sampling_from_probs_torch with SGLANG_OPT_USE_GUMBEL_SAMPLE."""
-    return _sglang_function("sampling_from_probs_torch")(probabilities)
-
+vllm_cpu, vllm_triton = audited_servers.vllm_cpu, audited_servers.vllm_triton
+vllm_triton_fp64 = audited_servers.vllm_triton_fp64
+vllm_diffusion_gemma = audited_servers.vllm_diffusion_gemma
+vllm_diffusion_gemma_torch = audited_servers.vllm_diffusion_gemma_torch
+sglang_seeded, sglang_gumbel = audited_servers.sglang_seeded, audited_servers.sglang_gumbel
 
 # name: (package whose version counts, takes, library)
 SUBJECTS: dict[str, tuple[str, str, str]] = {
@@ -254,6 +189,7 @@ SUBJECTS: dict[str, tuple[str, str, str]] = {
     "bionemo_mdlm": ("bionemo-moco", "probabilities", "torch"),
     "flow_matching_categorical": ("flow_matching", "probabilities", "torch"),
     "transformers_generate": ("transformers", "logits", "torch"),
+    "transformers_diffusion_gemma": ("transformers", "logits", "torch"),
     "xlm_sample_categorical": ("xlm-core", "probabilities", "torch"),
     "xlm_sample_from_logits": ("xlm-core", "logits", "torch"),
     "xlm_mdlm_top_k": ("xlm-core", "probabilities", "torch"),
@@ -265,16 +201,15 @@ SUBJECTS: dict[str, tuple[str, str, str]] = {
     "vllm_cpu": ("vllm-cpu", "logits", "torch"),
     "vllm_triton": ("vllm", "logits", "torch"),
     "vllm_triton_fp64": ("vllm", "logits", "torch"),
+    "vllm_diffusion_gemma": ("vllm", "logits", "torch"),
+    "vllm_diffusion_gemma_torch": ("vllm", "logits", "torch"),
     "sglang_seeded": ("sglang", "logits", "torch"),
     "sglang_gumbel": ("sglang", "probabilities", "torch"),
 }
 
 
-INTERPRETED = (
-    "vllm_triton",
-    "vllm_triton_fp64",
-    "sglang_seeded",
-)  # half a million numbers a second: up to 11 bits or so
+# Half a million numbers a second: up to 11 bits or so.
+INTERPRETED = ("vllm_triton", "vllm_triton_fp64", "vllm_diffusion_gemma", "sglang_seeded")
 
 
 def version(package: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.tables import RESULTS, markdown, stored, with_error
 from recipes import box
+from unmask.auditing.orders import ONE_TOKEN
 
 MOSES = ("valid", "unique@1000", "unique@10000", "Novelty", "FCD/Test", "SNN/Test", "Frag/Test", "Scaf/Test", "Filters")
 OUTCOMES = ("holds", "fails", "not decided", "no verdict")
@@ -42,6 +43,24 @@ def audits() -> str:
         numbers = f"{at['numbers']:.1e}".replace("e+0", "e")
         rows.append([f"`{name}`", f"{at['package']} {at['version']}", at["what"], verdict, largest, numbers])
     return markdown(["`NAME`", "package", "what it is", "verdict", "M, 95%", "random numbers"], rows)
+
+
+def order_audits() -> str:
+    head = ["order", "", "leftness, one token left", "sharp, float32", "sharp, float64", "nats lost", "T", "verdict"]
+    rows = []
+    for name, at in stored("audited-orders").items():
+        by = {(one["rows"], one["dtype"]): one for one in at["choices"]}
+        chosen = [by[key] for key in ((ONE_TOKEN, "float32"), ("sharp", "float32"), ("sharp", "float64"))]
+        left = ["all at once" if one["error"] is None else with_error(one["leftness"], one["error"]) for one in chosen]
+        faults = [*(["from the left"] if at["leftmost"] else []), *(["entropy lost"] if at["biased"] else [])]
+        costs = [
+            with_error(at["lost"], at["lost_error"]),
+            with_error(at["temperature"], at["temperature_error"], ".2f"),
+        ]
+        what = at["what"] + (f"; {at['package']} {at['version']}" if at["package"] else "")
+        verdict = f"**fault: {' and '.join(faults)}**" if faults else "no fault found"
+        rows.append([f"`{name.removeprefix('ours: ')}`", what, *left, *costs, verdict])
+    return markdown(head, rows)
 
 
 def items() -> list[dict[str, Any]]:
@@ -138,6 +157,7 @@ TABLES = {
     "finetuning": finetuning,
     "moses": moses,
     "audits": audits,
+    "order-audits": order_audits,
     "claims": claims,
     "claims-failing": lambda: claims_with("fails"),
     "claims-open": lambda: claims_with("not decided", "no verdict"),

@@ -73,6 +73,18 @@ def test_the_effective_temperature_of_a_tempered_joint_is_its_temperature():
         assert _temperature(log_p, float(-(tempered * log_p).sum())) == pytest.approx(temperature, rel=1e-6)
 
 
+def test_an_order_that_returns_its_tokens_is_measured_with_them():
+    """The likeliest of the tokens drawn, by a function: as much entropy is lost as by our order, not none."""
+
+    def drawn(logits, count):
+        tokens = torch.multinomial(logits.softmax(-1), 1)
+        return logits.softmax(-1).gather(1, tokens).squeeze(1).argsort(descending=True)[:count], tokens.squeeze(1)
+
+    report, ours = audit_order(drawn, trials=20), audit_order(decoding.low_confidence(), trials=20)
+    assert report.biased and abs(report.lost - ours.lost) < 5 * (report.lost_error**2 + ours.lost_error**2) ** 0.5
+    assert not audit_order(lambda logits, count: drawn(logits, count)[0], trials=20).biased
+
+
 def test_on_the_command_line(capsys):
     assert main(["audit", "entropy", "--order"]) == 0
     assert "no fault was found" in capsys.readouterr().out

@@ -37,7 +37,10 @@ JOINT, TRIALS, SEQUENCES = (3, 6), 300, 2000  # (vocabulary, length) of the know
 ONE_TOKEN = "one token left"
 
 Subject = Ranked | Callable[..., Any]
-"""One of our orders, or a function (logits [positions, vocabulary], count) -> the positions to unmask, or a mask."""
+"""One of our orders, or a function (logits [positions, vocabulary], count) -> the positions to unmask, or a mask.
+
+An order that depends on the tokens drawn returns them too: (positions or mask, the tokens of all positions).
+"""
 
 
 @dataclass(frozen=True)
@@ -147,21 +150,23 @@ def chosen_by(order: Subject, logits: Tensor, seed: int) -> Tensor:
         return chosen
     with seeded(seed):
         for trial in range(trials):
-            chosen[trial, _called(order, logits[trial], length // 4)] = True
+            chosen[trial, _called(order, logits[trial], length // 4)[0]] = True
     return chosen
 
 
-def _called(function: Callable[..., Any], logits: Tensor, count: int) -> Tensor:
-    """The positions that a function chooses. Its own arguments but the first two have their defaults."""
+def _called(function: Callable[..., Any], logits: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
+    """The positions that a function chooses, and its tokens. Its arguments but the first two have their defaults."""
     try:
         most = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in _parameters(function))
     except (TypeError, ValueError):  # compiled functions may have no signature
         most = 2
-    found = torch.as_tensor(function(logits.clone(), *([count] if most > 1 else []))).reshape(-1)
+    made = function(logits.clone(), *([count] if most > 1 else []))
+    where, tokens = made if isinstance(made, tuple) else (made, None)
+    found = torch.as_tensor(where).reshape(-1)
     at = found.nonzero().squeeze(1) if found.dtype == torch.bool else found.long()
     if not 0 < len(at) <= len(logits) or bool((at < 0).any()) or bool((at >= len(logits)).any()):
         raise ValueError(f"the order must return positions in 0..{len(logits) - 1}, at least one, got {found.tolist()}")
-    return at
+    return at, None if tokens is None else torch.as_tensor(tokens)[at]
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -219,16 +224,18 @@ def _temperature(log_p: Tensor, nats: float) -> float:
 
 
 def _drawn(model: EnumeratedOracle, order: Callable[..., Any], seed: int) -> Tensor:
-    """Sequences one token per call: the order chooses the position, and the token is drawn by the position's noise."""
+    """Sequences one token per call: the order chooses the position, and the token is its own or drawn by the position's
+    noise."""
     length = JOINT[1]
     x = torch.full((SEQUENCES, length), model.mask_id)
     noise, row = Streams.of(seed, SEQUENCES).at("token", length), torch.arange(SEQUENCES)
     with seeded(seed):
         for _ in range(length):
             logits = model(x)
-            at = torch.empty(SEQUENCES, dtype=torch.int64)
+            at, own = torch.empty(SEQUENCES, dtype=torch.int64), torch.full((SEQUENCES,), -1)
             for i, (canvas, each) in enumerate(zip(x, logits, strict=True)):
                 holes = (canvas == model.mask_id).nonzero().squeeze(1)
-                at[i] = holes[_called(order, each[holes].float(), 1)[0]]
-            x[row, at] = exponential_race(logits[row, at], noise[row, at])
+                chosen, tokens = _called(order, each[holes].float(), 1)
+                at[i], own[i] = holes[chosen[0]], -1 if tokens is None else tokens[0]
+            x[row, at] = torch.where(own < 0, exponential_race(logits[row, at], noise[row, at]), own)
     return x
