@@ -278,7 +278,6 @@ def test_what_blocks_cannot_do_is_refused() -> None:
     for canvas, how, says in (
         (hole, {}, "continues a text"),
         (None, {"predict": predict.extrapolate, "steps": 6}, "it takes no predict"),
-        (None, {"ahead": 4}, "it takes no ahead"),
         (None, {"plan": plan.Blocks(8)}, "its blocks have 4 positions"),
         (None, {"sampler": Coupled(), "steps": 8}, "a block model takes plans"),
         (None, {"steps": 2}, "3 blocks take at least one each"),

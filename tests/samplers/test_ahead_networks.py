@@ -84,6 +84,7 @@ SMALL = {
     "with neighbours": {"attention": "order", "neighbours": 2, "layers": 2},
     "left to right": {"causal": True, "layers": 2},
     "over what is visible": {"attention": "visible"},
+    "in blocks": {"attention": "block", "block": 8, "layers": 2},
     "plain": {},
 }
 

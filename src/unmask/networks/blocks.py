@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.networks.attention import Entries, by_levels, inside
-from unmask.networks.cache.in_turn import BlockCached
+from unmask.networks.cache.in_turn import BlocksAhead
 from unmask.networks.cache.packing import packed
 from unmask.networks.cache.rows import private_copy
 from unmask.networks.config import TransformerConfig
@@ -88,7 +88,7 @@ class BlockDDiT(MaskedNetwork):
 
     def for_sampling(self) -> nn.Module:
         """The network to call in sampling: the same function with an exact cache, for one run."""
-        return BlockCached(packed(private_copy(self)), self.config.block)
+        return BlocksAhead(packed(private_copy(self)), self.config.block)
 
 
 def all_blocks(tokens: Tensor, taps: int, block: int, lengths: Tensor | None = None) -> Entries:

@@ -7,7 +7,7 @@ from one pass, in which every block sees the clean ones before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +22,7 @@ from unmask.plan import Planner
 from unmask.processes.process import Process
 from unmask.protocol import Denoiser
 from unmask.sampler import InBlocks, Sampler
+from unmask.samplers.ahead import Ahead
 from unmask.schedule import Schedule
 
 
@@ -34,10 +35,8 @@ class BlockByBlock(Process):
     continues = True
     orders = "block by block, each in a random order"
     refused: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(
-            ("ahead", "predict"),
-            "a block model computes one block at a time: it takes no {it}; leave it out, or take a masked model: kjv",
-        ),
+        "predict": "a block model computes one block at a time: it takes no {it}; leave it out, or take a masked "
+        "model: kjv",
         "adaptive": "times='adaptive' has a count for each sequence, and attention='block' for each block",
         "n": "a block model has a count for each block: see unmask.nelbo, or nelbo_by_time",
         "profile": "a block model has an order within each block only, and no profile",
@@ -68,7 +67,8 @@ class BlockByBlock(Process):
 
     def sampler(self, options: Options) -> Sampler:
         if options.sampler is None:
-            return super().sampler(options)
+            sampler = super().sampler(options)
+            return replace(sampler, block=self.size) if isinstance(sampler, Ahead) else sampler
         if not isinstance(options.sampler, InBlocks):
             raise OptionError(
                 "sampler",

@@ -64,13 +64,14 @@ class Ahead:
 
     most: the widest window allowed, to bound the cost of a network call; the tokens are the same.
     draft: a cheap denoiser that guesses, with each position's own noise, where there is no guess; the tokens are the
-    same.
+    same. block: the size of a block model's blocks, none of which the window leaves.
     """
 
     plan: Planner = first_hitting
     window: int | Literal["auto"] = "auto"
     most: int | None = None
     draft: Denoiser | None = None
+    block: int | None = None
 
     def __post_init__(self) -> None:
         window = self.window
@@ -81,7 +82,12 @@ class Ahead:
     def widest(self) -> int:
         """The largest number of rows per sequence in one call."""
         widest = WIDTHS[-1] if self.window == "auto" else self.window
-        return min(widest, self.most or widest)
+        return min(widest, self.most or widest, self.block or widest)
+
+    @property
+    def entries(self) -> int:
+        """The largest number of entries per sequence in one call, beside those of new tokens."""
+        return self.widest * (self.block or 1)
 
     def begin(self, canvas: Tensor, task: Task) -> AheadState:
         whole = self.plan(canvas, mask_id=task.mask_id, streams=task.streams, schedule=task.schedule, steps=task.steps)
@@ -92,9 +98,8 @@ class Ahead:
             )
         noise = KeptNoise(task.streams.at("token", canvas.shape[1]).keys)
         guesses = torch.full(canvas.shape, -1, dtype=torch.int64)
-        width = Width(
-            None if self.window == "auto" else self.widest, task.chains, self.widest, drafts=self.draft is not None
-        )
+        fixed, drafts = None if self.window == "auto" else self.widest, self.draft is not None
+        width = Width(fixed, task.chains, self.widest, drafts=drafts, block=self.block)
         settled = torch.zeros(len(canvas), dtype=torch.int64)
         return AheadState(task, canvas.clone(), whole.calls, whole, settled, guesses, noise, width)
 
@@ -122,6 +127,12 @@ class Ahead:
         slots = state.settled.unsqueeze(1) + torch.arange(width)
         real = slots < plan.holes.unsqueeze(1)
         inside = torch.where(real, slots, 0)
+        if self.block is not None and width:
+            block = plan.order.gather(1, inside) // self.block
+            real = real & (block == block[:, :1])
+            left = real.sum(1)
+            width = int(left.max())
+            slots, inside, real = slots[:, :width], inside[:, :width], real[:, :width]
         rows = torch.where(real, plan.order.gather(1, inside), -1)
         guesses = torch.where(real, state.guesses.gather(1, inside), -1)
         # A step is one slot, so slot s is called at the time of step s.

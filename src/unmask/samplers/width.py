@@ -25,7 +25,8 @@ class Width:
     run and never its tokens.
 
     chains: one call computes a chain of guesses (``protocol.LooksAhead``); otherwise each guess is a canvas.
-    drafts: every row but the last has a guess, because a draft makes those that are missing.
+    drafts: every row but the last has a guess, because a draft makes those that are missing. block: in a block model
+    each guess is a canvas of so many rows.
     """
 
     fixed: int | None = None
@@ -34,6 +35,7 @@ class Width:
     right: float = RIGHT
     wrong: float = WRONG
     drafts: bool = False
+    block: int | None = None
 
     def of(self, sequences: int) -> int:
         """How many tokens the next pass computes for each of so many sequences."""
@@ -42,7 +44,12 @@ class Width:
         q = self.right / (self.right + self.wrong)
         allowed = [width for width in WIDTHS if width <= min(self.most, WIDENS * self.right)] or [1]
         tokens = drafted if self.drafts else settled
-        return max(allowed, key=lambda width: tokens(width, q) / cost(width, tokens(width, q), sequences, self.chains))
+
+        def rate(width: int) -> float:
+            gain = tokens(width, q)
+            return gain / cost(width, gain, sequences, self.chains, self.block)
+
+        return max(allowed, key=rate)
 
     def passed(self, right: int, wrong: int) -> Width:
         """With the guesses of one more pass: the right ones before the first wrong one of each sequence, and these."""
@@ -52,11 +59,13 @@ class Width:
         )
 
 
-def cost(width: int, tokens: float, sequences: int, chains: bool) -> float:
+def cost(width: int, tokens: float, sequences: int, chains: bool, block: int | None = None) -> float:
     """What a pass costs that settles so many tokens on average."""
+    guesses = width - tokens  # of the next pass: its other rows
     if not chains:
-        return 1 + CANVAS * (width - tokens)  # the other rows are the guesses of the next pass
-    return 1 + sequences * (SEQUENCE + ROW * width) + SEVERAL * (width > 1)
+        return 1 + CANVAS * guesses
+    rows = width if block is None else block * (1 + guesses)
+    return 1 + sequences * (SEQUENCE + ROW * rows) + SEVERAL * (width > 1)
 
 
 def shared_width(sequences: int) -> int:

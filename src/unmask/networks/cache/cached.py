@@ -29,6 +29,7 @@ class Feed(NamedTuple):
     stop: int  # S, one past the highest slot
     near: Tensor | None  # int64 [B, M, taps]: the slots of the convolution's inputs; 0 for none, s + 1 for slot s
     wanted: Tensor  # int64 [B, R]: the entries whose logits are requested
+    seen: Tensor | None = None  # bool [B, M, S]: the slots that each entry sees, where this is not the rule of levels
 
 
 class Cached(Seated):
@@ -78,7 +79,7 @@ class Cached(Seated):
         the pass is conditioned on.
         """
         network = ready.network
-        self._make_room(feed.stop)
+        self.make_room(feed.stop)
         angles, mask = network.rotary_emb(feed.positions), self._mask(feed, x)  # [B, 1, M, S]
         for i, block in enumerate(network.blocks[:-1]):
             vectors = block.vectors(c)
@@ -101,6 +102,8 @@ class Cached(Seated):
 
     def hidden(self, feed: Feed) -> Tensor:
         """Which slots each entry does not see: bool [B, M, S]."""
+        if feed.seen is not None:
+            return ~feed.seen
         slots = torch.arange(feed.stop, device=feed.slots.device)
         return (slots > feed.level.unsqueeze(-1)) & (slots != feed.slots.unsqueeze(-1))
 
@@ -134,15 +137,6 @@ class Cached(Seated):
             q = take(q.transpose(1, 2), feed.wanted).transpose(1, 2)
             mask = None if mask is None else take(mask.squeeze(1), feed.wanted).unsqueeze(1)
         return block.mix(q, keys[:, :, : feed.stop], values[:, :, : feed.stop], mask)
-
-    def _make_room(self, slots: int) -> None:
-        """Make room for this many slots: guesses, and requested rows after a full canvas, need more than tokens."""
-        there = self.kept["keys and values 0"].shape[3]
-        more = (0, 0, 0, slots + slots // 8 - there)  # extra room, so that growing windows seldom copy everything
-        if there < slots:
-            for name, kept in self.kept.items():
-                if name.startswith(("keys", "inputs")):
-                    self.kept[name] = functional.pad(kept, more)
 
 
 def scattered(x: Tensor, index: Tensor, values: Tensor | int) -> Tensor:

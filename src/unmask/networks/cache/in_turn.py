@@ -15,6 +15,7 @@ from torch import Tensor
 from unmask.devices import upload
 from unmask.networks.attention import neighbours
 from unmask.networks.cache.cached import Cached, Feed
+from unmask.networks.cache.canvases import Canvases, Window
 from unmask.networks.cache.packing import Ready
 from unmask.networks.layers import take
 from unmask.networks.transformer import Transformer
@@ -121,6 +122,30 @@ class BlockCached(InTurn):
         every = torch.arange(tokens.shape[1], device=tokens.device)
         first = torch.where(tokens == self.mask_id, every, len(every) - 1).amin(1, keepdim=True)
         return self.answer(self.ready, tokens, rows, first, here)
+
+
+class BlocksAhead(BlockCached):
+    """The same, and it looks ahead within a block (the protocol ``LooksAhead``)."""
+
+    @torch.inference_mode()
+    def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
+        """Logits [B, W, V] of the next W tokens, each given the settled tokens and the guesses of those before it.
+
+        order [B, W] are the next positions, all in one block, in order, padded with -1; the first known [B] of them
+        hold guesses in tokens [B, L]. Each guess costs the rows of a block.
+        """
+        if not tokens.numel() or not order.numel():
+            return torch.empty(*order.shape, self.vocab_size, device=order.device)
+        here, size, taps = self.here(tokens, seats), self.block or tokens.shape[1], self.network.config.convolution
+        window = Window.of(order, known, self.ends(tokens, here), size)
+        kept = self.unchanged(tokens, window.first, here) // size * size  # [B, 1]
+        entries = Canvases.of(tokens, window, kept, size, self.mask_id)
+        near = entries.near(taps) if taps else None
+        feed = Feed(
+            entries.positions, entries.slots, entries.level, entries.start, entries.stop, near, entries.wanted, entries.seen
+        )
+        x = self.ready.network.read(entries.tokens, entries.positions)  # [B, M, width]
+        return self.recorded(self.ready, x, feed, tokens, kept, window.first, here)
 
 
 def padded(kept: Tensor, width: int, inputs: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.devices import upload
+from unmask.networks.cache.canvases import Canvases, Window
 from unmask.networks.cache.seats import Seated
 from unmask.networks.layers import Angles, check_tokens, take
 from unmask.networks.llama import Llama
@@ -56,30 +57,62 @@ class CachedBlocks(Seated):
             return torch.empty(*rows.shape, self.vocab_size, device=rows.device)
         here, config = self.here(tokens, seats), self.network.config
         size, shift = config.block, int(config.shifted)
-        ends = upload(torch.tensor(self.lengths[here]), tokens.device).unsqueeze(1)
-        every = torch.arange(tokens.shape[1], device=tokens.device)
-        changed = (tokens != self.kept["seen"][here, : tokens.shape[1]]) | (tokens == self.mask_id)
-        outputs = (rows - shift).clamp(min=0)
-        first = torch.where(changed, every, ends).amin(1, keepdim=True) // size * size
+        ends, unchanged = self._unchanged(tokens, here)
+        first, outputs = unchanged // size * size, (rows - shift).clamp(min=0)
         start = (first - shift).clamp(min=0).minimum(outputs.amin(1, keepdim=True))
         stop = ((outputs.amax(1, keepdim=True) // size + 1) * size).maximum(first).minimum(ends)
         slots = start + torch.arange(int((stop - start).max()), device=tokens.device)
         slots = torch.where(slots < stop, slots, tokens.shape[1])
         level = ((slots // size + 1) * size).minimum(ends) - 1  # the last slot that an entry sees
+        seen = torch.arange(int(level.max()) + 1, device=tokens.device) <= level.unsqueeze(-1)
         places = slots.clamp(max=tokens.shape[1] - 1)
-        states = self._read(tokens.gather(1, places), places, slots, level, outputs - start, here)
-        self.kept["seen"][here, : tokens.shape[1]] = torch.where(every < stop, tokens, -1)
+        states = self._read(tokens.gather(1, places), places, slots, seen, outputs - start, here)
+        self._record(tokens, stop, here)
         return self.network.outputs(states)
 
+    @torch.inference_mode()
+    def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
+        """Logits [B, W, V] of the next W tokens, each given the settled tokens and the guesses of those before it.
+
+        order [B, W] are the next positions, all in one block, in order, padded with -1; the first known [B] of them
+        hold guesses in tokens [B, L]. Each guess costs the rows of a block.
+        """
+        if not tokens.numel() or not order.numel():
+            return torch.empty(*order.shape, self.vocab_size, device=order.device)
+        here, config = self.here(tokens, seats), self.network.config
+        size, shift = config.block, int(config.shifted)
+        ends, unchanged = self._unchanged(tokens, here)
+        window = Window.of(order, known, ends, size)
+        start = (unchanged.minimum(window.first) // size * size - shift).clamp(min=0)
+        entries = Canvases.of(tokens, window, start, size, self.mask_id, shift)
+        self.make_room(entries.stop)
+        self._record(tokens, start, here)  # the slots behind are written now
+        states = self._read(entries.tokens, entries.positions, entries.slots, entries.seen, entries.wanted, here)
+        self._record(tokens, window.first, here)
+        return self.network.outputs(states)
+
+    def _unchanged(self, tokens: Tensor, here: slice) -> tuple[Tensor, Tensor]:
+        """The length of each sequence, and how many slots hold what tokens [B, L] show: [B, 1] each."""
+        ends = upload(torch.tensor(self.lengths[here]), tokens.device).unsqueeze(1)
+        changed = (tokens != self.kept["seen"][here, : tokens.shape[1]]) | (tokens == self.mask_id)
+        return ends, torch.where(changed, torch.arange(tokens.shape[1], device=tokens.device), ends).amin(1, True)
+
+    def _record(self, tokens: Tensor, stop: Tensor, here: slice) -> None:
+        """The slots before ``stop`` [B, 1] hold tokens [B, L], and no others count."""
+        every = torch.arange(tokens.shape[1], device=tokens.device)
+        self.kept["seen"][here, : tokens.shape[1]] = torch.where(every < stop, tokens, -1)
+
     def _read(
-        self, tokens: Tensor, positions: Tensor, slots: Tensor, level: Tensor, wanted: Tensor, here: slice
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, seen: Tensor, wanted: Tensor, here: slice
     ) -> Tensor:
-        """The final states [B, R, width] of the wanted entries; the keys and values of all are cached."""
+        """The final states [B, R, width] of the wanted entries; the keys and values of all are cached.
+
+        seen: bool [B, M, S], the slots that each entry sees.
+        """
         network, last = self.network, len(self.network.blocks) - 1
         table = network.angles(int(positions.max()) + 1, tokens.device)
         angles: Angles = (table[0][positions], table[1][positions])
-        held = int(level.max()) + 1
-        mask = (torch.arange(held, device=tokens.device) <= level.unsqueeze(-1)).unsqueeze(1)
+        held, mask = seen.shape[-1], seen.unsqueeze(1)
         row = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
         x = network.embed(tokens)
         for i, block in enumerate(network.blocks):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Seated(nn.Module):
@@ -100,6 +101,15 @@ class Seated(nn.Module):
         for seat in range(self.taken - 1, batch - 1, -1):
             self.leave(seat)
         return slice(0, batch)
+
+    def make_room(self, slots: int) -> None:
+        """Make room for this many slots: guesses, and requested rows after a full canvas, need more than tokens."""
+        there = self.kept["keys and values 0"].shape[3]
+        more = (0, 0, 0, slots + slots // 8 - there)  # extra room, so that growing windows seldom copy everything
+        if there < slots:
+            for name, kept in self.kept.items():
+                if name.startswith(("keys", "inputs")):
+                    self.kept[name] = functional.pad(kept, more)
 
     def _resize(self, seats: int, canvas: int) -> None:
         for name, old in self.kept.items():

@@ -162,6 +162,7 @@ class Batch:
     def _parts(self) -> Iterator[range]:
         """Neighbours that share a call: with prompts of similar lengths to read, and room for their outputs."""
         widest = max((one.job.widest for one in self.seats), default=1)
+        entries = max((one.job.entries for one in self.seats), default=1)
         logits = max(self.limits.max_logits // max(widest * self.network.vocab_size, 1), 1)
         # With look-ahead, a network that has no way of its own gets one canvas for each guess, and one more.
         known: dict[SequenceRun, int] = {
@@ -176,7 +177,7 @@ class Batch:
             """The positions that a call reads for a sequence."""
             if self.cache is None or (one in known and not looks_ahead):
                 return one.length * (1 + known.get(one, 0))
-            return one.unread + widest
+            return one.unread + entries
 
         end = 0
         for _, group in groupby(self.seats, lambda one: 0 if self.cache is None else one.unread.bit_length()):

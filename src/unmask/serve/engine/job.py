@@ -172,6 +172,12 @@ class Job:
         return int((sizes[:, :-1] + sizes[:, 1:] * neighbours).amax()) if sizes.shape[1] > 1 else 0
 
     @property
+    def entries(self) -> int:
+        """The largest number of entries that a call of a cached network computes for it, beside those of new tokens."""
+        sampler = self.work.sampler
+        return sampler.entries if isinstance(sampler, Ahead) else self.widest
+
+    @property
     def key(self) -> Key:
         bucket = -1 if isinstance(self.work.sampler, Ahead | Scored) else self.widest.bit_length()
         return self.work.served, self.work.served.class_of(len(self.work.canvas)), bucket
