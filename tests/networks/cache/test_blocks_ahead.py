@@ -38,8 +38,9 @@ def ours(**settings: Any) -> Any:
 
 
 def llama(*, shifted: bool) -> Any:
-    sizes = {"width": 24, "layers": 2, "heads": 4, "key_heads": 2, "hidden": 32, "length": 16, "theta": 1e4, "eps": 1e-6}
-    return weighty(BlockLlama(LlamaConfig(vocab_size=V, mask_id=V, block=BLOCK, shifted=shifted, **sizes)))
+    sizes = {"width": 24, "layers": 2, "heads": 4, "key_heads": 2, "hidden": 32, "length": 16}
+    config = LlamaConfig(V, V, theta=1e4, eps=1e-6, block=BLOCK, shifted=shifted, **sizes)
+    return weighty(BlockLlama(config))
 
 
 NETWORKS: dict[str, Callable[[], Any]] = {

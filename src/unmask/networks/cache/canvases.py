@@ -51,9 +51,10 @@ class Canvases(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Tensor, window: Window, kept: Tensor, size: int, mask_id: int, shift: int = 0) -> Canvases:
-        """The entries for tokens [B, L] whose first ``kept`` [B, 1] are cached. shift: 1 if outputs are one to the left.
+        """The entries for tokens [B, L] whose first ``kept`` [B, 1] are cached.
 
-        A position behind the guesses is predicted on the canvas that shows them all.
+        shift: 1 if a position is predicted by the output before it. A position behind the guesses is predicted on the
+        canvas that shows them all.
         """
         order, known, first, ends = window
         length, count = tokens.shape[1], (ends - first).clamp(max=size)  # [B, 1]: positions of the block

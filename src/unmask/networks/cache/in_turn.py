@@ -139,12 +139,10 @@ class BlocksAhead(BlockCached):
         here, size, taps = self.here(tokens, seats), self.block or tokens.shape[1], self.network.config.convolution
         window = Window.of(order, known, self.ends(tokens, here), size)
         kept = self.unchanged(tokens, window.first, here) // size * size  # [B, 1]
-        entries = Canvases.of(tokens, window, kept, size, self.mask_id)
-        near = entries.near(taps) if taps else None
-        feed = Feed(
-            entries.positions, entries.slots, entries.level, entries.start, entries.stop, near, entries.wanted, entries.seen
-        )
-        x = self.ready.network.read(entries.tokens, entries.positions)  # [B, M, width]
+        one = Canvases.of(tokens, window, kept, size, self.mask_id)
+        near = one.near(taps) if taps else None
+        feed = Feed(one.positions, one.slots, one.level, one.start, one.stop, near, one.wanted, one.seen)
+        x = self.ready.network.read(one.tokens, one.positions)  # [B, M, width]
         return self.recorded(self.ready, x, feed, tokens, kept, window.first, here)
 
 
