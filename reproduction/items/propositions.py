@@ -17,6 +17,7 @@ from reproduction.appendix import Outcome, joint, kolmogorov
 from reproduction.item import ItemResult, Settings, Table, Tables
 from reproduction.verdict import Claim, Number, claim
 from unmask import draw, forward, objective, plan, theory
+from unmask.hitting import hitting_times
 from unmask.masking import Masking
 from unmask.networks.oracles.enumerated import TimeDependent
 from unmask.noise import Streams
@@ -138,7 +139,7 @@ def first_hitting_times(settings: Settings) -> Outcome:
     worst = 0.0
     for schedule in SCHEDULES:
         canvas = torch.zeros(num, length, dtype=torch.int64)
-        _, tau, _ = plan.hitting_times(canvas, mask_id=0, streams=Streams.of(settings.seed, num), schedule=schedule)
+        _, tau, _ = hitting_times(canvas, mask_id=0, streams=Streams.of(settings.seed, num), schedule=schedule)
         masked = torch.cat([torch.ones(num, 1, dtype=torch.float64), 1 - schedule.alpha(tau)], 1)
         n = torch.arange(length, 0, -1)
         u = (masked[:, 1:] / masked[:, :-1]) ** n  # Prop. 4.1 solved for u_n

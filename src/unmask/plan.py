@@ -1,9 +1,7 @@
 """Plans: which positions are unmasked at which step and time, all drawn before the network is called.
 
-Whether and when a masked token is unmasked does not depend on the network (Sec. 4.2). Each masked position draws one
-u ~ U(0, 1) and is hit at tau = alpha^-1(1 - u (1 - alpha_start)); sorting these gives the order statistics that
-Algorithm 1 draws one after another, and the uniform choice of a position at each of them. The samplers differ only in
-how they group the hitting times into steps.
+Whether and when a masked token is unmasked does not depend on the network (Sec. 4.2). The samplers differ only in how
+they group the hitting times (``hitting``) into steps.
 """
 
 from __future__ import annotations
@@ -16,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.errors import OptionError
+from unmask.errors import OptionError, check_number
+from unmask.hitting import hitting_times, start_time
 from unmask.noise import Streams
 from unmask.protocol import Batched
 from unmask.schedule import Linear, Schedule
@@ -238,8 +237,7 @@ class Blocks:
     inner: Planner = first_hitting
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise ValueError(f"size, the positions of a block, must be a whole number of at least 1, got {self.size!r}")
+        check_number("size", self.size, whole=True, ge=1)
 
     def __call__(
         self,
@@ -253,13 +251,9 @@ class Blocks:
         length, visible = tokens.shape[1], 0 if mask_id else 1
         number = torch.arange(length, device=tokens.device) // self.size
         blocks = -(-length // self.size)
-        if steps is not None and steps < blocks:
-            raise ValueError(
-                f"steps={steps}: {blocks} blocks take at least one each, so give {blocks} or more, or none"
-            )
+        shares = [None] * blocks if steps is None else shared(steps, blocks)
         order, step, calls = [], [], torch.zeros(len(tokens), 1, dtype=torch.int64)
-        for k in range(blocks):
-            share = None if steps is None else steps // blocks + (k < steps % blocks)
+        for k, share in enumerate(shares):
             here = torch.where(number == k, tokens, visible)
             part = self.inner(here, mask_id=mask_id, streams=streams, schedule=schedule, steps=share)
             order.append(part.order[:, : self.size])
@@ -269,6 +263,20 @@ class Blocks:
         return _in_turn(*slots, length, schedule)
 
 
+def even(n: int, parts: int) -> list[int]:
+    """n in parts that differ by at most one, the larger ones first."""
+    base, rest = divmod(n, parts)
+    return [base + (k < rest) for k in range(parts)]
+
+
+def shared(steps: int, blocks: int) -> list[int]:
+    """The steps of each block."""
+    if steps < blocks:
+        says = f"steps={steps}: {blocks} blocks take at least one each, so give {blocks} or more, or none"
+        raise OptionError("steps", says)
+    return even(steps, max(blocks, 1))
+
+
 def _in_turn(order: Tensor, step: Tensor, length: int, schedule: Schedule | None) -> Plan:
     """The plan with these slots, padding moved to the end, and the times of ``left_to_right``."""
     first = (order < 0).to(torch.int8).argsort(dim=1, stable=True)[:, :length]
@@ -276,35 +284,6 @@ def _in_turn(order: Tensor, step: Tensor, length: int, schedule: Schedule | None
     left = ((order >= 0).sum(1, keepdim=True) - torch.arange(length)).clamp(min=0)
     times = torch.where(order >= 0, start_time(left, length, schedule or Linear()), 0.0)
     return _plan(order, times, step, times)
-
-
-def hitting_times(
-    tokens: Tensor, *, mask_id: int, streams: Streams, schedule: Schedule | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Proposition 4.1: positions in hitting order, their hitting times, and the number of masked positions per row.
-
-    tau = alpha^-1(1 - u (1 - alpha_start)) for every masked position; sorted, these are the order statistics that
-    tau_{n-1} = alpha^-1(1 - u_n^(1/n) (1 - alpha_{tau_n})) draws one by one.
-    """
-    if tokens.ndim != 2 or tokens.dtype != torch.int64:
-        raise ValueError(f"tokens must be int64 [batch, length], got {tokens.dtype} {tuple(tokens.shape)}")
-    if len(streams) != len(tokens):
-        raise ValueError(f"one stream per row is needed: {len(tokens)} rows, {len(streams)} streams")
-    schedule = schedule or Linear()
-    length = tokens.shape[1]
-    masked = (tokens == mask_id).cpu()
-    holes = masked.sum(1)
-    u = streams.at("hitting time", length).uniform()
-    u, order = torch.where(masked, u, -1.0).sort(1, descending=True)
-    alpha_start = schedule.alpha(start_time(holes, length, schedule))
-    times = schedule.inverse(1 - u.clamp(min=0) * (1 - alpha_start).unsqueeze(1))
-    real = torch.arange(length) < holes.unsqueeze(1)
-    return torch.where(real, order, -1), torch.where(real, times, 0.0), holes
-
-
-def start_time(holes: Tensor, length: int, schedule: Schedule) -> Tensor:
-    """alpha^-1(1 - holes/L): the time of a canvas with this many masked positions; 1 for an empty one."""
-    return schedule.inverse(1 - holes.double() / max(length, 1))
 
 
 def _plan(order: Tensor, times: Tensor, step: Tensor, called_at: Tensor) -> Plan:
@@ -326,8 +305,7 @@ def _even_steps(holes: Tensor, steps: int, length: int) -> Tensor:
 def _check_steps(name: str, steps: int | None) -> int:
     if steps is None:
         raise OptionError("steps", f"plan.{name} needs steps, the number of steps N (plan.first_hitting needs none)")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise OptionError("steps", f"steps must be a whole number of at least 1, got {steps!r}")
+    check_number("steps", steps, whole=True, ge=1)
     return steps
 
 

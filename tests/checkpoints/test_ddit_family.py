@@ -11,8 +11,9 @@ import torch
 import unmask
 from tests.checkpoints import checkpoints as made
 from unmask.checkpoints import ddit_family, mdlm, radd, sedd
-from unmask.checkpoints.contents import Found, Tensorlike, look
+from unmask.checkpoints.contents import Found, look
 from unmask.checkpoints.formats import recognise
+from unmask.checkpoints.weight_file import Tensorlike
 from unmask.network import logits_at
 from unmask.networks.ddit import DDiT, preset
 from unmask.tokenizers.vocabularies import bytes_of_utf8

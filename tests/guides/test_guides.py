@@ -12,7 +12,8 @@ import unmask
 from tests.helpers import FALSE_ALARM, chi_square, codes, frequencies, generator, hidden_markov, oracle, total_variation
 from tests.small_models import small
 from unmask import guides, plan
-from unmask.guides.automaton import Automaton, of_text
+from unmask.guides.automaton import Automaton
+from unmask.guides.patterns import of_text
 from unmask.likelihood import along_orders
 from unmask.networks.ddit import DDiT
 from unmask.networks.oracles.enumerated import EnumeratedOracle

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import OptionError
-from unmask.guides.automaton import Bounds, of_text
 from unmask.guides.characters import characters
+from unmask.guides.patterns import Bounds, of_text
 from unmask.guides.schema import ANY_OBJECT, expression
 
 pytest.importorskip("outlines_core", reason="JSON Schemas are an extra: pip install 'unmask[schema]'")

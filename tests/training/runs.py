@@ -16,12 +16,12 @@ import torch
 from tests.forked import PROCESSES
 from unmask.data.tokenwriter import TokenWriter
 from unmask.tokenizers.vocabularies import characters
-from unmask.training import loop
+from unmask.training import pace
 from unmask.training.config import TrainConfig
 from unmask.training.loop import train
 from unmask.training.signals import Interrupted
 
-loop.FIRST_VALIDATION = math.inf  # no test's checkpoints hang on a clock
+pace.FIRST_VALIDATION = math.inf  # no test's checkpoints hang on a clock
 
 Before = Callable[[], dict[str, Any] | None] | None  # may return arguments of train
 

@@ -16,7 +16,7 @@ from unmask.checkpoints.folder import load_network
 from unmask.data.tokens import TokenFile
 from unmask.networks.counted import Counted
 from unmask.networks.ngram import kneser_ney
-from unmask.training import loop, start
+from unmask.training import loop, pace, start
 from unmask.training.checkpoint import listed, read
 from unmask.training.config import TrainConfig
 from unmask.training.data import Data, few
@@ -121,7 +121,7 @@ def test_timing_steps_changes_nothing(letters: Path, tmp_path: Path, monkeypatch
 
 def test_something_is_seen_within_minutes(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, loop, 15.0)
-    monkeypatch.setattr(loop, "FIRST_VALIDATION", 60.0)
+    monkeypatch.setattr(pace, "FIRST_VALIDATION", 60.0)
     events = heard(settings(letters, tmp_path / "run", steps=40, validate_every=30, save_every=30, preview=True))
     for kind in (Validated, Previewed, Saved):
         steps = [event.step for event in events if isinstance(event, kind)]

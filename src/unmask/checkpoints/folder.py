@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unmask.checkpoints.contents import shapes_of
 from unmask.checkpoints.settings import check_numbers
 from unmask.checkpoints.user_network import read as read_own
+from unmask.checkpoints.weight_file import shapes_of
 from unmask.files import content_of
 from unmask.model import TOKENIZER as TOKENIZER
 from unmask.model import Model

@@ -8,7 +8,8 @@
 ``unmask.samplers.guided`` defines guides and particles; docs/infilling.md says what is exact.
 """
 
-from unmask.guides.automaton import Automaton, matching
+from unmask.guides.automaton import Automaton
 from unmask.guides.classifiers import classifier, classifier_free, only
+from unmask.guides.patterns import matching
 
 __all__ = ["Automaton", "classifier", "classifier_free", "matching", "only"]

@@ -33,7 +33,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unmask.samplers.ranked import Look, Pace, Ranked, Score, even
+from unmask.plan import even
+from unmask.samplers.ranked import Look, Pace, Ranked, Score
 
 
 def log_probability(look: Look) -> Tensor:

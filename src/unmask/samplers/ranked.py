@@ -15,8 +15,9 @@ from torch import Tensor
 
 from unmask.devices import indices, upload
 from unmask.draw import Pick
+from unmask.hitting import start_time
 from unmask.noise import Noise
-from unmask.plan import start_time
+from unmask.plan import even, shared
 from unmask.sampler import Ask, State, Step, Task, packed
 
 Pace = Callable[[int, int], list[int]]
@@ -33,12 +34,6 @@ class Look:
 
 Score = Callable[[Look], Tensor]
 """float64 [M]: the higher, the earlier."""
-
-
-def even(n: int, steps: int) -> list[int]:
-    """Step sizes that differ by at most one, the larger ones first, as in LLaDA."""
-    base, rest = divmod(n, steps)
-    return [base + (k < rest) for k in range(steps)]
 
 
 @dataclass
@@ -180,10 +175,7 @@ def within(gamma: float, entropy: Tensor) -> Tensor:
 
 @lru_cache
 def _turns(sizes: tuple[int, ...], steps: int | None, pace: Pace, annealed: bool) -> list[tuple[int, float]]:
-    if steps is not None and steps < len(sizes):
-        blocks = len(sizes)
-        raise ValueError(f"steps={steps}: {blocks} blocks take at least one each, so give {blocks} or more, or none")
-    shares = sizes if steps is None else even(steps, max(len(sizes), 1))
+    shares = sizes if steps is None else shared(steps, len(sizes))
     turns = []
     for size, share in zip(sizes, shares, strict=False):
         counts = [1] * size if steps is None else pace(size, share)

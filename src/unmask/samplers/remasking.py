@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from unmask.devices import download, upload
+from unmask.hitting import start_time
 from unmask.noise import Noise
-from unmask.plan import start_time
 from unmask.sampler import Ask, State, Step, Task, filled, packed
 
 Sigma = Callable[[float, Tensor, Tensor], Tensor]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask.devices import upload
-from unmask.plan import start_time
+from unmask.hitting import start_time
 from unmask.protocol import Denoiser, LooksAhead
 from unmask.sampler import Ask, State, Step, Task
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from unmask.errors import OptionError
-from unmask.guides.automaton import Bounds, Matching, of_text
+from unmask.guides.automaton import Matching
+from unmask.guides.patterns import Bounds, of_text
 from unmask.guides.schema import ANY_OBJECT, expression
 from unmask.networks.oracles.hidden_markov import HiddenMarkovOracle
 from unmask.text.rows import TextRows

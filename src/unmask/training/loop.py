@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,13 @@ from unmask.training.learner import Learner
 from unmask.training.lora import merged, save_adapters
 from unmask.training.masking import Loss
 from unmask.training.network import SMALL, made
-from unmask.training.pace import Pace, forecast
+from unmask.training.pace import Now, Pace, agreed, forecast
 from unmask.training.report import Plain, by_heart, draw_curve, samples_of, trigram
 from unmask.training.run import MetricsFile, Run
 from unmask.training.signals import Interrupted, Signals
 from unmask.training.start import make_accelerator, network_of, plan, resolved, restored
 from unmask.training.trackers import trackers
 from unmask.training.validate import validate
-
-FIRST_VALIDATION = 60.0  # seconds until the first validation, sample and checkpoint, for any length of run
-FIRST_PART = 0.1  # of the minutes, if that is less
 
 
 def train(
@@ -60,17 +57,15 @@ def train(
     SIGTERM or SIGINT, when a last checkpoint is saved, and NotFinite before a bad update.
     """
     started = time.monotonic()
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or torch.get_num_threads())
     accelerator = accelerator or make_accelerator(config)
     main, run = accelerator.is_main_process, Run(Path(config.out))
     progress = progress if main else None
     resumed = run.occupied(config)
     base = opened(config, resumed=resumed)
-    if base is not None:
-        if own is not None:
-            raise ValueError(f"init={config.init!r} brings a network, and so does the caller: give one of them")
-        config = base.fitted(config)
+    if base is not None and own is not None:
+        raise ValueError(f"init={config.init!r} brings a network, and so does the caller: give one of them")
+    config = config if base is None else base.fitted(config)
     with accelerator.main_process_first():
         data = find_data.find(config, progress, None if base is None else base.reads())
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
@@ -180,15 +175,10 @@ class Training:
         seconds = time.perf_counter() - started
         self.pace.steps.append(seconds)
         step = self.learner.step
+        values = {**asdict(result), "seconds": seconds}
         if step % self.config.log_every == 0 or step == self.learner.plan.steps:
-            self.log(
-                "train",
-                loss=result.loss,
-                gradient_norm=result.gradient_norm,
-                learning_rate=result.learning_rate,
-                seconds=seconds,
-            )
-        self.tell(Stepped(step, result.loss, result.gradient_norm, result.learning_rate, seconds))
+            self.log("train", **values)
+        self.tell(Stepped(step, **values))
 
     def validate(self, signals: Signals) -> None:
         """The bound on held-out data, and a sampled preview, with the averaged weights."""
@@ -316,26 +306,10 @@ class Training:
                 report(event)
 
     def _agreed(self, signals: Signals) -> Now:
-        """The signals and clocks of all processes: they must all do the same at the same step."""
-        accelerator, clock = self.learner.accelerator, time.monotonic()
-        spent, every = clock - self.started, self.config.validate_every or 1
-        waiting = clock - self.begun > min(FIRST_VALIDATION, FIRST_PART * self.pace.budget)
-        left = self.pace.left(spent, every) if self.planned else None
-        now = [signals.received, int(waiting), int(self.pace.late(spent)), -1 if left is None else left]
-        if accelerator.num_processes > 1:  # the first process's speed is that of all: they wait for each other
-            everyone = accelerator.gather(torch.tensor([now], device=accelerator.device))
-            now = [*everyone[:, :3].amax(0).tolist(), int(everyone[0, 3])]
-        return Now(now[0], bool(now[1]), bool(now[2]), None if now[3] < 0 else now[3])
-
-
-@dataclass(frozen=True)
-class Now:
-    """What every process must know before a step."""
-
-    signal: int  # the number of a received signal, or 0
-    waiting: bool  # the user has waited long enough to see a first result
-    late: bool  # the minutes are over
-    left: int | None  # how many more steps fit into them, if it is time to plan again
+        """The signals and clocks of all processes."""
+        clock, every = time.monotonic(), self.config.validate_every or 1
+        times = clock - self.started, clock - self.begun
+        return agreed(self.learner.accelerator, signals.received, self.pace, *times, every if self.planned else None)
 
 
 def _started(asked: TrainConfig, training: Training) -> Started:

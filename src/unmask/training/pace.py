@@ -6,10 +6,15 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
 
 RECENT = 50  # steps over which the speed is averaged
 OFTEN = 0.05  # of the minutes, between two plans
 ENOUGH = 2  # validations that a forecast needs
+FIRST_VALIDATION = 60.0  # seconds until the first validation, sample and checkpoint, for any length of run
+FIRST_PART = 0.1  # of the minutes, if that is less
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,31 @@ class Pace:
             return None
         each = sum(self.steps) / len(self.steps) + (self.validation + self.saving) / every
         return max(0, int((self.budget - self.ending - spent) / each))
+
+
+@dataclass(frozen=True)
+class Now:
+    """What every process must know before a step."""
+
+    signal: int  # the number of a received signal, or 0
+    waiting: bool  # the user has waited long enough to see a first result
+    late: bool  # the minutes are over
+    left: int | None  # how many more steps fit into them, if it is time to plan again
+
+
+def agreed(accelerator: Any, signal: int, pace: Pace, spent: float, looped: float, every: int | None) -> Now:
+    """The signals and clocks of all processes: they must all do the same at the same step.
+
+    spent and looped: the seconds since the start and since the loop began. every: the steps between two validations,
+    if the run may be planned again.
+    """
+    waiting = looped > min(FIRST_VALIDATION, FIRST_PART * pace.budget)
+    left = None if every is None else pace.left(spent, every)
+    now = [signal, int(waiting), int(pace.late(spent)), -1 if left is None else left]
+    if accelerator.num_processes > 1:  # the first process's speed is that of all: they wait for each other
+        everyone = accelerator.gather(torch.tensor([now], device=accelerator.device))
+        now = [*everyone[:, :3].amax(0).tolist(), int(everyone[0, 3])]
+    return Now(now[0], bool(now[1]), bool(now[2]), None if now[3] < 0 else now[3])
 
 
 def forecast(points: Sequence[tuple[float, float]], target: float) -> float | None:

@@ -75,6 +75,11 @@ class Batch:
     def sequences(self) -> list[SequenceRun]:
         return [*self.seats, *(one for shared in self.arriving for one in shared.members)]
 
+    @property
+    def standing(self) -> tuple[set[str], int]:
+        """Its clients, and the turn of its last call: what decides which batch is called next."""
+        return {one.job.client for one in self.sequences}, self.turn
+
     def call(self) -> list[Outcome]:
         """Make the next network call and return its outcomes. A pass calls every sequence once; batches change between.
 

@@ -8,41 +8,26 @@ and the next call to the client that has had the least time.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time as clock
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from unmask.serve.engine.batch import Batch, Outcome
 from unmask.serve.engine.change import blanks_only
+from unmask.serve.engine.counts import Counts
 from unmask.serve.engine.forecast import Costs, begins, forecasts
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Key, Lane, Refused, SequenceRun
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.shared_state import SharedState
 from unmask.serve.engine.shares import Times, admitted
 from unmask.serve.engine.work import Served, trial
+from unmask.serve.log import log, place_of
 
-log = logging.getLogger("unmask.serve")
 RESTART = 10.0  # seconds after which another server may have started
 PATIENCE = 10.0  # seconds for the last network call to return
-
-
-@dataclass
-class Counts:
-    """Counters of the engine."""
-
-    calls: int = 0
-    rows: int = 0  # sequences in those calls, in total
-    tokens: int = 0
-    sequences: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    refused: int = 0
-    busy_seconds: float = 0.0
 
 
 class Engine:
@@ -52,10 +37,10 @@ class Engine:
         self.limits, self.counts = limits or Limits(), Counts()
         self.finished: Callable[[SequenceRun, float], None] = lambda one, seconds: None
         self.fault: BaseException | None = None  # the exception that ended the thread, if any
+        self.closing = False  # nothing more is accepted
         self._changed = threading.Condition()
         self._queue: deque[Job] = deque()
         self._jobs: set[Job] = set()  # accepted and not finished
-        self._closing = False
         self._batches: dict[Lane, Batch] = {}
         self._times = Times()
         self._turn = 0
@@ -98,7 +83,7 @@ class Engine:
     def check_room(self) -> None:
         """Refuse requests that are too late or too many. The prompts of one request may exceed the queue's limit."""
         with self._changed:
-            if self._closing:
+            if self.closing:
                 raise self._ending()
             if len(self._queue) >= self.limits.max_queue:
                 self.counts.refused += 1
@@ -133,7 +118,7 @@ class Engine:
     def close(self, grace: float | None = None) -> None:
         """Accept nothing more; after ``grace`` seconds abandon what is not finished."""
         with self._changed:
-            begun, self._closing = self._closing, True
+            begun, self.closing = self.closing, True
             self._changed.notify()
         if grace is not None and not begun:
             timer = threading.Timer(grace, self.abandon)
@@ -158,10 +143,6 @@ class Engine:
         return Refused("the server is shutting down", RESTART)
 
     @property
-    def closing(self) -> bool:
-        return self._closing
-
-    @property
     def alive(self) -> bool:
         """Whether it works, or worked until it was stopped."""
         return self.fault is None
@@ -182,9 +163,9 @@ class Engine:
             self._loop()
         except BaseException as error:
             self.fault = error
-            log.critical("the engine has failed: %s%s", type(error).__name__, _place(error))
+            log.critical("the engine has failed: %s%s", type(error).__name__, place_of(error))
             with self._changed:
-                self._closing = True
+                self.closing = True
                 self._queue.clear()
                 self._batches.clear()
                 self.counts.failed += len(self._jobs)
@@ -195,23 +176,17 @@ class Engine:
         with torch.inference_mode():
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: bool(self._queue or self._batches) or self._closing)
+                    self._changed.wait_for(lambda: bool(self._queue or self._batches) or self.closing)
                     self._sweep()
                     self._admit()
                     self._publish()
-                    if self._closing and not (self._queue or self._batches):
+                    if self.closing and not (self._queue or self._batches):
                         return
                 if self._batches:
                     started = clock.perf_counter()
-                    self._call(self._next())
+                    self._call(self._times.next({lane: batch.standing for lane, batch in self._batches.items()}))
                     self.counts.busy_seconds += clock.perf_counter() - started
                     self._publish()
-
-    def _next(self) -> Lane:
-        batches = {
-            lane: ({one.job.client for one in batch.sequences}, batch.turn) for lane, batch in self._batches.items()
-        }
-        return self._times.next(batches)
 
     def _sweep(self) -> None:
         """Remove cancelled sequences."""
@@ -322,7 +297,7 @@ class Engine:
             job.cancelled = True
             self._jobs.discard(job)
             self.counts.failed += 1
-        log.error("%s failed: %s%s", job.work.model.name, type(error).__name__, _place(error))
+        log.error("%s failed: %s%s", job.work.model.name, type(error).__name__, place_of(error))
         self._tell(job, Failed(error))
 
     def _tell(self, job: Job, event: Event) -> None:
@@ -340,11 +315,3 @@ class Engine:
         self._left = [(one.job.request, max(one.calls - one.made, 1)) for one in seats if one.placed]
         self._live = [key for key, _ in self._batches]
         self.cache_bytes = sum(batch.bytes for batch in self._batches.values())
-
-
-def _place(error: BaseException) -> str:
-    """Where it was raised. An error's message may quote a prompt; its type and place do not."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    return f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""

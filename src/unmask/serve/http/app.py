@@ -28,9 +28,9 @@ from unmask.serve.http.metrics import Metrics
 from unmask.serve.http.middleware import CLIENT, AccessMiddleware
 from unmask.serve.http.openai import Choices, Shape
 from unmask.serve.http.page import add_page
-from unmask.serve.http.refusals import ApiError
+from unmask.serve.http.refusals import RESPONSES, ApiError
 from unmask.serve.http.request import completion_works, find, recorded, unmask_work
-from unmask.serve.http.schemas import RESPONSES, ChatRequest, CompletionRequest, UnmaskRequest
+from unmask.serve.http.schemas import ChatRequest, CompletionRequest, UnmaskRequest
 from unmask.serve.http.tokens import add_tokens
 
 T = TypeVar("T")

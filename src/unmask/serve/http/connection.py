@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unmask.serve.engine.limits import Limits
-
-log = logging.getLogger("unmask.serve")
+from unmask.serve.log import log
 
 
 class TimedProtocol(H11Protocol):

@@ -10,8 +10,7 @@ from starlette.exceptions import HTTPException
 from unmask.errors import OptionError
 from unmask.serve.engine.job import Refused
 from unmask.serve.http.exchange import error_of
-from unmask.serve.http.refusals import ApiError
-from unmask.serve.http.schemas import error_body
+from unmask.serve.http.refusals import ApiError, error_body
 
 
 def add_errors(app: FastAPI) -> None:

@@ -15,8 +15,7 @@ from unmask.serve.engine.engine import Engine
 from unmask.serve.engine.job import Done, Event, Failed, Filled, Forecast, Job, Refused
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Work
-from unmask.serve.http.refusals import ApiError, field_of
-from unmask.serve.http.schemas import error_body
+from unmask.serve.http.refusals import ApiError, error_body, field_of
 
 T = TypeVar("T")
 

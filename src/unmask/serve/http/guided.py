@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from unmask.errors import OptionError
-from unmask.guides.automaton import Bounds, Matching
+from unmask.guides.automaton import Matching
+from unmask.guides.patterns import Bounds
 from unmask.serve.engine.work import Served
 from unmask.text.constraints import constraint, described, require_possible
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 import time as clock
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +12,9 @@ from urllib.parse import urlsplit
 
 from unmask.serve.engine.limits import Limits
 from unmask.serve.http.metrics import Metrics
-from unmask.serve.http.schemas import error_body
+from unmask.serve.http.refusals import error_body
+from unmask.serve.log import log
 
-log = logging.getLogger("unmask.serve")
 OPEN = ("/", "/health", "/livez", "/readyz", "/openapi.json")  # without a token: they tell nothing of models or clients
 V1 = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/unmask")
 PATHS = (*OPEN, *V1, "/detokenize", "/metrics", "/pictures", "/tokenize", "/tokenizer_info")

@@ -4,12 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from pydantic import BaseModel
 
 from unmask.errors import OptionError
-from unmask.serve.http.schemas import error_body
 
 CHARACTERS_PER_TOKEN = 16
 """A text with more characters than so many times the tokens that it may have is refused before it is tokenized."""
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(BaseModel):
+    """Every error has OpenAI's format."""
+
+    error: ErrorBody
+
+
+TYPES = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_error"}
+
+
+def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """An error in OpenAI's format."""
+    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": about}
+    for status, about in (
+        (400, "It cannot be done as asked"),
+        (401, "The token is missing or wrong"),
+        (404, "There is no such model"),
+        (408, "The body did not come in time"),
+        (413, "The body is too large"),
+        (422, "It is not a request of this kind"),
+        (500, "The model failed"),
+        (503, "The queue is full, or the server is shutting down: Retry-After says when to come back"),
+    )
+}
 
 
 class ApiError(Exception):
@@ -40,11 +79,9 @@ def field_of(error: ValueError, canvas: str | None = None) -> str | None:
     """The field of a request that an error of the library is about, if it says so."""
     if not isinstance(error, OptionError):
         return None
-    return (
-        canvas
-        if canvas is not None and error.option in ("canvas", "length")
-        else FIELDS.get(error.option, error.option)
-    )
+    if canvas is not None and error.option in ("canvas", "length"):
+        return canvas
+    return FIELDS.get(error.option, error.option)
 
 
 def at_most(name: str, value: int | None, limit: int) -> None:

@@ -212,10 +212,22 @@ class ResponseFormat(BaseModel):
         return dict(ANY_OBJECT) if self.type == "json_object" else None
 
 
-FORMAT = Field(None, description="What the answer must be: text, a JSON object, or JSON that satisfies a schema.")
+class OpenAIRequest(SamplingRequest):
+    """What OpenAI's completions and chat have in common."""
+
+    model: str
+    n: int | None = Field(1, ge=1)
+    seed: int | None = Field(None, ge=-(2**63), le=MOST_SEED)
+    stop: Stop = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    response_format: ResponseFormat | None = Field(
+        None, description="What the answer must be: text, a JSON object, or JSON that satisfies a schema."
+    )
 
 
-class CompletionRequest(SamplingRequest):
+class CompletionRequest(OpenAIRequest):
     """OpenAI's request, with the names of ``unmask sample`` in addition (``extra_body`` of the openai package)."""
 
     model_config = ConfigDict(
@@ -227,21 +239,13 @@ class CompletionRequest(SamplingRequest):
         }
     )
 
-    model: str
     prompt: Annotated[str | list[str] | list[TokenId] | list[list[TokenId]] | None, PROMPT] = ""
     suffix: str | None = None
     max_tokens: int | None = Field(
         16, ge=0, description="Models of rows write a whole row by default. With echo and logprobs 0 scores the prompt."
     )
-    n: int | None = Field(1, ge=1)
     best_of: int | None = None
     echo: bool | None = False
-    seed: int | None = Field(None, ge=-(2**63), le=MOST_SEED)
-    stop: Stop = None
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    user: str | None = None
-    response_format: ResponseFormat | None = FORMAT
     logprobs: int | None = Field(
         None, ge=0, le=MOST_LOGPROBS, description="Return the log-probability of each token and of this many others."
     )
@@ -256,20 +260,12 @@ class Message(BaseModel):
     content: str
 
 
-class ChatRequest(SamplingRequest):
+class ChatRequest(OpenAIRequest):
     """OpenAI's chat, for models with a chat template."""
 
-    model: str
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    n: int | None = Field(1, ge=1)
-    seed: int | None = Field(None, ge=-(2**63), le=MOST_SEED)
-    stop: Stop = None
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    user: str | None = None
-    response_format: ResponseFormat | None = FORMAT
 
 
 class TokenizeRequest(Strict):
@@ -283,40 +279,3 @@ class TokenizeRequest(Strict):
 class DetokenizeRequest(Strict):
     model: str | None = Field(None, description="By default the first that is served.")
     tokens: Annotated[list[TokenId], TOKENS]
-
-
-class ErrorBody(BaseModel):
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorAnswer(BaseModel):
-    """Every error has OpenAI's format."""
-
-    error: ErrorBody
-
-
-TYPES = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_error"}
-
-
-def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's format."""
-    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer, "description": about}
-    for status, about in (
-        (400, "It cannot be done as asked"),
-        (401, "The token is missing or wrong"),
-        (404, "There is no such model"),
-        (408, "The body did not come in time"),
-        (413, "The body is too large"),
-        (422, "It is not a request of this kind"),
-        (500, "The model failed"),
-        (503, "The queue is full, or the server is shutting down: Retry-After says when to come back"),
-    )
-}

@@ -11,9 +11,9 @@ from fastapi import FastAPI
 
 from unmask.serve.engine.limits import Limits
 from unmask.serve.engine.work import Served
-from unmask.serve.http.refusals import ApiError, check_text
+from unmask.serve.http.refusals import RESPONSES, ApiError, check_text
 from unmask.serve.http.request import find
-from unmask.serve.http.schemas import RESPONSES, DetokenizeRequest, TokenizeRequest
+from unmask.serve.http.schemas import DetokenizeRequest, TokenizeRequest
 
 
 def add_tokens(app: FastAPI, models: Mapping[str, Served], limits: Limits, threads: Executor) -> None:
