@@ -496,3 +496,14 @@ def test_the_first_wrong_item_of_a_list_ends_its_check(client):
         answer = client.post(path, json={name: ["a"] * 9_000})
         assert answer.status_code == 422 and answer.json()["error"]["param"] == name
         assert answer.json()["error"]["message"].endswith(("(whole numbers from 0)", "null at masked positions"))
+
+
+def test_an_unknown_name_is_not_repeated_whole(client):
+    answer = client.post("/v1/unmask", json={"model": "x" * 100_000})
+    assert answer.status_code == 404 and len(answer.content) < 1000
+
+
+def test_the_document_of_the_api_knows_streams(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    for name in ("/v1/unmask", "/v1/completions", "/v1/chat/completions"):
+        assert set(paths[name]["post"]["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import ipaddress
 import logging
 import math
@@ -205,6 +206,8 @@ def _server(config: Any, app: FastAPI, models: Sequence[Served], token: bool) ->
                 return
             while not (server.warm.is_set() or engine.closing):
                 await asyncio.sleep(0.01)
+            gc.collect()
+            gc.freeze()  # modules and models stay: looking at them again took most of the time of reading a large body
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
             print(hello(f"http://{host}:{port}", models, token), file=sys.stderr, flush=True)

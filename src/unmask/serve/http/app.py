@@ -36,6 +36,9 @@ from unmask.serve.http.tokens import add_tokens
 T = TypeVar("T")
 GONE = 499  # the client has disconnected
 PREPARING = 2  # threads
+STREAMED: dict[int | str, dict[str, Any]] = RESPONSES | {
+    200: {"description": "The answer, or with stream its events", "content": {"text/event-stream": {}}}
+}
 
 
 class Service:
@@ -245,15 +248,15 @@ def _add_api(app: FastAPI, server: Service) -> None:
         find(server.models, name)
         return server.listed(name)
 
-    @app.post("/v1/unmask", responses=RESPONSES, summary="Fill the holes of a text, a prompt or a canvas")
+    @app.post("/v1/unmask", responses=STREAMED, summary="Fill the holes of a text, a prompt or a canvas")
     async def fill(body: UnmaskRequest, request: Request) -> Response:
         return await server.unmask(body, request)
 
-    @app.post("/v1/completions", responses=RESPONSES, summary="OpenAI's completions; with a suffix, an infill")
+    @app.post("/v1/completions", responses=STREAMED, summary="OpenAI's completions; with a suffix, an infill")
     async def complete(body: CompletionRequest, request: Request) -> Response:
         return await server.complete(body, request)
 
-    @app.post("/v1/chat/completions", responses=RESPONSES, summary="OpenAI's chat, of a model with a chat template")
+    @app.post("/v1/chat/completions", responses=STREAMED, summary="OpenAI's chat, of a model with a chat template")
     async def chat(body: ChatRequest, request: Request) -> Response:
         return await server.chat(body, request)
 

@@ -30,6 +30,8 @@ PARTICLES = 8  # of each guided sequence of a network that computes the next pos
 COMPLETION = 16  # tokens of a completion, as OpenAI has it
 HOLES = "\ue000\ue001\ue002\ue003"  # private-use characters, one of which does not occur in the text
 
+MOST_NAME = 100  # characters of an unknown model's name that are repeated
+
 Prompt = str | list[int]  # a text, or token ids
 
 
@@ -39,7 +41,9 @@ def find(models: Mapping[str, Served], name: str | None) -> Served:
         return next(iter(models.values()))
     if name not in models:
         served = ", ".join(models)
-        raise ApiError(404, f"there is no model {name!r} here: {served}", param="model", code="model_not_found")
+        raise ApiError(
+            404, f"there is no model {name[:MOST_NAME]!r} here: {served}", param="model", code="model_not_found"
+        )
     return models[name]
 
 
