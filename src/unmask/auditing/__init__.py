@@ -96,36 +96,39 @@ def audit(
         )
     started = clock.perf_counter()
     with seeded(seed), torch.inference_mode():
-        if isinstance(draw, str):
-            who = builtin(draw, seed=seed)
-        else:
-            who = subject(draw, name=name, takes=takes, library=library, seed=seed)
+        how = {"name": name, "takes": takes, "library": library, "seed": seed}
+        who = builtin(draw, seed=seed) if isinstance(draw, str) else subject(draw, **how)
         whole, warmth, temperature, error = zipf(who, vocab, min(6e7, budget / 5))
         probes = [whole, warmth, ties(who, vocab, min(3e7, budget / 5)), *_ladder(who, vocab, budget)]
-        found, refined = _fit(who, probes, vocab, budget)
+        gumbels, refined = _fit(who, probes, vocab, budget)
     worst = min(probes, key=lambda probe: probe.p_value)
-    law = _kind(probes, found) if worst.fault else "exact"
-    truncated = law in ("grid", "truncated")
-    if law == "exact":  # one exact sampler in twenty is outside its 95 % interval, but exact nevertheless
-        found = replace(found, maximum=math.inf, interval=(found.interval[0], math.inf), truncated=math.inf)
-    elif not truncated and math.isfinite(found.maximum):  # tests failed, but not as truncated clocks do
-        found = replace(found, maximum=math.nan, interval=(math.nan, math.nan))
+    law = _kind(probes, gumbels) if worst.fault else "exact"
+    truncated, gumbels = law in ("grid", "truncated"), _as_concluded(gumbels, law)
     return AuditReport(
         name=who.name,
         exact=not worst.fault,
-        verdict=_verdict(law, worst, found, temperature),
-        maximum=found.maximum,
-        interval=found.interval,
-        precision=found.precision,
+        verdict=_verdict(law, worst, gumbels, temperature),
+        maximum=gumbels.maximum,
+        interval=gumbels.interval,
+        precision=gumbels.precision,
         law=law,
         p_value=min(1.0, worst.p_value),
         temperature=temperature,
         temperature_error=error,
-        probes=tuple(_against_closed_form(probe, found) for probe in probes),
-        consequences=consequences(found.maximum, law, vocab=vocab, length=length, steps=steps) if truncated else (),
+        probes=tuple(_against_closed_form(probe, gumbels) for probe in probes),
+        consequences=consequences(gumbels.maximum, law, vocab=vocab, length=length, steps=steps) if truncated else (),
         numbers=refined + sum(probe.numbers for probe in probes if probe is not probes[1]),
         seconds=clock.perf_counter() - started,
     )
+
+
+def _as_concluded(gumbels: GumbelFit, law: str) -> GumbelFit:
+    """The fit, with the largest Gumbel that the verdict leaves."""
+    if law == "exact":  # one exact sampler in twenty is outside its 95 % interval, but exact nevertheless
+        return replace(gumbels, maximum=math.inf, interval=(gumbels.interval[0], math.inf), truncated=math.inf)
+    if law not in ("grid", "truncated") and math.isfinite(gumbels.maximum):
+        return replace(gumbels, maximum=math.nan, interval=(math.nan, math.nan))
+    return gumbels
 
 
 def _ladder(who: AuditedDraw, vocab: int, budget: float) -> list[Probe]:
@@ -147,58 +150,58 @@ def _fit(who: AuditedDraw, probes: Sequence[Probe], vocab: int, budget: float) -
     """M from the test counts; after a failure also from further counts, in the middle of the range left open."""
     rungs = [probe for probe in probes if probe.name.endswith("bits")]
     counts = [probe.count for probe in rungs if probe.count is not None]
-    found = fit(counts)
+    gumbels = fit(counts)
     numbers = 0
     for _ in range(REFINE_ROUNDS):
-        if not rungs[-1].fault or math.isinf(found.maximum) or found.interval[1] - found.interval[0] < NARROW:
+        if not rungs[-1].fault or math.isinf(gumbels.maximum) or gumbels.interval[1] - gumbels.interval[0] < NARROW:
             break
-        middle = sum(found.interval) / 2
+        middle = sum(gumbels.interval) / 2
         dear = len(REFINE_AT) * REFINE_BY * math.exp(middle) > budget / 5
         each = budget / 5 if dear else REFINE_BY * math.exp(middle)
         more = [measure(who, middle, c, vocab, each) for c in ((BEST_REFINED,) if dear else REFINE_AT)]
         counts += more
         numbers += sum(count.rows * (count.tokens + 1) for count in more)
-        found = fit(counts)
+        gumbels = fit(counts)
         if dear:
             break
-    return found, numbers
+    return gumbels, numbers
 
 
-def _against_closed_form(probe: Probe, found: GumbelFit) -> Probe:
+def _against_closed_form(probe: Probe, gumbels: GumbelFit) -> Probe:
     """In addition: how far the draws are from Prop. 5.2 with the best-fitting M."""
     if probe.count is not None:
         count = probe.count
-        leave = float(leave_truncated(count.r, count.p, math.exp(-found.truncated)))
+        leave = float(leave_truncated(count.r, count.p, math.exp(-gumbels.truncated)))
         distance = abs(count.left / count.rows - leave)
         p_value = min(1.0, 2 * min(binomial_tails(count.left, count.rows, leave)))
     elif probe.bins is not None:
-        distance, statistic = probe.bins.against(found.truncated)
+        distance, statistic = probe.bins.against(gumbels.truncated)
         p_value = chi_square_tail(statistic, len(probe.bins.observed) - 1)
     else:
         return probe
     return replace(probe, closed_form_distance=distance, closed_form_p_value=p_value, bins=None)
 
 
-def _kind(probes: Sequence[Probe], found: GumbelFit) -> str:
+def _kind(probes: Sequence[Probe], gumbels: GumbelFit) -> str:
     """The kind of error: truncation, if it explains the failures; or that of the only test that failed."""
     failed = {probe.name for probe in probes if probe.fault}
     if any(name.endswith("bits") for name in failed):
         zipf_s = next(probe.bins for probe in probes if probe.bins is not None)
-        explained = found.p_value > EXPLAINED and math.isfinite(found.maximum)
+        explained = gumbels.p_value > EXPLAINED and math.isfinite(gumbels.maximum)
         if explained and probes[0].fault:
-            explained = zipf_s.against(found.truncated)[1] < zipf_s.against()[1] / 4
-        return found.law if explained else "other"
+            explained = zipf_s.against(gumbels.truncated)[1] < zipf_s.against()[1] / 4
+        return gumbels.law if explained else "other"
     if failed == {"zero clocks"}:
         return "zero"
     return "order" if failed == {"sure class first"} else "other"
 
 
-def _verdict(law: str, worst: Probe, found: GumbelFit, temperature: float) -> str:
-    low, high = found.interval
+def _verdict(law: str, worst: Probe, gumbels: GumbelFit, temperature: float) -> str:
+    low, high = gumbels.interval
     if law == "exact":
-        return f"exact: no truncation below M = {low:.1f} could be seen ({found.precision})"
+        return f"exact: no truncation below M = {low:.1f} could be seen ({gumbels.precision})"
     if law in ("grid", "truncated"):
-        return f"FAULT: no Gumbel exceeds M = {found.maximum:.2f} ({low:.2f} to {high:.2f}): {found.precision}"
+        return f"FAULT: no Gumbel exceeds M = {gumbels.maximum:.2f} ({low:.2f} to {high:.2f}): {gumbels.precision}"
     if law == "zero" and worst.count is not None:
         once = math.log2(worst.count.rows * worst.count.tokens / max(worst.count.left, 1))
         return f"FAULT: rare classes win too often, each about once in 2^{once:.1f} draws however rare it is"

@@ -10,7 +10,7 @@ import os
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -132,17 +132,12 @@ def prepare(
                 parts = cut_at(parts["train"], OFFICIAL.ends)
             else:
                 at_random = (held_out or ("random" if separate else "end")) == "random"
-                text = parts["train"]
-                parts = split_at_random(text, holdout) if at_random else split_end(text, holdout)
+                parts = (split_at_random if at_random else split_end)(parts["train"], holdout)
             if isinstance(tokenizer, str):
                 tokenizer = _make_tokenizer(tokenizer, vocab, eos, parts["train"], parts["valid"], report)
             if length is None:
                 length, long = _usual_length(parts, tokenizer, chunk, report, long, bounded=separate)
-            for stage, part in parts.items():
-                path = folder / f"{stage}.tokens"
-                with TokenWriter(path, tokenizer, length, layout, dtype=dtype, source=part.name) as writer:
-                    _write(writer, part, tokenizer, chunk, partial(report, stage), long)
-            tokenizer.save(folder / "tokenizer.json")
+            _write(folder, parts, tokenizer, length, layout, dtype, chunk, report, long)
     except FileExistsError as error:
         raise ValueError(f"out={str(out)!r}: it already exists and is not overwritten; choose a new folder") from error
     return TokenFile.open(out / "train.tokens"), TokenFile.open(out / "valid.tokens")
@@ -231,18 +226,26 @@ def _usual_length(
 
 
 def _write(
-    writer: TokenWriter,
-    part: Part,
+    folder: Path,
+    parts: Mapping[str, Part],
     tokenizer: AnyTokenizer,
+    length: int,
+    layout: str,
+    dtype: str | None,
     chunk: int,
-    report: Callable[[int, int], None],
+    report: Progress,
     long: str | None,
 ) -> None:
-    write = partial(write_rows, long=long) if part.rows else write_wrapped
-    try:
-        write(writer, encoded(part.told(report), tokenizer, chunk), tokenizer)
-    except ValueError as error:
-        raise ValueError(f"{writer.path.stem} part of {part.name}: {error}") from error
+    """The token file of each part, and the tokenizer."""
+    for stage, part in parts.items():
+        path = folder / f"{stage}.tokens"
+        write = partial(write_rows, long=long) if part.rows else write_wrapped
+        with TokenWriter(path, tokenizer, length, layout, dtype=dtype, source=part.name) as writer:
+            try:
+                write(writer, encoded(part.told(partial(report, stage)), tokenizer, chunk), tokenizer)
+            except ValueError as error:
+                raise ValueError(f"{stage} part of {part.name}: {error}") from error
+    tokenizer.save(folder / "tokenizer.json")
 
 
 def _ready(tokenizer: str | AnyTokenizer | None) -> AnyTokenizer:
