@@ -11,7 +11,7 @@ import torch
 import unmask
 from tests.checkpoints import checkpoints as made
 from unmask.checkpoints import ddit_family, mdlm, radd, sedd
-from unmask.checkpoints.contents import Found, look
+from unmask.checkpoints.contents import Scan, look
 from unmask.checkpoints.formats import recognise
 from unmask.checkpoints.weight_file import Tensorlike
 from unmask.network import logits_at
@@ -235,7 +235,7 @@ def test_the_hub_folder_of_the_published_size_is_read_by_its_shapes(tmp_path):
     names |= {"output_layer.adaLN_modulation.bias": (1536,)}
     tensors = {f"backbone.{name}": Tensorlike(shape, "float32") for name, shape in names.items()}
     config = made.hub_config(50_258, model_length=1024, n_heads=12)
-    said = mdlm.about(Found(tmp_path, config, tensors, ()))
+    said = mdlm.about(Scan(tmp_path, config, tensors, ()))
     assert (said["missing"], said["unexpected"], said["wrong"]) == ([], [], [])
     assert (said["parameters"], said["heads"], said["length"]) == (169_627_218, 12, 1024)
 

@@ -96,7 +96,7 @@ def audit(
         )
     started = clock.perf_counter()
     with seeded(seed), torch.inference_mode():
-        how = {"name": name, "takes": takes, "library": library, "seed": seed}
+        how: dict[str, Any] = {"name": name, "takes": takes, "library": library, "seed": seed}
         who = builtin(draw, seed=seed) if isinstance(draw, str) else subject(draw, **how)
         whole, warmth, temperature, error = zipf(who, vocab, min(6e7, budget / 5))
         probes = [whole, warmth, ties(who, vocab, min(3e7, budget / 5)), *_ladder(who, vocab, budget)]

@@ -32,7 +32,7 @@ OTHER_LIBRARIES = {
 
 
 @dataclass(frozen=True)
-class Found:
+class Scan:
     """The checkpoint at a path. Tensor names are without the wrappers of torch.compile and DDP."""
 
     path: Path  # the folder, or the file
@@ -76,7 +76,7 @@ class Loaded:
     # the tensor names of its files and of the denoiser's state_dict, for networks of other libraries
 
 
-def look(path: str | Path) -> Found:
+def look(path: str | Path) -> Scan:
     """The checkpoint in a folder or file. A one-line ValueError if it is damaged or refers outside of its folder."""
     path = reachable(Path(path).expanduser())
     if (path / RUN).is_file():
@@ -97,7 +97,7 @@ def look(path: str | Path) -> Found:
     pickled = tuple(sorted({name for part in parts for name in part.pickled}))
     ema = any(part.averaged for part in parts)
     tokenizer = next((part.tokenizer for part in parts if part.tokenizer is not None), None)
-    return Found(path, config, tensors, files, pickled, ema, tuple(weights), tuple(parts), tokenizer)
+    return Scan(path, config, tensors, files, pickled, ema, tuple(weights), tuple(parts), tokenizer)
 
 
 def holds_weights(files: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.contents import Loaded, Scan
 from unmask.checkpoints.formats import recognise
 from unmask.files import new_folder
 from unmask.networks import pretrained
@@ -19,19 +19,19 @@ PREFIX = "backbone."
 MODEL_TYPE = "mdlm"
 
 
-def to_own(found: Found, out: str | Path, *, half: bool = False, **override: Any) -> dict[str, Any]:
+def to_own(scan: Scan, out: str | Path, *, half: bool = False, **override: Any) -> dict[str, Any]:
     """Write a folder of this project: weights, config, card and tokenizer. The original is recorded in config.json.
 
     half: store float16. override: as in ``unmask.load``; with time=True the folder's network is fed the time. Returns a
     description of what was written.
     """
-    adapter = recognise(found)
-    loaded: Loaded = adapter.load(found, **override)
-    network = _ddit(loaded, found, adapter.NAME)
+    adapter = recognise(scan)
+    loaded: Loaded = adapter.load(scan, **override)
+    network = _ddit(loaded, scan, adapter.NAME)
     card = network.card or pretrained.Card(notes=f"Converted from a checkpoint of {adapter.NAME}.")
     tokenizer = loaded.tokenizer
     with new_folder(Path(out)) as folder:
-        extra = {"schedule": "linear", "layout": loaded.layout, "origin": origin_of(found, loaded)}
+        extra = {"schedule": "linear", "layout": loaded.layout, "origin": origin_of(scan, loaded)}
         pretrained.save(folder, network, card=card, half=half, extra=extra)
         if tokenizer is not None:
             tokenizer.save(folder / "tokenizer.json")
@@ -45,14 +45,14 @@ def to_own(found: Found, out: str | Path, *, half: bool = False, **override: Any
     }
 
 
-def origin_of(found: Found, loaded: Loaded) -> dict[str, Any]:
+def origin_of(scan: Scan, loaded: Loaded) -> dict[str, Any]:
     """What a folder of this project records about the checkpoint that it was made from."""
-    dtypes = {name: tensor.dtype for name, tensor in found.tensors.items() if tensor.dtype != "float32"}
-    kind = recognise(found).NAME
-    return {"format": kind, "config": found.config, "dtypes": dtypes, "ema": bool(loaded.about.get("ema"))}
+    dtypes = {name: tensor.dtype for name, tensor in scan.tensors.items() if tensor.dtype != "float32"}
+    kind = recognise(scan).NAME
+    return {"format": kind, "config": scan.config, "dtypes": dtypes, "ema": bool(loaded.about.get("ema"))}
 
 
-def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:
+def to_mdlm(scan: Scan, out: str | Path, **override: Any) -> dict[str, Any]:
     """Write MDLM's hub layout: model.safetensors under ``backbone.`` and config.json.
 
     A checkpoint that had this layout is restored bit for bit. A mask without a column gets one of zeros: MDLM
@@ -60,11 +60,11 @@ def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:
     """
     from safetensors.torch import save_file
 
-    adapter = recognise(found)
-    loaded: Loaded = adapter.load(found, **override)
-    network = _ddit(loaded, found, adapter.NAME)
-    _expressible(network.config, found)
-    extra = found.config.get("extra")
+    adapter = recognise(scan)
+    loaded: Loaded = adapter.load(scan, **override)
+    network = _ddit(loaded, scan, adapter.NAME)
+    _expressible(network.config, scan)
+    extra = scan.config.get("extra")
     origin = (extra.get("origin") if isinstance(extra, dict) else None) or {}
     state = _with_mask_column(network)
     for name in state.keys() & origin.get("dtypes", {}).keys():
@@ -80,16 +80,16 @@ def to_mdlm(found: Found, out: str | Path, **override: Any) -> dict[str, Any]:
     return {"folder": str(out), "format": "MDLM", "from": adapter.NAME, "tokenizer": own, "note": None}
 
 
-def _ddit(loaded: Loaded, found: Found, name: str) -> DDiT:
+def _ddit(loaded: Loaded, scan: Scan, name: str) -> DDiT:
     if type(loaded.denoiser) is not DDiT:
         raise ValueError(
-            f"{found.path} is {name}, whose network ({type(loaded.denoiser).__name__}) is not the DDiT that these "
+            f"{scan.path} is {name}, whose network ({type(loaded.denoiser).__name__}) is not the DDiT that these "
             "folders hold; unmask.load reads it as it is"
         )
     return loaded.denoiser
 
 
-def _expressible(config: DDiTConfig, found: Found) -> None:
+def _expressible(config: DDiTConfig, scan: Scan) -> None:
     """Refuse what MDLM's network does not have."""
     wanted = {
         "adaln": True,
@@ -106,7 +106,7 @@ def _expressible(config: DDiTConfig, found: Found) -> None:
     if config.conditioning == "ratio" or (config.conditioning == "time" and config.time_embedding != "log-linear"):
         odd.append(f"conditioning={config.conditioning!r} by {config.time_embedding!r}")
     if odd:
-        raise ValueError(f"{found.path}: MDLM's network has no {', '.join(odd)}")
+        raise ValueError(f"{scan.path}: MDLM's network has no {', '.join(odd)}")
 
 
 def _with_mask_column(network: DDiT) -> dict[str, Tensor]:

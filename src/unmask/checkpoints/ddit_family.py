@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.contents import Loaded, Scan
 from unmask.checkpoints.packages import gpt2_tokenizer
 from unmask.checkpoints.settings import refuse_unknown
 from unmask.fetch import FetchError
@@ -53,22 +53,22 @@ class Fit:
     unexpected: tuple[str, ...]
     wrong: tuple[str, ...]  # in words: the name, its shape and the expected one
 
-    def check(self, found: Found, prefix: str) -> None:
+    def check(self, scan: Scan, prefix: str) -> None:
         """Refuse tensors that make another network; tensors outside of the prefix belong to the training program."""
         extra = [f"{name} does not belong" for name in self.unexpected if name.startswith(prefix)]
         problems = [*(f"{name} is missing" for name in self.missing), *extra, *self.wrong]
         if problems:
             more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
-            raise ValueError(f"{found.path} does not fit its network: {'; '.join(problems[:5])}{more}")
+            raise ValueError(f"{scan.path} does not fit its network: {'; '.join(problems[:5])}{more}")
 
 
-def settings(found: Found) -> dict[str, Any]:
+def settings(scan: Scan) -> dict[str, Any]:
     """The configuration as plain data: at the top level, or where Lightning and the hub's mixin put it.
 
     The repositories of DUO and BD3-LM keep some of it under ``algo``.
     """
-    inner = found.config.get("config")
-    said = inner if isinstance(inner, dict) else found.config
+    inner = scan.config.get("config")
+    said = inner if isinstance(inner, dict) else scan.config
     algo = said.get("algo")
     return (algo | said) if isinstance(algo, dict) else said
 
@@ -85,13 +85,13 @@ def schedule(config: TransformerConfig) -> Schedule:
     return Linear()
 
 
-def understood(found: Found, said: Mapping[str, Any]) -> None:
+def understood(scan: Scan, said: Mapping[str, Any]) -> None:
     """Refuse a setting that this project does not know."""
     model = said.get("model")
     if isinstance(model, dict):
-        refuse_unknown(found.path, model, KNOWN, "model.")
+        refuse_unknown(scan.path, model, KNOWN, "model.")
     else:
-        refuse_unknown(found.path, said, KNOWN)
+        refuse_unknown(scan.path, said, KNOWN)
 
 
 def noise(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,33 +114,33 @@ def of_model(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
 
 
 def config_of(
-    found: Found, prefix: str, *, mask_id: int | None, heads: Any, length: Any, dropout: Any, conditioning: Any
+    scan: Scan, prefix: str, *, mask_id: int | None, heads: Any, length: Any, dropout: Any, conditioning: Any
 ) -> DDiTConfig:
     """The network's config: sizes from the tensors' shapes, and the rest from the arguments.
 
     Without a mask_id it is a uniform-state network: every id is a token, and the canvas's mask comes after them.
     """
-    tensors, said = found.tensors, settings(found)
-    understood(found, said)
+    tensors, said = scan.tensors, settings(scan)
+    understood(scan, said)
 
     def shape(name: str, dimensions: int) -> tuple[int, ...]:
         tensor = tensors.get(prefix + name)
         if tensor is None or len(tensor.shape) != dimensions:
-            raise ValueError(f"{found.path}: {prefix}{name} is {'missing' if tensor is None else list(tensor.shape)}")
+            raise ValueError(f"{scan.path}: {prefix}{name} is {'missing' if tensor is None else list(tensor.shape)}")
         return tensor.shape
 
     width = shape(EMBEDDING, 2)[1]
     vocab_size = shape(HEAD, 2)[0]
     blocks = {name.split(".")[1] for name in (n.removeprefix(prefix) for n in tensors) if name.startswith("blocks.")}
     if not blocks:
-        raise ValueError(f"{found.path} has no {prefix}blocks")
+        raise ValueError(f"{scan.path} has no {prefix}blocks")
     if f"{prefix}{FREQUENCIES}" in tensors:
         stored = width // (2 * shape(FREQUENCIES, 1)[0])
         if heads is not None and heads != stored:
-            raise ValueError(f"{found.path}: heads={heads!r}, and its rotary frequencies are those of {stored} heads")
+            raise ValueError(f"{scan.path}: heads={heads!r}, and its rotary frequencies are those of {stored} heads")
         heads = stored
     if heads is None:
-        raise ValueError(f"{found.path}: the number of heads is neither in its config nor in its tensors: give heads")
+        raise ValueError(f"{scan.path}: the number of heads is neither in its config nor in its tensors: give heads")
     adaln = prefix + LEVEL in tensors
     return DDiTConfig(
         vocab_size,
@@ -159,7 +159,7 @@ def config_of(
     )
 
 
-def fit(found: Found, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ours: bool = False) -> Fit:
+def fit(scan: Scan, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ours: bool = False) -> Fit:
     """The tensors of a file compared with the network's; the rotary frequencies may be missing.
 
     ours: this project wrote the file, in which every id of the canvas has a vector.
@@ -168,22 +168,22 @@ def fit(found: Found, prefix: str, cls: type[Transformer], config: TransformerCo
         expected = {prefix + name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
     if maskless(config) and not ours:
         expected[prefix + EMBEDDING] = (config.vocab_size, config.width)
-    found_names = found.tensors.keys()
+    found_names = scan.tensors.keys()
     missing = [name for name in expected if name not in found_names and name != prefix + FREQUENCIES]
     unexpected = [name for name in found_names if name not in expected]
     wrong = [
-        f"{name} is {list(found.tensors[name].shape)} and not {list(shape)}"
+        f"{name} is {list(scan.tensors[name].shape)} and not {list(shape)}"
         for name, shape in expected.items()
-        if name in found_names and found.tensors[name].shape != shape
+        if name in found_names and scan.tensors[name].shape != shape
     ]
     return Fit(tuple(missing), tuple(unexpected), tuple(wrong))
 
 
-def network(found: Found, prefix: str, cls: type[N], config: TransformerConfig, *, ema: bool) -> N:
+def network(scan: Scan, prefix: str, cls: type[N], config: TransformerConfig, *, ema: bool) -> N:
     """The network with the found weights, in float32 and ready to sample."""
-    fit(found, prefix, cls, config).check(found, prefix)
+    fit(scan, prefix, cls, config).check(scan, prefix)
     state = {FREQUENCIES: Rotary(config.width // config.heads).inv_freq}
-    for name, tensor in found.read(ema=ema).items():
+    for name, tensor in scan.read(ema=ema).items():
         if name.startswith(prefix):
             # A copy, because safetensors maps the file, and a model must outlive it.
             state[name.removeprefix(prefix)] = tensor.to(torch.float32, copy=True)
@@ -193,13 +193,13 @@ def network(found: Found, prefix: str, cls: type[N], config: TransformerConfig, 
 
 
 def said(
-    found: Found, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ema: bool, ours: bool = False
+    scan: Scan, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ema: bool, ours: bool = False
 ) -> dict[str, Any]:
     """The part of ``about`` that all networks of this family share; ours: as in ``fit``."""
-    fits = fit(found, prefix, cls, config, ours=ours)
+    fits = fit(scan, prefix, cls, config, ours=ours)
     data = config.vocab_size - (config.mask_id < config.vocab_size)
-    where, missing = tokenizer_of(found, data)
-    own = [tensor for name, tensor in found.tensors.items() if name.startswith(prefix) and FREQUENCIES not in name]
+    where, missing = tokenizer_of(scan, data)
+    own = [tensor for name, tensor in scan.tensors.items() if name.startswith(prefix) and FREQUENCIES not in name]
     return {
         "parameters": sum(tensor.count for tensor in own),
         "vocab_size": config.vocab_size,
@@ -209,7 +209,7 @@ def said(
         "width": config.width,
         "layers": config.layers,
         "heads": config.heads,
-        "ema": found.ema and ema,
+        "ema": scan.ema and ema,
         "tokenizer": where,
         "missing": list(fits.missing),
         "unexpected": list(fits.unexpected),
@@ -224,25 +224,25 @@ class WithoutPrefix:
 
     name: str
     settings: tuple[str, ...]  # allowed settings
-    config: Callable[[Found, dict[str, Any]], DDiTConfig]
+    config: Callable[[Scan, dict[str, Any]], DDiTConfig]
 
-    def load(self, found: Found, **override: Any) -> Loaded:
+    def load(self, scan: Scan, **override: Any) -> Loaded:
         """The network. override: ``settings``; ema (averaged weights) is the default, time=False feeds 0."""
-        config, ema = self._chosen(found, override)
-        about = self.about(found, **override)
-        denoiser: Any = network(found, "", _class(config), config, ema=ema)
-        found_tokenizer, about["needs"] = tokenizer(found, config.vocab_size - (not maskless(config)))
+        config, ema = self._chosen(scan, override)
+        about = self.about(scan, **override)
+        denoiser: Any = network(scan, "", _class(config), config, ema=ema)
+        found_tokenizer, about["needs"] = tokenizer(scan, config.vocab_size - (not maskless(config)))
         denoiser = LogRatios(denoiser) if maskless(config) else denoiser
         return Loaded(denoiser, found_tokenizer, schedule(config), about=about)
 
-    def about(self, found: Found, **override: Any) -> dict[str, Any]:
+    def about(self, scan: Scan, **override: Any) -> dict[str, Any]:
         """What the files say, without reading the weights."""
-        config, ema = self._chosen(found, override)
-        return {"format": self.name, "time": time_in_words(config)} | said(found, "", _class(config), config, ema=ema)
+        config, ema = self._chosen(scan, override)
+        return {"format": self.name, "time": time_in_words(config)} | said(scan, "", _class(config), config, ema=ema)
 
-    def _chosen(self, found: Found, override: dict[str, Any]) -> tuple[DDiTConfig, bool]:
+    def _chosen(self, scan: Scan, override: dict[str, Any]) -> tuple[DDiTConfig, bool]:
         given = checked(override, self.settings, self.name)
-        return self.config(found, given), bool(given.get("ema", True))
+        return self.config(scan, given), bool(given.get("ema", True))
 
 
 def _class(config: DDiTConfig) -> type[DDiT]:
@@ -258,27 +258,27 @@ def time_in_words(config: TransformerConfig) -> str:
     return f"sigma = -log(alpha), {config.sigma_max:.4g} at most"
 
 
-def tokenizer_of(found: Found, data_ids: int) -> tuple[str | None, str | None]:
+def tokenizer_of(scan: Scan, data_ids: int) -> tuple[str | None, str | None]:
     """Where the tokenizer is, in words, or else what is needed; nothing is fetched."""
-    folder = found.folder
+    folder = scan.folder
     if kind_of(folder / "tokenizer.json"):
         return "tokenizer.json, of this project", None
     if any((folder / a).is_file() and (folder / b).is_file() for a, b in GPT2_FILES):
         return "a byte-level BPE in the folder", None
-    if is_foreign(found):
+    if is_foreign(scan):
         return "in the folder", None
     if data_ids == GPT2:
         return "GPT-2's, which is fetched when it is needed: the folder has none", None
-    if found.tokenizer is not None:
+    if scan.tokenizer is not None:
         return "in the checkpoint", None
     return None, f"{folder} has no tokenizer of {data_ids} ids: put tokenizer.json, or vocab.json and merges.txt, there"
 
 
-def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
+def tokenizer(scan: Scan, data_ids: int) -> tuple[Any, str | None]:
     """The folder's tokenizer, or GPT-2's if the number of ids matches; or None and what is needed."""
     from unmask.tokenizers import external, external_files
 
-    folder, (_, needed) = found.folder, tokenizer_of(found, data_ids)
+    folder, (_, needed) = scan.folder, tokenizer_of(scan, data_ids)
     if needed is not None:
         return None, needed
     if kind := kind_of(folder / "tokenizer.json"):
@@ -288,8 +288,8 @@ def tokenizer(found: Found, data_ids: int) -> tuple[Any, str | None]:
         if (folder / encoder).is_file() and (folder / merges).is_file():
             return _byte_level(folder / encoder, folder / merges), None
     theirs = external_files.load(folder)
-    if theirs is None and found.tokenizer is not None:
-        theirs = external.parsed(*found.tokenizer)
+    if theirs is None and scan.tokenizer is not None:
+        theirs = external.parsed(*scan.tokenizer)
     if theirs is not None and not (theirs.kind == "bpe" and data_ids == GPT2):
         return theirs, None
     try:
@@ -305,10 +305,10 @@ def _byte_level(encoder: Path, merges: Path) -> Tokenizer:
         raise ValueError(f"{encoder} and {merges.name} are not a GPT-2 tokenizer: {error!r}") from None
 
 
-def is_foreign(found: Found) -> bool:
+def is_foreign(scan: Scan) -> bool:
     """Whether the folder has a tokenizer that is neither of this project nor in GPT-2's files."""
-    there = [name for name in ("tokenizer.json", "vocab.txt") if (found.folder / name).is_file()]
-    return bool(there) and kind_of(found.folder / "tokenizer.json") is None
+    there = [name for name in ("tokenizer.json", "vocab.txt") if (scan.folder / name).is_file()]
+    return bool(there) and kind_of(scan.folder / "tokenizer.json") is None
 
 
 def checked(override: dict[str, Any], allowed: tuple[str, ...], name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ DreamOn, whose tokens also insert and remove masks: it is told by its token for 
 
 from __future__ import annotations
 
-from unmask.checkpoints.contents import Found
+from unmask.checkpoints.contents import Scan
 from unmask.checkpoints.qwens import Family, named
 from unmask.checkpoints.settings import GENERATION
 from unmask.files import content_of
@@ -15,7 +15,7 @@ _FAMILY = Family(
     "Dream",
     "a config.json with model_type Dream, and Qwen2's tensors (model.layers.i.self_attn.q_proj, ...)",
     # The tensors alone would be a left-to-right model.
-    lambda found: any(kind.startswith("dream") for kind in named(found)),
+    lambda scan: any(kind.startswith("dream") for kind in named(scan)),
     shifted=True,
 )
 NAME, NEEDS = _FAMILY.NAME, _FAMILY.NEEDS
@@ -29,12 +29,12 @@ DREAMON = (
 )
 
 
-def expands(found: Found) -> bool:
+def expands(scan: Scan) -> bool:
     """Whether it is a DreamOn: a Dream with a token that stands for two masks."""
-    if not recognises(found):
+    if not recognises(scan):
         return False
-    if EXPAND_ID in found.config or any(kind.startswith("dreamon") for kind in named(found)):
+    if EXPAND_ID in scan.config or any(kind.startswith("dreamon") for kind in named(scan)):
         return True
     signs = {**dict.fromkeys(VOCABULARIES, EXPAND), GENERATION: EXPAND_ID}
-    files = {name: found.folder / name for name in signs}
+    files = {name: scan.folder / name for name in signs}
     return any(path.is_file() and f'"{signs[name]}"'.encode() in content_of(path) for name, path in files.items())

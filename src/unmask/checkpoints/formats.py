@@ -1,7 +1,7 @@
 """The formats of checkpoints, recognised by their config and tensor names alone.
 
-Each format has a small file with ``NAME``, ``NEEDS`` (what its files contain, for messages), ``recognises(found)``,
-``load(found, **override) -> Loaded``, and ``about(found, **override)``, which gives ``Loaded.about`` without reading
+Each format has a small file with ``NAME``, ``NEEDS`` (what its files contain, for messages), ``recognises(scan)``,
+``load(scan, **override) -> Loaded``, and ``about(found, **override)``, which gives ``Loaded.about`` without reading
 the weights.
 """
 
@@ -23,7 +23,7 @@ from unmask.checkpoints import (
     transformers_mlm,
     tuned,
 )
-from unmask.checkpoints.contents import Found
+from unmask.checkpoints.contents import Scan
 
 # Tried in this order: the most general one comes last.
 FORMATS: tuple[Any, ...] = (
@@ -58,30 +58,30 @@ UNSUPPORTED = {
 }
 
 
-def recognise(found: Found) -> Any:
+def recognise(scan: Scan) -> Any:
     """The format of a checkpoint; if there is none, a ValueError with what was found and what would be needed."""
-    if tuned.recognises(found):
-        return tuned.Tuned(recognise(tuned.base_of(found)))
-    if found.config.get("model_type") in UNSUPPORTED:
-        raise ValueError(f"{found.path} is {UNSUPPORTED[str(found.config['model_type'])]}")
-    if dream.expands(found):
-        raise ValueError(f"{found.path} is {dream.DREAMON}")
+    if tuned.recognises(scan):
+        return tuned.Tuned(recognise(tuned.base_of(scan)))
+    if scan.config.get("model_type") in UNSUPPORTED:
+        raise ValueError(f"{scan.path} is {UNSUPPORTED[str(scan.config['model_type'])]}")
+    if dream.expands(scan):
+        raise ValueError(f"{scan.path} is {dream.DREAMON}")
     for one in FORMATS:
-        if one.recognises(found):
+        if one.recognises(scan):
             return one
     for name, what in NOT_READ.items():
-        if name in found.tensors:
-            raise ValueError(f"{found.path} is {what}")
-    if "auto_map" in found.config:
-        named = ", ".join(sorted(map(str, dict(found.config["auto_map"]).values())))
+        if name in scan.tensors:
+            raise ValueError(f"{scan.path} is {what}")
+    if "auto_map" in scan.config:
+        named = ", ".join(sorted(map(str, dict(scan.config["auto_map"]).values())))
         raise ValueError(
-            f"{found.path} has an unknown format: it contains code (auto_map names {named}), which is never executed"
+            f"{scan.path} has an unknown format: it contains code (auto_map names {named}), which is never executed"
         )
     needed = "; ".join(f"{one.NAME} has {one.NEEDS}" for one in (tuned, *FORMATS))
-    kinds = {key: found.config[key] for key in ("model_type", "architectures", "architecture") if key in found.config}
-    names = list(found.tensors)
-    shown = ", ".join(f"{name} {list(found.tensors[name].shape)}" for name in names[:6])
+    kinds = {key: scan.config[key] for key in ("model_type", "architectures", "architecture") if key in scan.config}
+    names = list(scan.tensors)
+    shown = ", ".join(f"{name} {list(scan.tensors[name].shape)}" for name in names[:6])
     raise ValueError(
-        f"{found.path} has an unknown format. Found: {', '.join(found.weights)} with {len(names)} tensors ({shown}"
+        f"{scan.path} has an unknown format. Found: {', '.join(scan.weights)} with {len(names)} tensors ({shown}"
         f"{', ...' if len(names) > 6 else ''}), config {kinds or 'without a model_type'}. Known: {needed}"
     )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.contents import Loaded, Scan
 from unmask.checkpoints.llamas import ending
 from unmask.checkpoints.settings import refuse_unknown
 from unmask.networks.causal import Causal
@@ -47,26 +47,26 @@ KNOWN = frozenset(
 )
 
 
-def recognises(found: Found) -> bool:
-    plain = found.config.get("model_type") in KINDS and "auto_map" not in found.config
-    return plain and "model.layers.0.self_attn.q_proj.weight" in found.tensors
+def recognises(scan: Scan) -> bool:
+    plain = scan.config.get("model_type") in KINDS and "auto_map" not in scan.config
+    return plain and "model.layers.0.self_attn.q_proj.weight" in scan.tensors
 
 
-def load(found: Found, **override: Any) -> Loaded:
+def load(scan: Scan, **override: Any) -> Loaded:
     """The network with its tokenizer. override: length."""
-    facts, config = about(found, **override), _config(found, override)
-    tokenizer = ending(qwen2.load(found.folder), found, config.mask_id)
-    state = _state(found, config)
+    facts, config = about(scan, **override), _config(scan, override)
+    tokenizer = ending(qwen2.load(scan.folder), scan, config.mask_id)
+    state = _state(scan, config)
     return Loaded(Causal.built(config, state).eval(), tokenizer, layout="rows", about=facts)
 
 
-def about(found: Found, **override: Any) -> dict[str, Any]:
+def about(scan: Scan, **override: Any) -> dict[str, Any]:
     """What the files say, without reading the weights."""
-    config = _config(found, override)
+    config = _config(scan, override)
     names = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
     return {
         "format": NAME,
-        "parameters": sum(tensor.count for tensor in found.tensors.values()),
+        "parameters": sum(tensor.count for tensor in scan.tensors.values()),
         "vocab_size": config.vocab_size,
         "mask_id": config.mask_id,
         "special_ids": [config.mask_id],
@@ -75,63 +75,63 @@ def about(found: Found, **override: Any) -> dict[str, Any]:
         "layers": config.layers,
         "heads": config.heads,
         "time": "none",
-        "ema": found.ema,
+        "ema": scan.ema,
         "missing": [],
-        "unexpected": sorted(n for n in found.tensors if n not in names and not n.startswith("model.layers.")),
+        "unexpected": sorted(n for n in scan.tensors if n not in names and not n.startswith("model.layers.")),
     }
 
 
-def _config(found: Found, override: Mapping[str, Any]) -> TransformerConfig:
-    said = found.config
+def _config(scan: Scan, override: Mapping[str, Any]) -> TransformerConfig:
+    said = scan.config
     if unknown := sorted(override.keys() - {"length"}):
         raise ValueError(f"{NAME} takes length, not {unknown[0]}={override[unknown[0]]!r}")
-    refuse_unknown(found.path, said, KNOWN)
+    refuse_unknown(scan.path, said, KNOWN)
     rope = said.get("rope_parameters") or {}
     for name, wanted in FIXED.items():
         if (value := said.get(name, wanted)) != wanted:
-            raise ValueError(f"{found.path}: a Llama with {name}={value!r} is not supported, only {wanted!r}")
+            raise ValueError(f"{scan.path}: a Llama with {name}={value!r} is not supported, only {wanted!r}")
     if any(kind != "full_attention" for kind in said.get("layer_types") or ()):
-        raise ValueError(f"{found.path}: layer_types={said['layer_types']!r}: only full_attention is known")
+        raise ValueError(f"{scan.path}: layer_types={said['layer_types']!r}: only full_attention is known")
     if rope.get("rope_type", "default") != "default":
-        raise ValueError(f"{found.path}: rotary positions of the type {rope['rope_type']!r} are not supported")
-    width, heads = (_number(found, name) for name in ("hidden_size", "num_attention_heads"))
+        raise ValueError(f"{scan.path}: rotary positions of the type {rope['rope_type']!r} are not supported")
+    width, heads = (_number(scan, name) for name in ("hidden_size", "num_attention_heads"))
     eps, size = said.get("rms_norm_eps", EPS), said.get("head_dim") or width // heads
     if isinstance(eps, bool) or not isinstance(eps, int | float):
-        raise ValueError(f"{found.path}: rms_norm_eps must be a number, got {eps!r}")
-    vocab = found.tensors["model.embed_tokens.weight"].shape[0]
+        raise ValueError(f"{scan.path}: rms_norm_eps must be a number, got {eps!r}")
+    vocab = scan.tensors["model.embed_tokens.weight"].shape[0]
     return TransformerConfig(
         vocab,
         vocab,
-        int(override.get("length") or min(_number(found, "max_position_embeddings"), LENGTH)),
+        int(override.get("length") or min(_number(scan, "max_position_embeddings"), LENGTH)),
         width,
-        _number(found, "num_hidden_layers"),
+        _number(scan, "num_hidden_layers"),
         heads,
-        hidden=_number(found, "intermediate_size"),
+        hidden=_number(scan, "intermediate_size"),
         mlp="swiglu",
         dropout=0.0,
         adaln=False,
         norm="rms",
-        tie_embeddings="lm_head.weight" not in found.tensors,
+        tie_embeddings="lm_head.weight" not in scan.tensors,
         eps=EPS if math.isclose(eps, EPS, rel_tol=1e-6) else eps,  # stored in float32
         head=0 if size == width // heads else size,
-        qkv_bias=f"{FIRST}.q_proj.bias" in found.tensors,
-        head_norm=f"{FIRST}.q_norm.weight" in found.tensors,
+        qkv_bias=f"{FIRST}.q_proj.bias" in scan.tensors,
+        head_norm=f"{FIRST}.q_norm.weight" in scan.tensors,
     )
 
 
-def _number(found: Found, name: str) -> int:
-    value = found.config.get(name)
+def _number(scan: Scan, name: str) -> int:
+    value = scan.config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{found.path}: its config has no number {name} (found {value!r})")
+        raise ValueError(f"{scan.path}: its config has no number {name} (found {value!r})")
     return value
 
 
-def _state(found: Found, config: TransformerConfig) -> dict[str, Tensor]:
+def _state(scan: Scan, config: TransformerConfig) -> dict[str, Tensor]:
     """The weights in float32 under our names."""
-    theirs = {name: tensor.float() for name, tensor in found.read().items()}
-    embedding, begin, size = theirs["model.embed_tokens.weight"], found.config.get("bos_token_id"), config.head_size
+    theirs = {name: tensor.float() for name, tensor in scan.read().items()}
+    embedding, begin, size = theirs["model.embed_tokens.weight"], scan.config.get("bos_token_id"), config.head_size
     first = embedding.mean(0, keepdim=True) if not isinstance(begin, int) else embedding[begin : begin + 1]
-    rope = found.config.get("rope_parameters") or found.config
+    rope = scan.config.get("rope_parameters") or scan.config
     theta = float(rope.get("rope_theta", 10_000.0))
     made = {
         "vocab_embed.embedding": torch.cat((embedding, first)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.checkpoints.contents import Found
+from unmask.checkpoints.contents import Scan
 from unmask.checkpoints.llamas import LlamaFormat, Names, mask_of, number
 from unmask.networks.llama import LlamaConfig
 from unmask.tokenizers import external_files
@@ -57,27 +57,27 @@ KNOWN = frozenset(
 )
 
 
-def recognises(found: Found) -> bool:
+def recognises(scan: Scan) -> bool:
     needed = ("wte.weight", "blocks.0.attn_norm.weight", "blocks.0.ff_proj.weight", "blocks.0.up_proj.weight")
-    return all(PREFIX + name in found.tensors for name in needed)
+    return all(PREFIX + name in scan.tensors for name in needed)
 
 
-def _config(found: Found, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> LlamaConfig:
-    config = found.config
-    embedding = found.tensors[f"{PREFIX}wte.weight"].shape
-    heads = number(found, "n_heads", {})
+def _config(scan: Scan, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> LlamaConfig:
+    config = scan.config
+    embedding = scan.tensors[f"{PREFIX}wte.weight"].shape
+    heads = number(scan, "n_heads", {})
     return LlamaConfig(
         vocab_size=embedding[0],
-        mask_id=mask_of(found, tokenizer, override),
-        length=number(found, "max_sequence_length", override, "length"),
+        mask_id=mask_of(scan, tokenizer, override),
+        length=number(scan, "max_sequence_length", override, "length"),
         width=embedding[1],
-        layers=len([name for name in found.tensors if name.endswith(".attn_norm.weight")]),
+        layers=len([name for name in scan.tensors if name.endswith(".attn_norm.weight")]),
         heads=heads,
         key_heads=config.get("n_kv_heads") or heads,
-        hidden=found.tensors[f"{PREFIX}blocks.0.ff_proj.weight"].shape[0],
-        theta=number(found, "rope_theta", override, "theta"),
-        eps=number(found, "rms_norm_eps", {}),
-        tied=f"{PREFIX}ff_out.weight" not in found.tensors,
+        hidden=scan.tensors[f"{PREFIX}blocks.0.ff_proj.weight"].shape[0],
+        theta=number(scan, "rope_theta", override, "theta"),
+        eps=number(scan, "rms_norm_eps", {}),
+        tied=f"{PREFIX}ff_out.weight" not in scan.tensors,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unmask.checkpoints.contents import Found
+from unmask.checkpoints.contents import Scan
 from unmask.checkpoints.llamas import Names, number
 from unmask.checkpoints.qwens import BLOCK, MLP, TOP, Family, begins
 from unmask.networks.experts import Experts
@@ -23,30 +23,30 @@ BLOCK2 = {
 TOP2 = {"model.word_embeddings": "embed", "model.norm": "norm", "lm_head": "head"}
 
 
-def _experts(found: Found) -> Experts:
+def _experts(scan: Scan) -> Experts:
     """A softmax over all experts, whose probabilities are the weights as they are."""
-    there = found.config.get("moe_layer_freq") or ()
+    there = scan.config.get("moe_layer_freq") or ()
     return Experts(
-        count=number(found, "num_experts", {}),
-        used=number(found, "num_experts_per_tok", {}),
-        hidden=number(found, "expert_intermediate_size", {}),
-        shared=found.config.get("shared_expert_intermediate_size") or 0,
+        count=number(scan, "num_experts", {}),
+        used=number(scan, "num_experts_per_tok", {}),
+        hidden=number(scan, "expert_intermediate_size", {}),
+        shared=scan.config.get("shared_expert_intermediate_size") or 0,
         dense=tuple(i for i, has_experts in enumerate(there) if not has_experts),
     )
 
 
-def _experts2(found: Found) -> Experts:
+def _experts2(scan: Scan) -> Experts:
     """Sigmoids, a bias for the choice, the best groups, normalised weights, and a shared expert."""
-    config, hidden = found.config, number(found, "moe_intermediate_size", {})
-    used = number(found, "num_experts_per_tok", {})
+    config, hidden = scan.config, number(scan, "moe_intermediate_size", {})
+    used = number(scan, "num_experts_per_tok", {})
     return Experts(
-        count=number(found, "num_experts", {}),
+        count=number(scan, "num_experts", {}),
         used=used,
         hidden=hidden,
         scores="sigmoid",
         normalised=used > 1,
         scale=float(config.get("routed_scaling_factor", 1)),
-        biased=any(name.endswith("mlp.gate.expert_bias") for name in found.tensors),
+        biased=any(name.endswith("mlp.gate.expert_bias") for name in scan.tensors),
         groups=config.get("n_group") or 1,
         groups_used=config.get("topk_group") or 1,
         shared=hidden * (config.get("num_shared_experts") or 0),

@@ -141,10 +141,10 @@ class Pieces:
     @cached_property
     def ids(self) -> dict[str, int]:
         """The id of each piece that can occur in a text, without control ids and bytes."""
-        found: dict[str, int] = {}
+        ids: dict[str, int] = {}
         for i, text in enumerate(self.texts[FIRST_BYTE + 256 :], FIRST_BYTE + 256):
-            found.setdefault(text.decode(), i)
-        return found
+            ids.setdefault(text.decode(), i)
+        return ids
 
     @cached_property
     def rank(self) -> dict[str, float]:

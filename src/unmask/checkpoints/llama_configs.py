@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.checkpoints.contents import Found
+from unmask.checkpoints.contents import Scan
 from unmask.checkpoints.llamas import Names, mask_of, number
 from unmask.networks import rope
 from unmask.networks.experts import Experts
@@ -43,7 +43,7 @@ KNOWN = frozenset((*FIXED, *SIZES, *UNUSED))
 
 
 def llama_config(
-    found: Found,
+    scan: Scan,
     tokenizer: ExternalTokenizer | None,
     override: Mapping[str, Any],
     names: Names,
@@ -55,23 +55,23 @@ def llama_config(
     causal: bool = False,
 ) -> LlamaConfig:
     """The network of a config and tensors with Llama's names."""
-    config = found.config
-    theirs = {ours: name for name in found.tensors if (ours := names.ours(name)) is not None}
-    embedding = found.tensors[theirs["embed.weight"]].shape
-    heads, layers = number(found, "num_attention_heads", {}), layers_of(theirs)
+    config = scan.config
+    theirs = {ours: name for name in scan.tensors if (ours := names.ours(name)) is not None}
+    embedding = scan.tensors[theirs["embed.weight"]].shape
+    heads, layers = number(scan, "num_attention_heads", {}), layers_of(theirs)
     if config.get("num_hidden_layers", layers) != layers:
         raise ValueError(
-            f"{found.path}: its config says num_hidden_layers={config['num_hidden_layers']}, and there are {layers}"
+            f"{scan.path}: its config says num_hidden_layers={config['num_hidden_layers']}, and there are {layers}"
         )
     if "head.weight" not in theirs and config.get("tie_word_embeddings") is False:
-        raise ValueError(f"{found.path} lacks the matrix of its head, and its config says tie_word_embeddings=false")
+        raise ValueError(f"{scan.path} lacks the matrix of its head, and its config says tie_word_embeddings=false")
     if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
-        raise ValueError(f"{found.path}: layer_types={config['layer_types']!r}: only full_attention is known")
-    theta, scaling, part = rotary_of(found, override)
+        raise ValueError(f"{scan.path}: layer_types={config['layer_types']!r}: only full_attention is known")
+    theta, scaling, part = rotary_of(scan, override)
     size = config.get("head_dim") or embedding[1] // heads
     return LlamaConfig(
         vocab_size=embedding[0],
-        mask_id=mask_of(found, tokenizer, override),
+        mask_id=mask_of(scan, tokenizer, override),
         length=override.get("length", min(config.get("max_position_embeddings") or LENGTH, LENGTH)),
         width=embedding[1],
         layers=layers,
@@ -79,7 +79,7 @@ def llama_config(
         key_heads=config.get("num_key_value_heads") or heads,
         hidden=config.get(hidden) or embedding[1],
         theta=theta,
-        eps=number(found, "rms_norm_eps", {}),
+        eps=number(scan, "rms_norm_eps", {}),
         bias="blocks.0.q.bias" in theirs or "blocks.0.qkv.bias" in theirs,
         out_bias="blocks.0.out.bias" in theirs,
         tied="head.weight" not in theirs,
@@ -95,16 +95,16 @@ def llama_config(
     )
 
 
-def rotary_of(found: Found, override: Mapping[str, Any]) -> tuple[float, rope.Scaling | None, float]:
+def rotary_of(scan: Scan, override: Mapping[str, Any]) -> tuple[float, rope.Scaling | None, float]:
     """Base, scaling and rotated part of the rotary positions, under old and new names."""
-    config = found.config
+    config = scan.config
     both = config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or both
     theta = override.get("theta", config.get("rope_theta", both.get("rope_theta")))
     if isinstance(theta, bool) or not isinstance(theta, int | float):
-        raise ValueError(f"{found.path}: its config has no number rope_theta (found {theta!r}): give theta")
+        raise ValueError(f"{scan.path}: its config has no number rope_theta (found {theta!r}): give theta")
     part = config.get("partial_rotary_factor", both.get("partial_rotary_factor", 1))
-    return theta, rope.read(scaling, found.path), float(part)
+    return theta, rope.read(scaling, scan.path), float(part)
 
 
 def layers_of(theirs: Mapping[str, str]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from unmask.checkpoints import ddit_family as family
-from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.contents import Loaded, Scan
 from unmask.checkpoints.mdlm_ar import Given
 from unmask.networks.blocks import BlockDDiT, BlocksConfig
 from unmask.networks.causal import twin
@@ -44,51 +44,51 @@ BEGINS = {"gpt2": 50_256, 50_258: 50_256, "bert-base-uncased": 101, 30_522: 101,
 TEXT8 = ("[CLS]", "[SEP]", "[BOS]", "[EOS]", "[MASK]", "[PAD]", "[RESERVED]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz ")
 
 
-def recognises(found: Found) -> bool:
+def recognises(scan: Scan) -> bool:
     """Tensors under ``backbone.``, or the bare backbone with a config that names its parameterization."""
-    prefix = _prefix(found)
-    return prefix + family.EMBEDDING in found.tensors and (
-        bool(prefix) or family.settings(found).get("parameterization") in VARIANTS
+    prefix = _prefix(scan)
+    return prefix + family.EMBEDDING in scan.tensors and (
+        bool(prefix) or family.settings(scan).get("parameterization") in VARIANTS
     )
 
 
-def load(found: Found, **override: Any) -> Loaded:
+def load(scan: Scan, **override: Any) -> Loaded:
     """The network. override: time (whether to feed it), ema (averaged weights, the default), and missing settings."""
     given = family.checked(override, SETTINGS, NAME)
-    config, said = _config(found, given), about(found, **override)
-    prefix, ema = _prefix(found), bool(given.get("ema", True))
-    tokenizer, said["needs"] = _tokenizer(found, config)
-    denoiser: Any = family.network(found, prefix, _class(found), config, ema=ema)
+    config, said = _config(scan, given), about(scan, **override)
+    prefix, ema = _prefix(scan), bool(given.get("ema", True))
+    tokenizer, said["needs"] = _tokenizer(scan, config)
+    denoiser: Any = family.network(scan, prefix, _class(scan), config, ema=ema)
     if isinstance(denoiser, Given):
         denoiser.first = said["first"]
-    wrapped = _of(family.settings(found), "data", "wrap")
+    wrapped = _of(family.settings(scan), "data", "wrap")
     layout: Layout = "wrapped" if wrapped in (None, True) else "rows"
     return Loaded(denoiser, tokenizer, family.schedule(config), layout, said)
 
 
-def about(found: Found, **override: Any) -> dict[str, Any]:
+def about(scan: Scan, **override: Any) -> dict[str, Any]:
     """What the files say, without reading the weights."""
     given = family.checked(override, SETTINGS, NAME)
-    config, ema = _config(found, given), bool(given.get("ema", True))
-    variant = UNIFORM[_kind(found)] if family.maskless(config) else VARIANTS[_parameterization(found)]
+    config, ema = _config(scan, given), bool(given.get("ema", True))
+    variant = UNIFORM[_kind(scan)] if family.maskless(config) else VARIANTS[_parameterization(scan)]
     facts: dict[str, Any] = {"format": NAME, "variant": variant}
     if isinstance(config, BlocksConfig):
         facts["variant"] = f"BD3-LM, blocks of {config.block}"
-    facts["time"] = _time_in_words(found, config)
-    if _class(found) is Given:
-        facts["first"] = given.get("first", _known(BEGINS, found))
+    facts["time"] = _time_in_words(scan, config)
+    if _class(scan) is Given:
+        facts["first"] = given.get("first", _known(BEGINS, scan))
         if facts["first"] is None:
-            raise ValueError(f"{found.path}: the id that every sequence begins with is not known: give first")
-    said = family.said(found, _prefix(found), _class(found), config, ema=ema)
-    if said["needs"] is not None and _is_text8(found, config):
+            raise ValueError(f"{scan.path}: the id that every sequence begins with is not known: give first")
+    said = family.said(scan, _prefix(scan), _class(scan), config, ema=ema)
+    if said["needs"] is not None and _is_text8(scan, config):
         said |= {"tokenizer": "text8's 27 characters", "needs": None}
     return facts | said
 
 
-def _tokenizer(found: Found, config: TransformerConfig) -> tuple[Any, str | None]:
+def _tokenizer(scan: Scan, config: TransformerConfig) -> tuple[Any, str | None]:
     """The tokenizer with the tokens around a text, which these networks treat as data and part of the canvas."""
-    tokenizer, needs = family.tokenizer(found, config.vocab_size - (not family.maskless(config)))
-    if tokenizer is None and _is_text8(found, config):
+    tokenizer, needs = family.tokenizer(scan, config.vocab_size - (not family.maskless(config)))
+    if tokenizer is None and _is_text8(scan, config):
         return replace(alphabet(TEXT8), frame=((2,), (3,)), around=((), ())), None
     if isinstance(tokenizer, ExternalTokenizer):
         tokenizer = replace(tokenizer, frame=tokenizer.around, around=((), ()))
@@ -97,60 +97,60 @@ def _tokenizer(found: Found, config: TransformerConfig) -> tuple[Any, str | None
     return tokenizer, needs
 
 
-def _is_text8(found: Found, config: TransformerConfig) -> bool:
-    named = _of(family.settings(found), "data", "tokenizer_name_or_path")
+def _is_text8(scan: Scan, config: TransformerConfig) -> bool:
+    named = _of(family.settings(scan), "data", "tokenizer_name_or_path")
     return named == "text8" and config.vocab_size == len(TEXT8)
 
 
-def _config(found: Found, given: dict[str, Any]) -> TransformerConfig:
-    said, prefix = family.settings(found), _prefix(found)
-    _refuse_others(found, said)
-    columns = found.tensors[prefix + family.EMBEDDING].shape[0]
-    mask_id = given.get("mask_id", said.get("mask_index", _known(MASKS, found)))
-    if mask_id is None and family.is_foreign(found):
-        theirs = external_tokenizer(found.folder)
+def _config(scan: Scan, given: dict[str, Any]) -> TransformerConfig:
+    said, prefix = family.settings(scan), _prefix(scan)
+    _refuse_others(scan, said)
+    columns = scan.tensors[prefix + family.EMBEDDING].shape[0]
+    mask_id = given.get("mask_id", said.get("mask_index", _known(MASKS, scan)))
+    if mask_id is None and family.is_foreign(scan):
+        theirs = external_tokenizer(scan.folder)
         mask_id = None if theirs is None else theirs.mask_id
     config = family.config_of(
-        found,
+        scan,
         prefix,
-        mask_id=None if _kind(found) in UNIFORM else columns - 1 if mask_id is None else int(mask_id),
+        mask_id=None if _kind(scan) in UNIFORM else columns - 1 if mask_id is None else int(mask_id),
         heads=given.get("heads", said.get("n_heads", family.of_model(said, "n_heads"))),
         length=given.get("length", said.get("model_length", family.of_model(said, "length"))),
         dropout=said.get("dropout", family.of_model(said, "dropout")),
         conditioning="none",
     )
-    if _class(found) is Given:
+    if _class(scan) is Given:
         if given.get("time"):
             raise ValueError("time=True: MDLM's left-to-right baseline has no time")
         return twin(config)
     time = given.get("time", said.get("time_conditioning"))
-    if _kind(found) == "bd3lm":
-        return _with_blocks(found, config, bool(time))
+    if _kind(scan) == "bd3lm":
+        return _with_blocks(scan, config, bool(time))
     if time is None:
-        raise ValueError(f"{found.path}: whether it was trained with the time is not in its files: give time")
+        raise ValueError(f"{scan.path}: whether it was trained with the time is not in its files: give time")
     return replace(config, conditioning="time" if time else "none")
 
 
-def _with_blocks(found: Found, config: DDiTConfig, time: bool) -> BlocksConfig:
+def _with_blocks(scan: Scan, config: DDiTConfig, time: bool) -> BlocksConfig:
     """BD3-LM: the noised block and the clean blocks before it, which are read at sigma = 0."""
-    said = family.settings(found)
+    said = family.settings(scan)
     wanted = {"cross_attn": (True, None), "causal": (False, None), "causal_attention": (False, None)}
     for name, allowed in wanted.items():
         if said.get(name) not in allowed:
             raise ValueError(
-                f"{found.path}: its config says {name}={said[name]!r}, and BD3-LM is read with {allowed[0]}"
+                f"{scan.path}: its config says {name}={said[name]!r}, and BD3-LM is read with {allowed[0]}"
             )
     if time:
-        raise ValueError(f"{found.path}: BD3-LM with time conditioning is not supported: its cache would not be exact")
+        raise ValueError(f"{scan.path}: BD3-LM with time conditioning is not supported: its cache would not be exact")
     block = said.get("block_size")
     if not isinstance(block, int) or isinstance(block, bool) or block < 1:
-        raise ValueError(f"{found.path}: block_size must be a whole number of at least 1, got {block!r}")
+        raise ValueError(f"{scan.path}: block_size must be a whole number of at least 1, got {block!r}")
     return blocks_of(config, BlocksConfig, block=block)
 
 
-def _kind(found: Found) -> str:
+def _kind(scan: Scan) -> str:
     """The name of the algorithm."""
-    said = family.settings(found)
+    said = family.settings(scan)
     kind = str(said.get("name") or said.get("model_type")).lower()
     if said.get("cross_attn"):
         return "bd3lm"
@@ -159,52 +159,52 @@ def _kind(found: Found) -> str:
     return "duo" if said.get("parameterization") == "mean" and kind not in (*ALGORITHMS, *OTHERS) else kind
 
 
-def _refuse_others(found: Found, said: dict[str, Any]) -> None:
+def _refuse_others(scan: Scan, said: dict[str, Any]) -> None:
     """Refuse by name the models that have MDLM's tensors but are different."""
     if said.get("cfg"):
-        raise ValueError(f"{found.path}: its config says cfg=True, a network that takes labels; it is not supported")
-    if (kind := _kind(found)) in OTHERS:
-        raise ValueError(f"{found.path} is {OTHERS[kind]}: it is not supported")
-    fixed = {"causal_attention": _class(found) not in (Given, BlockDDiT), "ignore_bos": kind in UNIFORM}
+        raise ValueError(f"{scan.path}: its config says cfg=True, a network that takes labels; it is not supported")
+    if (kind := _kind(scan)) in OTHERS:
+        raise ValueError(f"{scan.path} is {OTHERS[kind]}: it is not supported")
+    fixed = {"causal_attention": _class(scan) not in (Given, BlockDDiT), "ignore_bos": kind in UNIFORM}
     if wrong := [name for name, one in fixed.items() if one and said.get(name)]:
-        raise ValueError(f"{found.path}: its config says {wrong[0]}={said[wrong[0]]!r}, which is not supported here")
+        raise ValueError(f"{scan.path}: its config says {wrong[0]}={said[wrong[0]]!r}, which is not supported here")
     kinds, diffusions = ("mdlm", "bd3lm", *UNIFORM), ("absorbing_state", "uniform")
     wanted = {"model_type": kinds, "diffusion": diffusions, "backbone": ("dit", "hf_dit", "ar")}
     for name, known in wanted.items():
         if said.get(name) not in (None, *known):
-            raise ValueError(f"{found.path}: its config says {name}={said[name]!r}; only {', '.join(known)} is known")
+            raise ValueError(f"{scan.path}: its config says {name}={said[name]!r}; only {', '.join(known)} is known")
 
 
-def _prefix(found: Found) -> str:
-    return "backbone." if f"backbone.{family.EMBEDDING}" in found.tensors else ""
+def _prefix(scan: Scan) -> str:
+    return "backbone." if f"backbone.{family.EMBEDDING}" in scan.tensors else ""
 
 
-def _class(found: Found) -> type[DDiT] | type[BlockDDiT] | type[Given]:
-    if _kind(found) == "bd3lm":
+def _class(scan: Scan) -> type[DDiT] | type[BlockDDiT] | type[Given]:
+    if _kind(scan) == "bd3lm":
         return BlockDDiT
-    if _kind(found) in UNIFORM:
+    if _kind(scan) in UNIFORM:
         return UniformDDiT
-    return DDiT if _prefix(found) + family.LEVEL in found.tensors else Given
+    return DDiT if _prefix(scan) + family.LEVEL in scan.tensors else Given
 
 
-def _parameterization(found: Found) -> str:
-    if _class(found) is Given:
+def _parameterization(scan: Scan) -> str:
+    if _class(scan) is Given:
         return "ar"
-    said = family.settings(found)
+    said = family.settings(scan)
     name = ALGORITHMS.get(str(said.get("name")), said.get("parameterization", "subs"))
     if name not in VARIANTS or name == "ar":
-        raise ValueError(f"{found.path}: parameterization must be one of {', '.join(VARIANTS)}, got {name!r}")
+        raise ValueError(f"{scan.path}: parameterization must be one of {', '.join(VARIANTS)}, got {name!r}")
     return str(name)
 
 
-def _time_in_words(found: Found, config: TransformerConfig) -> str:
-    trained = getattr(config, "conditioning", "none") != "time" or family.settings(found).get("time_conditioning")
+def _time_in_words(scan: Scan, config: TransformerConfig) -> str:
+    trained = getattr(config, "conditioning", "none") != "time" or family.settings(scan).get("time_conditioning")
     return family.time_in_words(config) + ("" if trained else ", though it was trained without")
 
 
-def _known(table: dict[Any, int], found: Found) -> int | None:
-    tokenizer = _of(family.settings(found), "data", "tokenizer_name_or_path")
-    ids = found.tensors[_prefix(found) + family.EMBEDDING].shape[0]
+def _known(table: dict[Any, int], scan: Scan) -> int | None:
+    tokenizer = _of(family.settings(scan), "data", "tokenizer_name_or_path")
+    ids = scan.tensors[_prefix(scan) + family.EMBEDDING].shape[0]
     return table.get(tokenizer, table.get(ids) if tokenizer is None else None)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.contents import Loaded, Scan
 from unmask.checkpoints.llama_configs import FIXED, KNOWN, llama_config
 from unmask.checkpoints.llamas import OVERRIDES, LlamaFormat, Names, number
 from unmask.networks.experts import Experts
@@ -37,25 +37,25 @@ BLOCK = {
 NAMES = Names(TOP, "model.layers", BLOCK, MLP)
 
 
-def qwen_experts(found: Found) -> Experts | None:
+def qwen_experts(scan: Scan) -> Experts | None:
     """Qwen3's mixture of experts: a softmax over all of them."""
-    config = found.config
+    config = scan.config
     count = config.get("num_experts") or config.get("num_local_experts")
     if not count:
         return None
     step, alone = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
     return Experts(
         count=count,
-        used=number(found, "num_experts_per_tok", {}),
-        hidden=number(found, "moe_intermediate_size", {}),
+        used=number(scan, "num_experts_per_tok", {}),
+        hidden=number(scan, "moe_intermediate_size", {}),
         normalised=bool(config.get("norm_topk_prob", False)),
-        dense=tuple(i for i in range(number(found, "num_hidden_layers", {})) if i in alone or (i + 1) % step),
+        dense=tuple(i for i in range(number(scan, "num_hidden_layers", {})) if i in alone or (i + 1) % step),
     )
 
 
-def named(found: Found) -> tuple[str, ...]:
+def named(scan: Scan) -> tuple[str, ...]:
     """The config's names for its network, in lower case."""
-    kinds = (found.config.get("model_type"), *(found.config.get("architectures") or ()))
+    kinds = (scan.config.get("model_type"), *(scan.config.get("architectures") or ()))
     return tuple(str(kind).lower() for kind in kinds if kind)
 
 
@@ -65,25 +65,25 @@ class Family:
 
     NAME: str
     NEEDS: str
-    is_it: Callable[[Found], bool]
+    is_it: Callable[[Scan], bool]
     shifted: bool = False
     block: int | None = 0  # None: the size differs between models, so it must be given
     mask_id: int | None = None  # where neither config nor tokenizer has it
     known: tuple[str, ...] = ()  # more settings
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings with the only value that is supported
     names: Names = NAMES
-    experts: Callable[[Found], Experts | None] = qwen_experts
+    experts: Callable[[Scan], Experts | None] = qwen_experts
     hidden: str = "intermediate_size"  # the name of the MLP's width
 
-    def recognises(self, found: Found) -> bool:
-        return self.is_it(found) and any(self.names.ours(name) == "blocks.0.norm1.weight" for name in found.tensors)
+    def recognises(self, scan: Scan) -> bool:
+        return self.is_it(scan) and any(self.names.ours(name) == "blocks.0.norm1.weight" for name in scan.tensors)
 
-    def load(self, found: Found, **override: Any) -> Loaded:
+    def load(self, scan: Scan, **override: Any) -> Loaded:
         """override: mask_id, length, theta, block, shifted and dtype."""
-        return self._format.load(found, **override)
+        return self._format.load(scan, **override)
 
-    def about(self, found: Found, **override: Any) -> dict[str, Any]:
-        return self._format.about(found, **override)
+    def about(self, scan: Scan, **override: Any) -> dict[str, Any]:
+        return self._format.about(scan, **override)
 
     @cached_property
     def _format(self) -> LlamaFormat:
@@ -97,42 +97,42 @@ class Family:
             (*OVERRIDES, "block", "shifted"),
         )
 
-    def _config(self, found: Found, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> LlamaConfig:
+    def _config(self, scan: Scan, tokenizer: ExternalTokenizer | None, override: Mapping[str, Any]) -> LlamaConfig:
         block = override.get("block")
         if block is None:
-            block = next((found.config[name] for name in BLOCKS if found.config.get(name)), self.block)
+            block = next((scan.config[name] for name in BLOCKS if scan.config.get(name)), self.block)
         if type(block) is not int or block < 0:
             raise ValueError(
-                f"{found.path}: its config does not say the size of a block (got {block!r}): give block, as in "
+                f"{scan.path}: its config does not say the size of a block (got {block!r}): give block, as in "
                 "unmask.load(path, block=4), or write block_size into its config.json"
             )
-        if self.mask_id is not None and found.config.get("mask_token_id") is None:
+        if self.mask_id is not None and scan.config.get("mask_token_id") is None:
             known = tokenizer is not None and tokenizer.mask_id is not None
             override = override if known else {"mask_id": self.mask_id, **override}
         shifted = bool(override.get("shifted", self.shifted))
         return llama_config(
-            found,
+            scan,
             tokenizer,
             override,
             self.names,
             hidden=self.hidden,
-            experts=self.experts(found),
+            experts=self.experts(scan),
             shifted=shifted,
             block=block,
         )
 
 
-def begins(*names: str) -> Callable[[Found], bool]:
+def begins(*names: str) -> Callable[[Scan], bool]:
     """Whether a config's model_type or an architecture begins with one of these names, in lower case."""
-    return lambda found: any(kind.startswith(names) for kind in named(found))
+    return lambda scan: any(kind.startswith(names) for kind in named(scan))
 
 
-def _qwen2_with_a_mask(found: Found) -> bool:
+def _qwen2_with_a_mask(scan: Scan) -> bool:
     """Open-dLLM's configs are those of Qwen2; its tokenizer has a mask, which left-to-right models lack."""
-    if found.config.get("model_type") != "qwen2":
+    if scan.config.get("model_type") != "qwen2":
         return False
-    tokenizer = qwen2.load(found.folder)
-    return found.config.get("mask_token_id") is not None or (tokenizer is not None and tokenizer.mask_id is not None)
+    tokenizer = qwen2.load(scan.folder)
+    return scan.config.get("mask_token_id") is not None or (tokenizer is not None and tokenizer.mask_id is not None)
 
 
 FAMILIES = (
@@ -147,7 +147,7 @@ FAMILIES = (
     Family(
         "Efficient-DLM",
         "model_type qwen3 with dlm_paradigm bidirectional",
-        lambda found: found.config.get("model_type") == "qwen3" and "dlm_paradigm" in found.config,
+        lambda scan: scan.config.get("model_type") == "qwen3" and "dlm_paradigm" in scan.config,
         mask_id=151662,
         fixed={"dlm_paradigm": "bidirectional"},
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from unmask.checkpoints import ddit_family as family
-from unmask.checkpoints.contents import Found
+from unmask.checkpoints.contents import Scan
 from unmask.networks.ddit import DDiTConfig
 
 NAME = "RADD"
@@ -16,21 +16,21 @@ NEEDS = "tensors vocab_embed.embedding, blocks.0.norm1.bias, ... without a prefi
 SETTINGS = ("ema", "length", "heads")
 
 
-def recognises(found: Found) -> bool:
+def recognises(scan: Scan) -> bool:
     """The DDiT's tensors without a prefix and a noise level, with biases in its norms."""
-    names = found.tensors
+    names = scan.tensors
     return family.EMBEDDING in names and "blocks.0.norm1.bias" in names and family.LEVEL not in names
 
 
-def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
-    said = family.settings(found)
+def _config(scan: Scan, given: dict[str, Any]) -> DDiTConfig:
+    settings = family.settings(scan)
     return family.config_of(
-        found,
+        scan,
         "",
-        mask_id=found.tensors[family.EMBEDDING].shape[0] - 1,
-        heads=given.get("heads", family.of_model(said, "n_heads")),
-        length=given.get("length", family.of_model(said, "length")),
-        dropout=family.of_model(said, "dropout"),
+        mask_id=scan.tensors[family.EMBEDDING].shape[0] - 1,
+        heads=given.get("heads", family.of_model(settings, "n_heads")),
+        length=given.get("length", family.of_model(settings, "length")),
+        dropout=family.of_model(settings, "dropout"),
         conditioning="none",
     )
 

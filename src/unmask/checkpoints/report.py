@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from unmask.checkpoints.contents import Found, look
+from unmask.checkpoints.contents import Scan, look
 from unmask.checkpoints.formats import recognise
 
 TOKENIZERS = (
@@ -64,28 +64,28 @@ SHOWN = 5
 
 def inspect(path: str | Path, **override: Any) -> dict[str, Any]:
     """Everything that the files say. ValueError if they cannot be read; an unknown format is reported, not raised."""
-    found = look(path)
+    scan = look(path)
     report: dict[str, Any] = {
-        "path": str(found.path),
+        "path": str(scan.path),
         "format": None,
-        "files": list(found.files),
-        "weights": list(found.weights),
-        "megabytes": sum(tensor.bytes for tensor in found.tensors.values()) / 1e6,
-        "tensors": len(found.tensors),
-        "parameters": sum(tensor.count for tensor in found.tensors.values()),
-        "dtypes": _dtypes(found),
-        "has_average": found.ema,
-        "pickled": list(found.pickled),
-        "runs": dangerous(found.pickled),
+        "files": list(scan.files),
+        "weights": list(scan.weights),
+        "megabytes": sum(tensor.bytes for tensor in scan.tensors.values()) / 1e6,
+        "tensors": len(scan.tensors),
+        "parameters": sum(tensor.count for tensor in scan.tensors.values()),
+        "dtypes": _dtypes(scan),
+        "has_average": scan.ema,
+        "pickled": list(scan.pickled),
+        "runs": dangerous(scan.pickled),
     }
     try:
-        adapter = recognise(found)
+        adapter = recognise(scan)
         report["format"] = adapter.NAME
-        report |= adapter.about(found, **override)
+        report |= adapter.about(scan, **override)
     except (ValueError, ImportError) as error:
         return report | {"can_be_sampled": False, "why_not": " ".join(str(error).split())}
     if "tokenizer" not in report:
-        there = [name for name in TOKENIZERS if (found.folder / name).is_file()]
+        there = [name for name in TOKENIZERS if (scan.folder / name).is_file()]
         report["tokenizer"] = ", ".join(there) or None
     return report | _verdict(report)
 
@@ -103,31 +103,33 @@ def lines(report: dict[str, Any]) -> list[str]:
     """The report for people."""
     what = report["format"] or "of no known kind"
     variant = report.get("variant")
-    said = [f"{report['path']}: {what}" + (f", {variant}" if variant not in (None, what) else "")]
+    lines = [f"{report['path']}: {what}" + (f", {variant}" if variant not in (None, what) else "")]
     dtypes = ", ".join(f"{dtype} {count:,}" for dtype, count in report["dtypes"].items())
     size = f"{report['megabytes']:.1f} MB, {report['tensors']} tensors"
-    said.append(f"  weights     {_few(report['weights'])}: {size}")
-    said.append(f"  parameters  {report['parameters']:,} (values stored: {dtypes})")
+    lines.append(f"  weights     {_few(report['weights'])}: {size}")
+    lines.append(f"  parameters  {report['parameters']:,} (values stored: {dtypes})")
     sizes = {name: report.get(name) for name in ("layers", "width", "heads", "length", "block")}
     if any(sizes.values()):
-        said.append(f"  network     {', '.join(f'{name} {size}' for name, size in sizes.items() if size)}")
+        lines.append(f"  network     {', '.join(f'{name} {size}' for name, size in sizes.items() if size)}")
     if "mask_id" in report:
         vocab = f" of {report['vocab_size']:,} ids" if report.get("vocab_size") else ""
-        said.append(f"  mask        {report['mask_id']}{vocab}; never drawn: {_few(report.get('special_ids') or [])}")
-        said.append(f"  time        {report.get('time') or 'none'}")
-        said.append(f"  tokenizer   {report.get('tokenizer') or 'none'}")
+        lines.append(f"  mask        {report['mask_id']}{vocab}; never drawn: {_few(report.get('special_ids') or [])}")
+        lines.append(f"  time        {report.get('time') or 'none'}")
+        lines.append(f"  tokenizer   {report.get('tokenizer') or 'none'}")
     used = ", used" if report.get("ema") else ", not used" if report["has_average"] else ""
-    said.append(f"  average     {'EMA weights are inside' if report['has_average'] else 'no EMA weights inside'}{used}")
+    lines.append(
+        f"  average     {'EMA weights are inside' if report['has_average'] else 'no EMA weights inside'}{used}"
+    )
     for name in ("missing", "unexpected", "wrong"):
         if report.get(name):
-            said.append(f"  {name:<11} {_few(report[name])}")
+            lines.append(f"  {name:<11} {_few(report[name])}")
     if report["pickled"]:
-        said.append(f"  pickle      names {_few(report['pickled'], 12)}; none was imported or run")
+        lines.append(f"  pickle      names {_few(report['pickled'], 12)}; none was imported or run")
     if report["runs"]:
-        said.append(f"  WARNING     unpickling it could run a program: {_few(report['runs'])}")
+        lines.append(f"  WARNING     unpickling it could run a program: {_few(report['runs'])}")
     possible = "possible" if report.get("tokenizer") else f"token ids only: {report.get('needs') or 'no tokenizer'}"
-    said.append(f"  sampling    {possible if report['can_be_sampled'] else 'not possible: ' + report['why_not']}")
-    return said
+    lines.append(f"  sampling    {possible if report['can_be_sampled'] else 'not possible: ' + report['why_not']}")
+    return lines
 
 
 def _verdict(report: dict[str, Any]) -> dict[str, Any]:
@@ -138,9 +140,9 @@ def _verdict(report: dict[str, Any]) -> dict[str, Any]:
     return {"can_be_sampled": why is None, "why_not": why}
 
 
-def _dtypes(found: Found) -> dict[str, int]:
+def _dtypes(scan: Scan) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for tensor in found.tensors.values():
+    for tensor in scan.tensors.values():
         counts[tensor.dtype] += tensor.count
     return dict(counts.most_common())
 

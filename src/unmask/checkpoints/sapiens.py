@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.contents import Loaded, Scan
 from unmask.checkpoints.framed import Framed
 from unmask.tokenizers import external_files
 from unmask.tokenizers.external import ExternalTokenizer
@@ -92,16 +92,16 @@ class Roberta(nn.Module):
         return logits
 
 
-def recognises(found: Found) -> bool:
-    shapes = _shapes(found)
+def recognises(scan: Scan) -> bool:
+    shapes = _shapes(scan)
     return {"sentence_encoder.embed_tokens.weight", "sentence_encoder.embed_positions.weight"} <= shapes.keys()
 
 
-def load(found: Found, **override: Any) -> Loaded:
+def load(scan: Scan, **override: Any) -> Loaded:
     """The network with its alphabet."""
-    facts, tokenizer, sizes = _facts(found, override)
+    facts, tokenizer, sizes = _facts(scan, override)
     network = Roberta(**sizes)
-    state = {PREFIX.sub("", name): tensor.float() for name, tensor in found.read().items()}
+    state = {PREFIX.sub("", name): tensor.float() for name, tensor in scan.read().items()}
     network.load_state_dict({name: state[name] for name in network.state_dict()})
     limit = sizes["positions"] - FIRST
     made = Framed(
@@ -113,64 +113,64 @@ def load(found: Found, **override: Any) -> Loaded:
         limit=limit,
         pad_id=PAD,
     )
-    names = {name: f"network.{PREFIX.sub('', name)}" for name in _own(found, network.state_dict())}
+    names = {name: f"network.{PREFIX.sub('', name)}" for name in _own(scan, network.state_dict())}
     return Loaded(made.eval(), tokenizer, layout="rows", names=names, about=facts)
 
 
-def about(found: Found, **override: Any) -> dict[str, Any]:
+def about(scan: Scan, **override: Any) -> dict[str, Any]:
     """What the file says, without using the weights."""
-    return _facts(found, override)[0]
+    return _facts(scan, override)[0]
 
 
-def _facts(found: Found, override: dict[str, Any]) -> tuple[dict[str, Any], ExternalTokenizer, dict[str, int]]:
+def _facts(scan: Scan, override: dict[str, Any]) -> tuple[dict[str, Any], ExternalTokenizer, dict[str, int]]:
     if override:
         raise ValueError(f"{NAME}: there is no setting {sorted(override)[0]!r}")
-    sizes = _sizes(found)
-    shapes = _shapes(found)
+    sizes = _sizes(scan)
+    shapes = _shapes(scan)
     with torch.device("meta"):
         wanted = {name: tuple(tensor.shape) for name, tensor in Roberta(**sizes).state_dict().items()}
     wrong = [name for name, shape in wanted.items() if shapes.get(name) != shape]
     if wrong:
         raise ValueError(
-            f"{found.path}: {wrong[0]} should be {list(wanted[wrong[0]])} and is {shapes.get(wrong[0], 'missing')}; "
+            f"{scan.path}: {wrong[0]} should be {list(wanted[wrong[0]])} and is {shapes.get(wrong[0], 'missing')}; "
             f"{len(wrong)} of {len(wanted)} tensors do not fit"
         )
-    if not (found.folder / DICTIONARY).is_file():
+    if not (scan.folder / DICTIONARY).is_file():
         raise ValueError(
-            f"{found.path}: its ids have no meaning without fairseq's {DICTIONARY}; put it into the same folder"
+            f"{scan.path}: its ids have no meaning without fairseq's {DICTIONARY}; put it into the same folder"
         )
-    tokenizer = external_files.fairseq(found.folder / DICTIONARY)
+    tokenizer = external_files.fairseq(scan.folder / DICTIONARY)
     if tokenizer.vocab_size != sizes["vocab"] or tokenizer.mask_id is None:
         raise ValueError(
-            f"{found.path} knows {sizes['vocab']} ids, and {DICTIONARY} {tokenizer.vocab_size}: "
+            f"{scan.path} knows {sizes['vocab']} ids, and {DICTIONARY} {tokenizer.vocab_size}: "
             "they do not belong together"
         )
     facts = {
         "format": NAME,
-        "parameters": sum(found.tensors[name].count for name in _own(found, wanted)),
+        "parameters": sum(scan.tensors[name].count for name in _own(scan, wanted)),
         "mask_id": tokenizer.mask_id,
         "special_ids": sorted(tokenizer.special_ids),
         "length": sizes["positions"] - FIRST - 2,
         "time": "none",
-        "ema": found.ema,
+        "ema": scan.ema,
         "missing": [],
         "unexpected": sorted(name for name in shapes if name not in wanted),
     }
     return facts, tokenizer, sizes
 
 
-def _sizes(found: Found) -> dict[str, int]:
+def _sizes(scan: Scan) -> dict[str, int]:
     """Sizes from the tensors, and the number of heads, which they do not determine, from fairseq's arguments."""
-    shapes = _shapes(found)
+    shapes = _shapes(scan)
     vocab, width = shapes["sentence_encoder.embed_tokens.weight"]
     layers = 1 + max((int(i) for i in _numbers(shapes)), default=-1)
     hidden = shapes.get("sentence_encoder.layers.0.fc1.weight", (0,))[0]
-    settings = found.config.get("model", found.config)
+    settings = scan.config.get("model", scan.config)
     heads = settings.get("encoder_attention_heads") if isinstance(settings, dict) else None
     if not isinstance(heads, int) or heads < 1 or width % heads:
-        raise ValueError(f"{found.path}: encoder_attention_heads must divide {width}, and its arguments say {heads}")
+        raise ValueError(f"{scan.path}: encoder_attention_heads must divide {width}, and its arguments say {heads}")
     if isinstance(settings, dict) and settings.get("encoder_normalize_before"):
-        raise ValueError(f"{found.path}: encoder_normalize_before is set: only post-norm networks are read")
+        raise ValueError(f"{scan.path}: encoder_normalize_before is set: only post-norm networks are read")
     return {
         "vocab": vocab,
         "positions": shapes["sentence_encoder.embed_positions.weight"][0],
@@ -187,9 +187,9 @@ def _numbers(shapes: dict[str, tuple[int, ...]]) -> Iterator[str]:
             yield layer[1]
 
 
-def _shapes(found: Found) -> dict[str, tuple[int, ...]]:
-    return {PREFIX.sub("", name): tensor.shape for name, tensor in found.tensors.items()}
+def _shapes(scan: Scan) -> dict[str, tuple[int, ...]]:
+    return {PREFIX.sub("", name): tensor.shape for name, tensor in scan.tensors.items()}
 
 
-def _own(found: Found, wanted: Mapping[str, Any]) -> Iterator[str]:
-    return (name for name in found.tensors if PREFIX.sub("", name) in wanted)
+def _own(scan: Scan, wanted: Mapping[str, Any]) -> Iterator[str]:
+    return (name for name in scan.tensors if PREFIX.sub("", name) in wanted)

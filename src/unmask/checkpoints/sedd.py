@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from unmask.checkpoints import ddit_family as family
-from unmask.checkpoints.contents import Found
+from unmask.checkpoints.contents import Scan
 from unmask.networks.ddit import DDiTConfig
 
 NAME = "SEDD"
@@ -20,32 +20,32 @@ NEEDS = "tensors vocab_embed.embedding, sigma_map.mlp.0.weight, blocks.0.adaLN_m
 SETTINGS = ("time", "ema", "mask_id", "length", "heads")
 
 
-def recognises(found: Found) -> bool:
+def recognises(scan: Scan) -> bool:
     """The DDiT's tensors without a prefix, including the embedding of the noise level."""
-    return family.EMBEDDING in found.tensors and family.LEVEL in found.tensors
+    return family.EMBEDDING in scan.tensors and family.LEVEL in scan.tensors
 
 
-def _config(found: Found, given: dict[str, Any]) -> DDiTConfig:
-    said = family.settings(found)
-    graph = said.get("graph")
+def _config(scan: Scan, given: dict[str, Any]) -> DDiTConfig:
+    settings = family.settings(scan)
+    graph = settings.get("graph")
     kind = graph.get("type") if isinstance(graph, dict) else None
     if kind is None and "mask_id" not in given:
         raise ValueError(
-            f"{found.path}: whether this SEDD has a mask (graph.type absorb) or none (uniform) is not in its files: "
+            f"{scan.path}: whether this SEDD has a mask (graph.type absorb) or none (uniform) is not in its files: "
             "keep .hydra/config.yaml of its run in the same folder, or give mask_id"
         )
     if kind not in ("absorb", "uniform", None):
-        raise ValueError(f"{found.path} is SEDD with graph.type={kind!r}; 'absorb' or 'uniform' is known")
-    uniform, columns = kind == "uniform", found.tensors[family.EMBEDDING].shape[0]
-    if uniform and (given.get("mask_id") is not None or family.of_model(said, "scale_by_sigma")):
-        raise ValueError(f"{found.path} has graph.type='uniform': it takes no mask_id and no model.scale_by_sigma")
+        raise ValueError(f"{scan.path} is SEDD with graph.type={kind!r}; 'absorb' or 'uniform' is known")
+    uniform, columns = kind == "uniform", scan.tensors[family.EMBEDDING].shape[0]
+    if uniform and (given.get("mask_id") is not None or family.of_model(settings, "scale_by_sigma")):
+        raise ValueError(f"{scan.path} has graph.type='uniform': it takes no mask_id and no model.scale_by_sigma")
     return family.config_of(
-        found,
+        scan,
         "",
         mask_id=None if uniform else int(given.get("mask_id", columns - 1)),
-        heads=given.get("heads", family.of_model(said, "n_heads")),
-        length=given.get("length", family.of_model(said, "length")),
-        dropout=family.of_model(said, "dropout"),
+        heads=given.get("heads", family.of_model(settings, "n_heads")),
+        length=given.get("length", family.of_model(settings, "length")),
+        dropout=family.of_model(settings, "dropout"),
         conditioning="time" if given.get("time", True) else "none",
     )
 

@@ -24,8 +24,8 @@ class CheckpointError(ValueError):
 
 def listed(folder: Path) -> list[Path]:
     """The checkpoints in a folder by name, oldest first, sound or not."""
-    found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    numbered = [(int(match[1]), path) for path in folder.glob("step-*") if (match := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered)]
 
 
 def step_of(path: Path) -> int:

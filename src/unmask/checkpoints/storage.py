@@ -47,12 +47,12 @@ def _has_halves(network: Any) -> bool:
 def _replace(network: nn.Module, weights: Weights) -> None:
     # Of this project's own networks the blocks: sampling reads their embedding and head in ways of its own.
     own = isinstance(network, Transformer)
-    found = list(_maps(network.blocks if own else network))  # type: ignore[arg-type]
-    if not found:
+    maps = list(_maps(network.blocks if own else network))  # type: ignore[arg-type]
+    if not maps:
         raise OptionError("weights", f"a {type(network).__name__} has no linear maps that could be stored as {weights}")
-    tables = {id(child.weight) for *_, child in found if isinstance(child, nn.Embedding)}
+    tables = {id(child.weight) for *_, child in maps if isinstance(child, nn.Embedding)}
     kept: dict[int, Matrix] = {}  # a tied matrix is stored once
-    for parent, name, child in sorted(found, key=lambda one: not isinstance(one[2], nn.Embedding)):
+    for parent, name, child in sorted(maps, key=lambda one: not isinstance(one[2], nn.Embedding)):
         weight = child.weight
         of_vocabulary = id(weight) in tables or len(weight) == getattr(network, "vocab_size", None)
         if id(weight) not in kept:

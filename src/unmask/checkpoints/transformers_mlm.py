@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.contents import Loaded, Scan
 from unmask.checkpoints.framed import Framed
 from unmask.checkpoints.settings import EVERYBODYS
 from unmask.extras import needed
@@ -58,60 +58,60 @@ ROTARY = ("rope_theta", "rope_scaling", "local_rope_theta", "global_rope_theta")
 PROBE = 6  # tokens on which the row-wise head is compared with the full model
 
 
-def recognises(found: Found) -> bool:
+def recognises(scan: Scan) -> bool:
     """A known model_type, or an architecture that is named as a masked LM of transformers."""
-    if "auto_map" in found.config:  # such a class is the checkpoint's own code
+    if "auto_map" in scan.config:  # such a class is the checkpoint's own code
         return False
-    architectures = [str(name) for name in found.config.get("architectures") or ()]
-    if found.config.get("model_type") in HEADS:
+    architectures = [str(name) for name in scan.config.get("architectures") or ()]
+    if scan.config.get("model_type") in HEADS:
         return True
-    return "model_type" in found.config and any(name.endswith("ForMaskedLM") for name in architectures)
+    return "model_type" in scan.config and any(name.endswith("ForMaskedLM") for name in architectures)
 
 
-def load(found: Found, **override: Any) -> Loaded:
+def load(scan: Scan, **override: Any) -> Loaded:
     """The network with its tokenizer. override: ``mask_id``, which a folder without a tokenizer needs."""
-    facts = about(found, **override)
-    tokenizer, network = external_files.load(found.folder), _network(found)
-    names = {name: _renamed(name) for name in found.tensors}
-    missing, unexpected = _fill(network, {names[name]: tensor for name, tensor in found.read().items()}, found)
+    facts = about(scan, **override)
+    tokenizer, network = external_files.load(scan.folder), _network(scan)
+    names = {name: _renamed(name) for name in scan.tensors}
+    missing, unexpected = _fill(network, {names[name]: tensor for name, tensor in scan.read().items()}, scan)
     if missing:
-        raise ValueError(f"{found.path} lacks {len(missing)} of the network's tensors, the first is {missing[0]}")
+        raise ValueError(f"{scan.path} lacks {len(missing)} of the network's tensors, the first is {missing[0]}")
     made = denoiser(network, tokenizer, mask_id=facts["mask_id"])
     about_it = facts | {"unexpected": unexpected}
     return Loaded(made, tokenizer, layout="rows", names=_stored(network, names), about=about_it)
 
 
-def about(found: Found, **override: Any) -> dict[str, Any]:
+def about(scan: Scan, **override: Any) -> dict[str, Any]:
     """What the files say, without reading the weights."""
-    kind = str(found.config["model_type"])
-    if str(found.config.get("dplm_type", "")).startswith("dplm2"):
+    kind = str(scan.config["model_type"])
+    if str(scan.config.get("dplm_type", "")).startswith("dplm2"):
         raise ValueError(
-            f"{found.path} is DPLM-2, whose rotary positions pair residues with structure tokens: it is not supported"
+            f"{scan.path} is DPLM-2, whose rotary positions pair residues with structure tokens: it is not supported"
         )
     with suppress(ImportError):  # loading says what is missing
-        _refuse_unknown(found, kind)
+        _refuse_unknown(scan, kind)
     head = HEADS.get(kind, ())
     # ModernBERT's last matrix is tied, so a head without its bias leaves no trace in the file.
-    tells = found.config.get("decoder_bias", True)
-    if head and tells and not any(name in found.tensors for name in head):
+    tells = scan.config.get("decoder_bias", True)
+    if head and tells and not any(name in scan.tensors for name in head):
         raise ValueError(
-            f"{found.path} is a {kind} without the head that predicts tokens ({' or '.join(head)} is needed): "
+            f"{scan.path} is a {kind} without the head that predicts tokens ({' or '.join(head)} is needed): "
             "it was trained for another task and cannot be sampled"
         )
-    tokenizer = external_files.load(found.folder)
-    mask_id = _mask_id(found, tokenizer, override)
+    tokenizer = external_files.load(scan.folder)
+    mask_id = _mask_id(scan, tokenizer, override)
     around = tokenizer.around if tokenizer else ((), ())
-    limit = _limit(found.config)
+    limit = _limit(scan.config)
     return {
         "format": f"{NAME}, {kind}",
-        "parameters": sum(tensor.count for tensor in found.tensors.values()),
+        "parameters": sum(tensor.count for tensor in scan.tensors.values()),
         "mask_id": mask_id,
         "special_ids": sorted(tokenizer.special_ids) if tokenizer else [mask_id],
         "length": None if limit is None else limit - len(around[0]) - len(around[1]),
         "time": "none",
-        "ema": found.ema,
+        "ema": scan.ema,
         "missing": [],
-        "unexpected": sorted(name for name in found.tensors if any(part in name for part in OTHER)),
+        "unexpected": sorted(name for name in scan.tensors if any(part in name for part in OTHER)),
     }
 
 
@@ -190,8 +190,8 @@ def _head(model: Any) -> Callable[[Tensor], Tensor] | None:
     """The map from hidden states to logits, by the attribute names of transformers' classes."""
     for name in ("cls", "lm_head"):
         if isinstance(getattr(model, name, None), nn.Module):
-            found: Callable[[Tensor], Tensor] = getattr(model, name)
-            return found
+            scan: Callable[[Tensor], Tensor] = getattr(model, name)
+            return scan
     if hasattr(model, "vocab_projector"):
         return lambda h: model.vocab_projector(model.vocab_layer_norm(model.activation(model.vocab_transform(h))))
     if hasattr(model, "head") and hasattr(model, "decoder"):
@@ -210,47 +210,47 @@ def _limit(config: dict[str, Any]) -> int | None:
     return int(limit) - (int(1 if pad is None else pad) + 1 if counted else 0)
 
 
-def _mask_id(found: Found, tokenizer: ExternalTokenizer | None, override: dict[str, Any]) -> int:
+def _mask_id(scan: Scan, tokenizer: ExternalTokenizer | None, override: dict[str, Any]) -> int:
     if unknown := sorted(override.keys() - {"mask_id"}):
         raise ValueError(f"{NAME}: there is no setting {unknown[0]!r}; there is mask_id")
-    named = found.config.get("mask_token_id")
+    named = scan.config.get("mask_token_id")
     for value in (override.get("mask_id"), tokenizer.mask_id if tokenizer else None, named):
         if value is not None:
             return int(value)
     raise ValueError(
-        f"{found.path}: its mask is not known. Found: {', '.join(found.files)}. Needed: a tokenizer (tokenizer.json, "
+        f"{scan.path}: its mask is not known. Found: {', '.join(scan.files)}. Needed: a tokenizer (tokenizer.json, "
         "vocab.txt, or vocab.json with merges.txt), or mask_id"
     )
 
 
-def _refuse_unknown(found: Found, kind: str) -> None:
+def _refuse_unknown(scan: Scan, kind: str) -> None:
     """Refuse a setting that the installed class does not know: transformers itself would ignore it."""
     transformers = needed("transformers", "a masked LM of transformers needs transformers", "hf")
     if kind not in transformers.CONFIG_MAPPING:
-        raise ValueError(f"{found.path}: this version of transformers does not know model_type {kind!r}")
+        raise ValueError(f"{scan.path}: this version of transformers does not know model_type {kind!r}")
     known = transformers.CONFIG_MAPPING[kind]
     usual, source = known(), inspect.getsource(known)  # which names what it reads under an older name
-    for name, value in sorted(found.config.items()):
+    for name, value in sorted(scan.config.items()):
         if hasattr(usual, name) or f'"{name}"' in source or name in (*EVERYBODYS, *ROTARY):
             continue
         if name not in OLD or ((allowed := OLD[name]) is not None and value not in allowed):
             raise ValueError(
-                f"{found.path}: its config says {name}={value!r}, which transformers' {known.__name__} does not know: "
+                f"{scan.path}: its config says {name}={value!r}, which transformers' {known.__name__} does not know: "
                 "it could change the network"
             )
 
 
-def _network(found: Found) -> Any:
+def _network(scan: Scan) -> Any:
     """transformers' class for this config, with random weights."""
     transformers = needed("transformers", "a masked LM of transformers needs transformers", "hf")
-    kind = str(found.config["model_type"])
+    kind = str(scan.config["model_type"])
     # The original location of the files is not needed.
-    settings = {k: v for k, v in found.config.items() if k not in ("auto_map", "_name_or_path", "dtype", "torch_dtype")}
+    settings = {k: v for k, v in scan.config.items() if k not in ("auto_map", "_name_or_path", "dtype", "torch_dtype")}
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(settings)
         return transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False).float().eval()
     except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
-        raise ValueError(f"{found.path}: transformers cannot make a {kind} of its config: {error}") from error
+        raise ValueError(f"{scan.path}: transformers cannot make a {kind} of its config: {error}") from error
 
 
 def _renamed(name: str) -> str:
@@ -269,18 +269,18 @@ def _stored(network: Any, names: Mapping[str, str]) -> dict[str, str]:
     return {theirs: f"network.model.{ours}" for theirs, ours in kept.items()}
 
 
-def _fill(network: Any, state: dict[str, Tensor], found: Found) -> tuple[list[str], list[str]]:
+def _fill(network: Any, state: dict[str, Tensor], scan: Scan) -> tuple[list[str], list[str]]:
     """Load the weights; returns missing and unexpected names. A tied tensor is present if its twin is."""
     state = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
     try:
         result = network.load_state_dict(state, strict=False)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
-        raise ValueError(f"{found.path}: its tensors do not fit its config: {lines[0] if lines else error}") from None
+        raise ValueError(f"{scan.path}: its tensors do not fit its config: {lines[0] if lines else error}") from None
     own = network.state_dict()
     filled = {tensor.data_ptr() for name, tensor in own.items() if name in state}
     missing = [name for name in result.missing_keys if own[name].data_ptr() not in filled]
     for name, tensor in own.items():
         if name in state and not torch.equal(tensor, state[name]):
-            raise ValueError(f"{found.path}: {name} is tied to another tensor in its config, and differs from it here")
+            raise ValueError(f"{scan.path}: {name} is tied to another tensor in its config, and differs from it here")
     return sorted(missing), sorted(result.unexpected_keys)

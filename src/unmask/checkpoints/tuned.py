@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unmask.checkpoints.contents import Found, Loaded, look
+from unmask.checkpoints.contents import Loaded, Scan, look
 from unmask.networks.pretrained import AVERAGE, CONFIG, WEIGHTS, Card, check_finite, read_weights
 
 NAME = "a checkpoint of a fine-tuning run"
@@ -23,14 +23,14 @@ KEY = "fine_tuned"
 DOWN, UP = ".lora_A.default.weight", ".lora_B.default.weight"  # peft's names
 
 
-def described(base: Found, scale: float | None, card: Card) -> dict[str, str]:
+def described(base: Scan, scale: float | None, card: Card) -> dict[str, str]:
     """config.json of such a checkpoint. scale: of the adapters, None where the network itself was trained."""
     said = {"base": str(base.path.resolve()), "base_sha256": base.sha256, "scale": scale, "card": asdict(card)}
     return {CONFIG: json.dumps({KEY: said}, indent=2) + "\n"}
 
 
-def recognises(found: Found) -> bool:
-    return isinstance(found.config.get(KEY), dict)
+def recognises(scan: Scan) -> bool:
+    return isinstance(scan.config.get(KEY), dict)
 
 
 @dataclass(frozen=True)
@@ -40,27 +40,27 @@ class Tuned:
     base: Any
     NAME: ClassVar[str] = NAME
 
-    def load(self, found: Found, **override: Any) -> Loaded:
+    def load(self, scan: Scan, **override: Any) -> Loaded:
         """The network of the base with the averaged weights of the checkpoint. override: what the base takes."""
-        base, said = base_of(found), found.config[KEY]
+        base, said = base_of(scan), scan.config[KEY]
         if base.sha256 != said["base_sha256"]:
-            raise ValueError(f"{found.path} was fine-tuned from {base.path}, whose weights have changed since")
+            raise ValueError(f"{scan.path} was fine-tuned from {base.path}, whose weights have changed since")
         loaded: Loaded = self.base.load(base, **override)
-        weights = read_weights(found.folder / WEIGHTS) | read_weights(found.folder / AVERAGE)
-        check_finite(weights, found.path)
+        weights = read_weights(scan.folder / WEIGHTS) | read_weights(scan.folder / AVERAGE)
+        check_finite(weights, scan.path)
         assert isinstance(loaded.denoiser, nn.Module)
-        _put(loaded.denoiser.state_dict(), weights, said["scale"], found)
-        return replace(loaded, about=self.about(found, **override))
+        _put(loaded.denoiser.state_dict(), weights, said["scale"], scan)
+        return replace(loaded, about=self.about(scan, **override))
 
-    def about(self, found: Found, **override: Any) -> dict[str, Any]:
+    def about(self, scan: Scan, **override: Any) -> dict[str, Any]:
         """What the base's files say, and what was trained."""
-        what = "adapters on it" if found.config[KEY]["scale"] is not None else "fine-tuned"
-        said: dict[str, Any] = self.base.about(base_of(found), **override)
+        what = "adapters on it" if scan.config[KEY]["scale"] is not None else "fine-tuned"
+        said: dict[str, Any] = self.base.about(base_of(scan), **override)
         known = {"tokenizer": "of its base"} if "tokenizer" not in said else {}
         return said | known | {"format": NAME, "variant": f"{self.base.NAME}, {what}", "has_average": True, "ema": True}
 
 
-def _put(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], scale: float | None, found: Found) -> None:
+def _put(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], scale: float | None, scan: Scan) -> None:
     """Copy or add what was trained into the base's tensors, in float32."""
     names = {name: name.removesuffix(DOWN) + ".weight" if name.endswith(DOWN) else name for name in weights}
     with torch.no_grad():
@@ -71,17 +71,17 @@ def _put(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], scale: floa
             if name.endswith(DOWN):
                 up = weights.get(name.removesuffix(DOWN) + UP)
                 if up is None or scale is None or place not in state:
-                    raise ValueError(f"{found.path}: {name} does not fit its base")
+                    raise ValueError(f"{scan.path}: {name} does not fit its base")
                 value = state[place].float() + scale * (up @ value)
             if place not in state or state[place].shape != value.shape:
-                raise ValueError(f"{found.path}: {name} does not fit its base")
+                raise ValueError(f"{scan.path}: {name} does not fit its base")
             state[place].copy_(value)
 
 
-def base_of(found: Found) -> Found:
+def base_of(scan: Scan) -> Scan:
     """What the run began with."""
-    path = str(found.config[KEY]["base"])
+    path = str(scan.config[KEY]["base"])
     try:
         return look(path)
     except ValueError as error:
-        raise ValueError(f"{found.path} was fine-tuned from {path}, which it needs: {error}") from error
+        raise ValueError(f"{scan.path} was fine-tuned from {path}, which it needs: {error}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.checkpoints.contents import Found
+from unmask.checkpoints.contents import Scan
 from unmask.networks.pretrained import CONFIG, WEIGHTS, apart
 
 # Files beside the weights of a checkpoint that belong to its tokenizer.
@@ -26,13 +26,13 @@ BESIDE = (
 )
 
 
-def files_beside(found: Found) -> dict[str, bytes]:
+def files_beside(scan: Scan) -> dict[str, bytes]:
     """The tokenizer's files, by name."""
-    return {name: (found.folder / name).read_bytes() for name in BESIDE if (found.folder / name).is_file()}
+    return {name: (scan.folder / name).read_bytes() for name in BESIDE if (scan.folder / name).is_file()}
 
 
 def write(
-    folder: Path, found: Found, names: Mapping[str, str], state: Mapping[str, Tensor], files: Mapping[str, bytes]
+    folder: Path, scan: Scan, names: Mapping[str, str], state: Mapping[str, Tensor], files: Mapping[str, bytes]
 ) -> None:
     """Write the weights ``state`` with the checkpoint's names and dtypes, its config, and these files.
 
@@ -40,7 +40,7 @@ def write(
     """
     from safetensors.torch import save_file
 
-    stored = {name: getattr(torch, tensor.dtype) for name, tensor in found.tensors.items()}
+    stored = {name: getattr(torch, tensor.dtype) for name, tensor in scan.tensors.items()}
     weights = {
         theirs: state[ours].detach().to("cpu", stored.get(theirs, state[ours].dtype)) for theirs, ours in names.items()
     }
@@ -49,6 +49,6 @@ def write(
             raise ValueError(f"{name} has values that are not finite in {tensor.dtype}: the model was not saved")
     folder.mkdir(parents=True, exist_ok=True)
     save_file(apart(weights), folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / CONFIG).write_text(json.dumps(found.config, indent=2) + "\n", encoding="utf-8")
+    (folder / CONFIG).write_text(json.dumps(scan.config, indent=2) + "\n", encoding="utf-8")
     for name, content in files.items():
         (folder / name).write_bytes(content)

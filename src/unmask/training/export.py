@@ -34,7 +34,7 @@ def export(
         files = dict(base.files) | {pretrained.README: tuned_card(base, about(config, data, learner)[0]).encode()}
         shutil.rmtree(folder, ignore_errors=True)
         with new_folder(folder) as partial:
-            write_back.write(partial, base.found, base.loaded.names, network.state_dict(), files)
+            write_back.write(partial, base.scan, base.loaded.names, network.state_dict(), files)
         return
     counts = network if isinstance(network, Counted) else None
     network = network if counts is None else counts.network
@@ -66,7 +66,7 @@ def beside(
     in_part = bool(learner.frozen) and not whole
     if base is not None and (base.kept or in_part):
         scale = None if config.lora is None else float(SCALE)
-        files = tuned.described(base.found, scale, card) | {pretrained.README: tuned_card(base, card)}
+        files = tuned.described(base.scan, scale, card) | {pretrained.README: tuned_card(base, card)}
     else:
         if base is not None:
             extra |= {"origin": base.origin()}

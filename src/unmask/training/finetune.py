@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch import nn
 
 from unmask.checkpoints import contents, formats, write_back
-from unmask.checkpoints.contents import Found, Loaded
+from unmask.checkpoints.contents import Loaded, Scan
 from unmask.checkpoints.convert import origin_of
 from unmask.checkpoints.folder import is_ours
 from unmask.checkpoints.mdlm_ar import Given
@@ -37,7 +37,7 @@ class Base:
     """The checkpoint that a run starts from."""
 
     called: str
-    found: Found
+    scan: Scan
     loaded: Loaded
     template: str | None  # of chats
     files: Mapping[str, bytes]  # of its tokenizer
@@ -82,7 +82,7 @@ class Base:
     def _check_scores(self) -> None:
         """Score entropy needs a network whose outputs are log-scores, which differ from the mean's logits by log D."""
         about = self.loaded.about
-        model = self.found.config.get("model")
+        model = self.scan.config.get("model")
         scaled = not isinstance(model, dict) or model.get("scale_by_sigma", True)
         scores = about.get("format") in ("SEDD", "unmask") or about.get("variant") == "SEDD baseline"
         if not (scores and scaled):
@@ -97,7 +97,7 @@ class Base:
 
         def build() -> nn.Module:
             # For billions of parameters there is no memory for a spare copy: it is read again.
-            module: Any = ready.pop() if ready else self.become(formats.recognise(self.found).load(self.found).denoiser)
+            module: Any = ready.pop() if ready else self.become(formats.recognise(self.scan).load(self.scan).denoiser)
             if config.lora is None and isinstance(module, AdaptedDDiT):
                 return train_alone(module.float())
             if config.lora is None:
@@ -106,14 +106,14 @@ class Base:
             return with_adapters(module if config.precision == "bf16" else module.float(), config.lora)
 
         kind = str(self.loaded.about.get("format"))
-        return Network(build, length, {"init": kind, "init_sha256": self.found.sha256, "lora": config.lora})
+        return Network(build, length, {"init": kind, "init_sha256": self.scan.sha256, "lora": config.lora})
 
     def reads(self) -> Reads:
         """The requirements on its data."""
         return Reads(self.called, self.loaded.tokenizer, self.length, self.loaded.layout, self.template)
 
     def origin(self) -> dict[str, Any]:
-        return origin_of(self.found, self.loaded)
+        return origin_of(self.scan, self.loaded)
 
 
 def opened(config: TrainConfig, *, resumed: bool) -> Base | None:
