@@ -7,6 +7,7 @@ import io
 import json
 import math
 import platform
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from unmask.files import write_whole
 
 DRAW = "the exponential race, each position with its own noise"  # unless a table says otherwise
 OUTCOMES = ("holds", "fails", "not decided", "no verdict")
+WIDTH = 120  # of a line of text
 LONG = 30  # rows of a table; longer ones are not in NAME.md
 INK = {
     "axes.spines.top": False,
@@ -166,8 +168,10 @@ def markdown(about: Mapping[str, Any], claims: list[Claim]) -> str:
     lines = [
         f"# {about['title']}",
         "",
-        f"{about['paper']}. `{command}`, {_took(about)} with torch {about['machine']['torch']} on a CPU. "
-        f"Version {about['version']}; draws of tokens: {about['draw']}.",
+        wrapped(
+            f"{about['paper']}. `{command}`, {_took(about)} with torch {about['machine']['torch']} on a CPU. "
+            f"Version {about['version']}; draws of tokens: {about['draw']}."
+        ),
         "",
     ]
     lines += [text for path in about["pictures"] for text in (f"![{about['title']}]({path})", "")]
@@ -178,9 +182,16 @@ def markdown(about: Mapping[str, Any], claims: list[Claim]) -> str:
         table = table_markdown(tables[key]) if rows <= LONG else f"{rows} rows, in {about['item']}.json."
         lines += [f"## {key}", "", table, ""]
     for heading, text in about["texts"].items():
-        lines += [f"## {heading}", "", "```text", text.strip().replace("```", "'''"), "```", ""]
-    lines += [f"- {note}" for note in about["notes"]]
+        shown = [wrapped(line) for line in text.strip().replace("```", "'''").split("\n")]
+        lines += [f"## {heading}", "", "```text", *shown, "```", ""]
+    lines += [wrapped(f"- {note}", after="  ") for note in about["notes"]]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def wrapped(text: str, after: str = "") -> str:
+    """A line of text as lines of at most WIDTH characters, all but the first after this indentation."""
+    how: dict[str, Any] = {"replace_whitespace": False, "expand_tabs": False, "break_on_hyphens": False}
+    return textwrap.fill(text, WIDTH, subsequent_indent=after, break_long_words=False, **how)
 
 
 def _took(about: Mapping[str, Any]) -> str:
@@ -343,6 +354,6 @@ def summary(folder: Path) -> str:
     lines = [RULE, "", f"{outcomes(every)}. Of those without a decision, {leaning} have a value against the paper.", ""]
     for about in stored(folder):
         how = f"size {about['settings']['size']}, {_took(about)}; draws of tokens: {about['draw']}"
-        lines += [f"## [{about['title']}]({about['item']}.md)", "", f"{about['paper']}; {how}.", ""]
+        lines += [f"## [{about['title']}]({about['item']}.md)", "", wrapped(f"{about['paper']}; {how}."), ""]
         lines += [claims_table(found[about["item"]]), ""]
     return "\n".join(lines).rstrip() + "\n"
