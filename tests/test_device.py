@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from torch import Tensor
 
 import unmask
 from tests import fake_device
-from tests.small_models import small
+from tests.small_models import small, small_llama
 from unmask import guides, plan, predict
 from unmask.devices import download, upload
+from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
+from unmask.networks.llama_blocks import BlockLlama
 from unmask.samplers import decoding, published, remasking
 from unmask.samplers.law import CoupledByLaw
 
@@ -71,6 +74,8 @@ NETWORKS: dict[str, tuple[dict[str, Any], float]] = {
     "visible": ({"attention": "visible"}, 1),  # how many are visible
     "block": ({"attention": "block", "block": 3}, 1),
     "adapters": ({"adapters": 2, "adaln": False}, 1),
+    "one stream": ({"kind": OneStream, "attention": "order", "adaln": False}, 1),
+    "two streams": ({"attention": "order", "adaln": False, "convolution": 3}, 1),
 }
 OTHERS: dict[str, tuple[dict[str, Any], float]] = {
     "ahead": ({"ahead": 3}, 1),
@@ -146,8 +151,17 @@ def test_a_left_to_right_cache_waits_once_per_call(options: dict[str, Any]) -> N
     assert compared(causal(**options), {}) <= 1
 
 
-def test_a_cache_that_looks_ahead_waits_for_its_size_and_for_the_tokens() -> None:
-    assert compared(causal(), {"ahead": 3}) <= 2
+def test_the_cache_of_a_llama_in_blocks_waits_once_per_call() -> None:
+    llama = small_llama(causal=False)
+    model = BlockLlama(replace(llama.config, block=3)).eval()
+    model.load_state_dict(llama.state_dict())
+    assert compared(model, {"length": LENGTH}) <= 1
+
+
+@pytest.mark.parametrize("kind", ["left to right", "one stream", "two streams"])
+def test_a_cache_that_looks_ahead_waits_for_its_size_and_for_the_tokens(kind: str) -> None:
+    model = causal() if kind == "left to right" else network(**NETWORKS[kind][0])
+    assert compared(model, {"ahead": 3}) <= 2
 
 
 @pytest.mark.parametrize("name", OTHERS)

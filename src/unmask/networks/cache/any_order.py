@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.devices import download, upload
 from unmask.networks.attention import usual_order
 from unmask.networks.cache.cached import Cached, Feed, scattered
 from unmask.networks.cache.packing import Ready
@@ -71,7 +72,7 @@ class OneStreamCached(Cached):
     def forget(self, seats: slice, length: int) -> None:
         super().forget(seats, length)
         self.kept["seen"][seats], self.kept["place"][seats] = self.mask_id, NOWHERE
-        self.kept["usual"][seats, :length] = usual_order(length).to(self.kept["usual"].device)
+        self.kept["usual"][seats, :length] = upload(usual_order(length), self.kept["usual"].device)
 
     def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
         none, column = torch.zeros_like(rows), torch.arange(rows.shape[1], device=rows.device)
@@ -88,7 +89,7 @@ class OneStreamCached(Cached):
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
         (length, width), rows = (tokens.shape[1], order.shape[1]), order.clamp(min=0)
-        guessed = torch.arange(width, device=tokens.device) < known.to(tokens.device).unsqueeze(1)
+        guessed = torch.arange(width, device=tokens.device) < upload(known, tokens.device).unsqueeze(1)
         tokens = scattered(tokens, torch.where(guessed | (order < 0), length, order), self.mask_id)
         chained = rows > self.stream.origin  # the token that begins every sequence is known, and no guess
         number = chained.cumsum(1) - 1
@@ -128,23 +129,27 @@ class OneStreamCached(Cached):
 
     def _feed(self, line: Line, kept: Tensor, window: Window) -> tuple[StreamEntries, Feed]:
         """The entries of the settled tokens that are not cached, and those of the rows."""
-        rows, new = window.rows, line.visible - kept
-        behind = line.visible + rows.shape[1]  # where the padding of shorter feeds goes
+        rows, size = window.rows, window.rows.shape[1]
+        follow = (window.slots == torch.arange(size, device=rows.device)).all(1, keepdim=True)
+        # All that the feed's shape depends on is read at once: an accelerator makes the host wait for each reading.
+        held, shown, follow = download(kept, line.visible, follow)
+        new, first = shown - held, int(held.min())
         added = torch.arange(int(new.max()), device=rows.device)
-        slots = torch.where(added < new, kept + added, behind)
+        # The padding of shorter feeds goes behind the rows.
+        slots = kept + added
+        slots = torch.where(slots < line.visible, slots, line.visible + size)
         target = line.order.gather(1, slots.clamp(max=line.order.shape[1] - 1)) if len(added) else slots
         level = torch.cat((slots.minimum(line.visible), line.visible + window.before), 1)
         slots = torch.cat((slots, line.visible + window.slots), 1)
         entries = self.stream.entries(line, level, torch.cat((target, rows), 1))
-        first = int(kept.min())
-        alike = bool((slots == first + torch.arange(slots.shape[1], device=rows.device)).all())
-        wanted = len(added) + torch.arange(rows.shape[1], device=rows.device)
+        padded = (new < len(added)) | ~follow
+        wanted = len(added) + torch.arange(size, device=rows.device)
         return entries, Feed(
             entries.positions,
             slots,
             level - 1,
-            first if alike else None,
-            int(slots.max()) + 1,
+            first if first == int(held.max()) and not bool(padded.any()) else None,
+            int((shown + size + padded).max()),
             None,
             wanted.expand_as(rows),
         )

@@ -142,5 +142,5 @@ class Cached(Seated):
 def scattered(x: Tensor, index: Tensor, values: Tensor | int) -> Tensor:
     """x [B, L] with the values [B, N] at the index [B, N]; an index of L is ignored."""
     more = functional.pad(x, (0, 1))
-    values = torch.as_tensor(values, device=x.device).expand_as(index)
+    values = values.expand_as(index) if isinstance(values, Tensor) else torch.full_like(index, values)
     return more.scatter(1, index, values)[:, :-1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unmask.devices import upload
+from unmask.devices import download, upload
 from unmask.networks.cache.canvases import Canvases, Window
 from unmask.networks.cache.seats import Seated
 from unmask.networks.layers import Angles, check_tokens, take
@@ -61,10 +61,14 @@ class CachedBlocks(Seated):
         first, outputs = unchanged // size * size, (rows - shift).clamp(min=0)
         start = (first - shift).clamp(min=0).minimum(outputs.amin(1, keepdim=True))
         stop = ((outputs.amax(1, keepdim=True) // size + 1) * size).maximum(first).minimum(ends)
-        slots = start + torch.arange(int((stop - start).max()), device=tokens.device)
+        # All that the call's shape depends on is read at once: an accelerator makes the host wait for each reading.
+        begin, end = download(start, stop)
+        width, lengths = int((end - begin).max()), torch.tensor(self.lengths[here]).unsqueeze(1)
+        held = torch.where(end - begin < width, lengths, ((end + size - 1) // size * size).minimum(lengths))
+        slots = start + torch.arange(width, device=tokens.device)
         slots = torch.where(slots < stop, slots, tokens.shape[1])
         level = ((slots // size + 1) * size).minimum(ends) - 1  # the last slot that an entry sees
-        seen = torch.arange(int(level.max()) + 1, device=tokens.device) <= level.unsqueeze(-1)
+        seen = torch.arange(int(held.max()), device=tokens.device) <= level.unsqueeze(-1)
         places = slots.clamp(max=tokens.shape[1] - 1)
         states = self._read(tokens.gather(1, places), places, slots, seen, outputs - start, here)
         self._record(tokens, stop, here)
@@ -110,7 +114,7 @@ class CachedBlocks(Seated):
         seen: bool [B, M, S], the slots that each entry sees.
         """
         network, last = self.network, len(self.network.blocks) - 1
-        table = network.angles(int(positions.max()) + 1, tokens.device)
+        table = network.angles(self.kept["seen"].shape[1], tokens.device)
         angles: Angles = (table[0][positions], table[1][positions])
         held, mask = seen.shape[-1], seen.unsqueeze(1)
         row = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.devices import upload
+from unmask.devices import download, upload
 from unmask.networks.attention import neighbours, usual_order
 from unmask.networks.cache.cached import Cached, Feed, scattered
 from unmask.networks.cache.packing import Ready
@@ -21,6 +21,7 @@ class Changes(NamedTuple):
     kept: Tensor  # int64 [B, 1]: how many tokens stay in their slots
     new: Tensor  # int64 [B, 1]: how many are fed after them
     fed: Tensor  # int64 [B, N]: their positions, in their order
+    counts: tuple[Tensor, ...]  # kept and new on the CPU
 
     @property
     def total(self) -> Tensor:
@@ -32,9 +33,14 @@ class TwoStreamWindow(NamedTuple):
     """The guesses of a call and the rows that it requests."""
 
     guesses: Tensor  # int64 [B, G]: positions
-    known: Tensor  # int64 [B, 1]: how many of them a sequence has
+    count: Tensor  # int64 [B, 1], on the CPU: how many of them a sequence has
     rows: Tensor  # int64 [B, R]: positions
     chained: bool  # whether row k sees the guesses before it; otherwise none does
+
+    @property
+    def known(self) -> Tensor:
+        """``count`` where the rows are."""
+        return upload(self.count, self.rows.device)
 
 
 class TwoStreamsCached(Cached):
@@ -69,11 +75,11 @@ class TwoStreamsCached(Cached):
     def forget(self, seats: slice, length: int) -> None:
         super().forget(seats, length)
         self.kept["seen"][seats], self.kept["slot"][seats] = self.mask_id, NOWHERE
-        self.kept["usual"][seats, :length] = usual_order(length).to(self.kept["usual"].device)
+        self.kept["usual"][seats, :length] = upload(usual_order(length), self.kept["usual"].device)
 
     def at_rows(self, tokens: Tensor, rows: Tensor, here: slice) -> Tensor:
-        nothing = rows[:, :0]
-        return self._answer(tokens, tokens, TwoStreamWindow(nothing, nothing.sum(1, keepdim=True), rows, False), here)
+        none = torch.zeros(len(rows), 1, dtype=torch.int64)
+        return self._answer(tokens, tokens, TwoStreamWindow(rows[:, :0], none, rows, False), here)
 
     @torch.inference_mode()
     def ahead(self, tokens: Tensor, order: Tensor, known: Tensor, *, seats: slice | None = None) -> Tensor:
@@ -85,8 +91,8 @@ class TwoStreamsCached(Cached):
         """
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
-        known, rows = upload(known, tokens.device).unsqueeze(1), order.clamp(min=0)
-        window = TwoStreamWindow(rows[:, : int(known.max())], known, rows, True)
+        count, rows = known.cpu().unsqueeze(1), order.clamp(min=0)
+        window = TwoStreamWindow(rows[:, : int(count.max())], count, rows, True)
         settled = scattered(tokens, torch.where(order < 0, tokens.shape[1], order), self.mask_id)
         return self._answer(tokens, settled, window, self.here(tokens, seats))
 
@@ -117,8 +123,9 @@ class TwoStreamsCached(Cached):
         count = feed.sum(1, keepdim=True)
         # Known tokens come first, in their old order; newly visible ones come in the usual order.
         key = torch.where(same, slot, length + usual)
-        fed = torch.where(feed, key, 2 * length).topk(int(count.max()), largest=False).indices  # [B, N]
-        return Changes(kept, count, fed)
+        counts = download(kept, count)  # all that the shapes of a call depend on: an accelerator's host waits once
+        fed = torch.where(feed, key, 2 * length).topk(int(counts[1].max()), largest=False).indices  # [B, N]
+        return Changes(kept, count, fed, counts)
 
     def _placed(
         self, settled: Tensor, changes: Changes, window: TwoStreamWindow, here: slice
@@ -140,21 +147,21 @@ class TwoStreamsCached(Cached):
         self, changes: Changes, window: TwoStreamWindow, place: Tensor, fed_slots: Tensor, guess_slots: Tensor
     ) -> Feed:
         """The entries of a call, M = N + G + R: tokens that are fed, guesses, and rows."""
-        column, total = _arange(window.rows), changes.total  # [R], [B, 1]
+        column, total, known = _arange(window.rows), changes.total, window.known  # [R], [B, 1], [B, 1]
         positions = torch.cat((changes.fed, window.guesses, window.rows), 1)  # [B, M]
-        slots = torch.cat((fed_slots, guess_slots, total + window.known + column), 1)  # [B, M]
-        before = torch.minimum(column, window.known) if window.chained else torch.zeros_like(column)
+        slots = torch.cat((fed_slots, guess_slots, total + known + column), 1)  # [B, M]
+        before = torch.minimum(column, known) if window.chained else torch.zeros_like(column)
         seen = total + before - 1 + torch.zeros_like(window.rows)  # [B, R]: the last slot that a row sees
         level = torch.cat((fed_slots, guess_slots, seen), 1)  # [B, M]
-        whole = bool((changes.new == changes.fed.shape[1]).all())
-        whole = whole and bool((window.known >= window.guesses.shape[1]).all())
-        first, taps = int(changes.kept.min()), self.network.config.convolution
+        kept, new = changes.counts
+        padded = (new < changes.fed.shape[1]) | (window.count < window.guesses.shape[1])
+        first, taps = int(kept.min()), self.network.config.convolution
         return Feed(
             positions,
             slots,
             level,
-            first if whole and first == int(changes.kept.max()) else None,
-            int(slots.max()) + 1,
+            first if first == int(kept.max()) and not bool(padded.any()) else None,
+            int((kept + new + window.count + len(column) + padded).max()),
             neighbours(place, place, positions, level, slots, taps) if taps else None,
             (column + positions.shape[1] - len(column)).expand_as(window.rows),
         )
