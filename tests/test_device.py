@@ -158,7 +158,7 @@ def test_the_cache_of_a_llama_in_blocks_waits_once_per_call() -> None:
     assert compared(model, {"length": LENGTH}) <= 1
 
 
-@pytest.mark.parametrize("kind", ["left to right", "one stream", "two streams"])
+@pytest.mark.parametrize("kind", ["left to right", "block", "one stream", "two streams"])
 def test_a_cache_that_looks_ahead_waits_for_its_size_and_for_the_tokens(kind: str) -> None:
     model = causal() if kind == "left to right" else network(**NETWORKS[kind][0])
     assert compared(model, {"ahead": 3}) <= 2
