@@ -33,14 +33,14 @@ class TwoStreamWindow(NamedTuple):
     """The guesses of a call and the rows that it requests."""
 
     guesses: Tensor  # int64 [B, G]: positions
-    count: Tensor  # int64 [B, 1], on the CPU: how many of them a sequence has
+    guessed: Tensor  # int64 [B, 1], on the CPU: how many of them a sequence has
     rows: Tensor  # int64 [B, R]: positions
     chained: bool  # whether row k sees the guesses before it; otherwise none does
 
     @property
     def known(self) -> Tensor:
-        """``count`` where the rows are."""
-        return upload(self.count, self.rows.device)
+        """``guessed`` where the rows are."""
+        return upload(self.guessed, self.rows.device)
 
 
 class TwoStreamsCached(Cached):
@@ -91,8 +91,8 @@ class TwoStreamsCached(Cached):
         """
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
-        count, rows = known.cpu().unsqueeze(1), order.clamp(min=0)
-        window = TwoStreamWindow(rows[:, : int(count.max())], count, rows, True)
+        guessed, rows = known.cpu().unsqueeze(1), order.clamp(min=0)
+        window = TwoStreamWindow(rows[:, : int(guessed.max())], guessed, rows, True)
         settled = scattered(tokens, torch.where(order < 0, tokens.shape[1], order), self.mask_id)
         return self._answer(tokens, settled, window, self.here(tokens, seats))
 
@@ -154,14 +154,14 @@ class TwoStreamsCached(Cached):
         seen = total + before - 1 + torch.zeros_like(window.rows)  # [B, R]: the last slot that a row sees
         level = torch.cat((fed_slots, guess_slots, seen), 1)  # [B, M]
         kept, new = changes.counts
-        padded = (new < changes.fed.shape[1]) | (window.count < window.guesses.shape[1])
+        padded = (new < changes.fed.shape[1]) | (window.guessed < window.guesses.shape[1])
         first, taps = int(kept.min()), self.network.config.convolution
         return Feed(
             positions,
             slots,
             level,
             first if first == int(kept.max()) and not bool(padded.any()) else None,
-            int((kept + new + window.count + len(column) + padded).max()),
+            int((kept + new + window.guessed + len(column) + padded).max()),
             neighbours(place, place, positions, level, slots, taps) if taps else None,
             (column + positions.shape[1] - len(column)).expand_as(window.rows),
         )
