@@ -96,3 +96,6 @@ def test_a_power_law_is_forecast_and_a_flat_curve_is_not() -> None:
     assert forecast(points, 6.0 * 1000**-0.1) == pytest.approx(1000)
     assert forecast([(60, 4.0), (120, 4.0), (180, 4.1)], 3.0) == math.inf
     assert forecast(points[:1], 3.0) is None
+    assert forecast([], 3.0) is None
+    decayed = [(30, 2.0), (60, 1.5), (120, 1.125), (125, 1.126)]  # the last two, close to each other, do not fall
+    assert 200 < forecast(decayed, 0.9) < 400

@@ -134,10 +134,8 @@ def _until(event: Finished) -> str:
     minutes = None if event.forecast is None else event.forecast / 60
     if minutes is None:
         way = "train longer, or on more data"
-    elif math.isinf(minutes):
-        way = "the bound has stopped falling: give it more data"
     elif minutes > LONGEST:
-        way = "its curve does not reach it within a day: give it more data, or a smaller network (--preset tiny)"
+        way = "the curve is too flat to say when it passes it: give it more minutes, or more data"
     else:
         way = f"if the curve goes on, passing it takes {math.ceil(minutes)} minutes or more on this machine (--minutes)"
     join = event.countable and event.alone is None

@@ -12,6 +12,7 @@ import torch
 
 RECENT = 50  # steps over which the speed is averaged
 OFTEN = 0.05  # of the minutes, between two plans
+FAR = math.log(2)  # of the logarithms of seconds: the points that a forecast looks at reach back so far
 ENOUGH = 2  # validations that a forecast needs
 FIRST_VALIDATION = 60.0  # seconds until the first validation, sample and checkpoint, for any length of run
 FIRST_PART = 0.1  # of the minutes, if that is less
@@ -98,7 +99,8 @@ def forecast(points: Sequence[tuple[float, float]], target: float) -> float | No
     least that it takes; inf if the bound does not fall. None for too few points.
     """
     known = [(math.log(seconds), math.log(nats)) for seconds, nats in points if seconds > 0 and nats > 0]
-    known = known[-max(ENOUGH, len(known) // 2) :]
+    far = sum(x < known[-1][0] - FAR for x, _ in known) - 1  # the last one that is far enough from the end for a slope
+    known = known[max(0, min(far, len(known) - ENOUGH)) :]
     if len(known) < ENOUGH or target <= 0:
         return None
     x, y = (sum(values) / len(known) for values in zip(*known, strict=True))
