@@ -19,8 +19,10 @@ from unmask.devices import download, upload
 from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
+from unmask.networks.insertion import InsertionDDiT
 from unmask.networks.llama_blocks import BlockLlama
-from unmask.samplers import decoding, published, remasking
+from unmask.networks.uniform import UniformDDiT
+from unmask.samplers import decoding, published, remasking, uniform
 from unmask.samplers.law import CoupledByLaw
 
 pytestmark = pytest.mark.skipif(not fake_device.available(), reason="this torch cannot make a device of Python")
@@ -164,6 +166,15 @@ def test_a_cache_that_looks_ahead_waits_for_its_size_and_for_the_tokens(kind: st
     assert compared(model, {"ahead": 3}) <= 2
 
 
+@pytest.mark.parametrize("options", [{}, {"steps": 4}, {"steps": 4, "sampler": uniform.psi(0.3)}])
+def test_the_samplers_of_uniform_state_wait_once_per_call(options: dict[str, Any]) -> None:
+    assert compared(network(UniformDDiT, conditioning="time"), {"num": 2, "length": LENGTH} | options) <= 1
+
+
+def test_the_sampler_of_insertion_waits_once_per_call() -> None:
+    assert compared(network(InsertionDDiT, insertion=True, learned_positions=False), {}) <= 1
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_sampler_waits_as_often_as_promised(name: str) -> None:
     options, most = OTHERS[name]
@@ -250,9 +261,19 @@ def test_where_may_be_on_the_cpu_when_the_tokens_are_not(there: Any) -> None:
 
 
 @pytest.mark.parametrize("float64", [True, False])
-@pytest.mark.parametrize("by", ["count", "time", "order"])
-def test_the_bound_is_that_of_the_cpu(by: str, float64: bool) -> None:
-    model, x0 = network(), torch.arange(2 * LENGTH).view(2, LENGTH) % MASK
+@pytest.mark.parametrize(
+    ("by", "kind", "more"),
+    [
+        ("count", DDiT, {}),
+        ("time", DDiT, {}),
+        ("order", DDiT, {}),
+        ("order", OneStream, {"attention": "order", "adaln": False}),
+        ("time", UniformDDiT, {}),
+        ("time", InsertionDDiT, {"insertion": True, "learned_positions": False}),
+    ],
+)
+def test_the_bound_is_that_of_the_cpu(by: str, kind: type, more: dict[str, Any], float64: bool) -> None:
+    model, x0 = network(kind, **more), torch.arange(2 * LENGTH).view(2, LENGTH) % (MASK - 2)
     expected = unmask.nelbo(model, x0, by=by, seed=1).nats
     with fake_device.present(float64=float64):
         actual = unmask.nelbo(copy.deepcopy(model).to(fake_device.NAME), x0, by=by, seed=1).nats

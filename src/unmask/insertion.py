@@ -37,6 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.devices import widest
 from unmask.network import logits_where
 
 
@@ -82,7 +83,7 @@ def noised(x: Tensor, mask_id: int, time: Tensor, u: Tensor) -> Inserted:
 
 def odds_of(logits: Tensor) -> Tensor:
     """log(G(gap) / G(none)) of the gap before each position, [...], from logits [..., V + 2]."""
-    return logits[..., -1].double() - logits[..., -2].double()
+    return logits[..., -1].to(widest(logits.device)) - logits[..., -2].to(widest(logits.device))
 
 
 def log_gaps(odds: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,26 +99,26 @@ def loss(model: Any, state: Inserted) -> Tensor:
     canvas, masked = state.canvas, state.target >= 0
     there = torch.arange(canvas.shape[1], device=canvas.device) <= state.size.unsqueeze(1)
     logits = logits_where(model, canvas, None, there)
-    odds = torch.full(canvas.shape, -torch.inf, dtype=torch.float64, device=canvas.device)
+    odds = torch.full(canvas.shape, -torch.inf, dtype=widest(canvas.device), device=canvas.device)
     gaps, none = log_gaps(odds.masked_scatter(there, odds_of(logits)), state.size)
     decisions = -(state.missing * gaps.masked_fill(state.missing == 0, 0.0)).sum(1)
     decisions = decisions - state.phantoms * none.masked_fill(state.phantoms == 0, 0.0)
     f = logits[masked[there], :-2].log_softmax(-1)
-    log_f = f.gather(1, state.target[masked].unsqueeze(1)).squeeze(1).double()
+    log_f = f.gather(1, state.target[masked].unsqueeze(1)).squeeze(1).to(none)
     tokens = torch.zeros_like(none).index_add(0, masked.nonzero()[:, 0], -log_f)
     return (2 * decisions + tokens) / (1 - state.time)
 
 
 def log_ways(x: Tensor, mask_id: int) -> Tensor:
     """log D = log N! / (N - n)!, the ways to put the tokens of each sequence [B, N] into slots: [B]."""
-    slots = torch.tensor(x.shape[1], dtype=torch.float64, device=x.device)
-    tokens = (x != mask_id - 2).sum(1).double()
+    tokens = (x != mask_id - 2).sum(1).to(widest(x.device))
+    slots = torch.full_like(tokens, x.shape[1])
     return torch.lgamma(slots + 1) - torch.lgamma(slots - tokens + 1)
 
 
 def estimate(model: Any, x: Tensor, time: Tensor, u: Tensor) -> Tensor:
     """For each sequence x [B, N] what on average over uniforms t [B] and u [B, N, 2] is at least -log p(x), in nats."""
-    time = time.to(x.device).clamp(max=1 - 2.0**-53)  # the weight is infinite at 1
+    time = time.to(x.device).clamp(max=1 - torch.finfo(time.dtype).eps / 2)  # the weight is infinite at 1
     return loss(model, noised(x, model.mask_id, time, u.to(x.device))) - log_ways(x, model.mask_id)
 
 

@@ -36,12 +36,20 @@ def losses(run: Path) -> list[float]:
     return [line.get("loss", line.get("nats_per_token")) for line in lines]
 
 
-@pytest.mark.parametrize(("float64", "objective"), [(True, "count"), (False, "time")])
+@pytest.mark.parametrize(
+    ("float64", "choice"),
+    [
+        (True, {"objective": "count"}),
+        (False, {"objective": "time"}),
+        (True, {"attention": "order"}),
+        (True, {"process": "uniform"}),
+    ],
+)
 def test_a_step_waits_once_and_has_the_cpus_loss(
-    float64: bool, objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    float64: bool, choice: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, waits, fused = write_tokens(tmp_path / "data"), [], []
-    short: dict[str, Any] = {"steps": 2, "validate_every": 2, "objective": objective, "layers": 1, "micro_batch": 3}
+    short: dict[str, Any] = {"steps": 2, "validate_every": 2, "layers": 1, "micro_batch": 3} | choice
     train(settings(data, tmp_path / "cpu", **short))
     update = Learner.update
     with fake_device.present(float64=float64) as counted:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.devices import upload
 from unmask.noise import generator
 
 
@@ -111,13 +112,13 @@ def usual_order(length: int) -> Tensor:
 def usual_orders(lengths: Tensor, width: int) -> Tensor:
     """``usual_order`` of each length, int64 [B, width]; positions after an end come last."""
     rows = [functional.pad(usual_order(one), (0, width - one), value=width) for one in lengths.tolist()]
-    return torch.stack(rows).to(lengths.device)
+    return upload(torch.stack(rows), lengths.device)
 
 
 def ranks(tokens: Tensor, when: Tensor | None, lengths: Tensor | None = None) -> Tensor:
     """0, 1, ... for the positions in the order of ``when``: int64 [B, L]."""
     if lengths is None:
-        usual = usual_order(tokens.shape[1]).to(tokens.device).expand_as(tokens)
+        usual = upload(usual_order(tokens.shape[1]), tokens.device).expand_as(tokens)
     else:
         usual = usual_orders(lengths, tokens.shape[1])
     if when is None:

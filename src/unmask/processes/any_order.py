@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.devices import widest
 from unmask.forward import check_begins
 from unmask.masking import Masking, Uniforms, all_tokens
 from unmask.network import suppress_mask
@@ -79,11 +80,12 @@ class AnyOrder(Process):
         places = torch.arange(order.shape[1], device=x0.device).expand_as(order)
         when = torch.full_like(x0, -1).scatter(1, order, places)  # positions outside the order come first
         states, targets = model.chain(x0, when), x0.gather(1, order)
-        total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
+        exact = widest(x0.device)
+        total = torch.zeros(len(x0), dtype=exact, device=x0.device)
         size, row = max(1, LOGITS // max(1, len(x0) * model.vocab_size)), torch.arange(len(x0)).unsqueeze(1)
         for at, target in zip(torch.split(order, size, 1), torch.split(targets, size, 1), strict=True):
             logits = model.answers(model.logits(states[row.to(at.device), at]), at)
-            total = total + functional.cross_entropy(logits.double().mT, target, reduction="none").sum(1)
+            total = total + functional.cross_entropy(logits.to(exact).mT, target, reduction="none").sum(1)
         return total
 
     def per_position(self, model: Any, x0: Tensor, where: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmask.errors import OptionError
 from unmask.masking import Masking, Uniforms
-from unmask.network import logits_where
+from unmask.network import logits_at
 from unmask.options import Options
 from unmask.processes.process import By, Process, at_least_float32
 from unmask.protocol import Denoiser
@@ -111,7 +111,8 @@ class Uniform(Process):
         assert masking.when is not None
         replaced, alpha = masking.when.unbind(2)
         x = noised(x0, replaced, model.vocab_size)
-        logits = at_least_float32(logits_where(model, x, masking.time, masking.masked))
+        every = torch.arange(x.shape[1], device=x.device).expand_as(x)  # every position has a term
+        logits = at_least_float32(logits_at(model, x, masking.time, every).flatten(0, 1))
         now, target, level = x[masking.at], x0[masking.at], alpha[masking.at]
         return masking.summed(score_entropies(logits, now, target, level, scores=self.scores))
 

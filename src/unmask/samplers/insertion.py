@@ -25,6 +25,7 @@ class InsertionState(State):
     decided: Tensor  # int64 [B]
     places: Noise  # [B, N]: of the decisions, by slot
     tokens: Noise  # [B, N]: of the tokens, by slot
+    shown: Tensor  # int64 [B, N]: x on the CPU
 
     @property
     def slot(self) -> Tensor:
@@ -79,6 +80,7 @@ class InsertionSampler:
             zeros.clone(),
             task.streams.at("place", slots),
             task.streams.at("token", slots),
+            torch.full(canvas.shape, task.mask_id - 1),
         )
 
     def ask(self, state: InsertionState) -> Ask:
@@ -96,7 +98,7 @@ class InsertionSampler:
         logits = torch.full((*real.shape, log_mu.shape[1]), -torch.inf, dtype=torch.float64)
         logits[real] = log_mu.cpu()
         first, slot, place = state.first, state.slot, state.place
-        x, drawn = state.x.cpu().clone(), torch.zeros(state.x.shape, dtype=torch.bool)
+        x, drawn = state.shown.clone(), torch.zeros(state.x.shape, dtype=torch.bool)
         certain = torch.ones(state.x.shape, dtype=torch.float64)
         if bool(first.any()):
             gaps, none = log_gaps(odds_of(logits[first]), state.size[first])
@@ -108,7 +110,7 @@ class InsertionSampler:
             ids, probabilities = state.task.pick(logits[~first, 0, :-2], state.tokens[row, slot[~first]])
             x[row, at], drawn[row, at], certain[row, at] = ids, True, probabilities
         state.at, state.decided = state.at + 1, state.decided + first.long()
-        x = canvases(x, state.size, state.decided, mask_id)
+        x = state.shown = canvases(x, state.size, state.decided, mask_id)
         positions = torch.arange(x.shape[1]).expand_as(x)
         shown = x != mask_id
         return Step(

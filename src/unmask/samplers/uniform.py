@@ -54,6 +54,7 @@ class UniformState(State):
     at: Tensor  # int64 [B]: the next event
     window: Tensor  # int64 [B]: the events that the next call serves
     noise: Noise  # [B, L]: of the tokens
+    shown: Tensor  # int64 [B, L]: x on the CPU
 
     @property
     def events(self) -> Tensor:
@@ -85,11 +86,12 @@ class Uniformised:
         position, w, visit = poisson_events(task.streams.at("event", length), span)
         level = torch.exp(-w) if self.jumps == "fewest" else torch.sigmoid(end - w)
         events = (position >= 0).sum(1)
-        x = upload(random_tokens(task, length), canvas.device)
+        shown = random_tokens(task, length)
+        x = upload(shown, canvas.device)
         calls = events if self.reads_time else events.clamp(max=length)
         zeros = torch.zeros(batch, dtype=torch.int64)
         noise = task.streams.at("token", length)
-        return UniformState(task, x, calls, position, level, visit, zeros, zeros + 1, noise)
+        return UniformState(task, x, calls, position, level, visit, zeros, zeros + 1, noise, shown)
 
     def ask(self, state: UniformState) -> Ask:
         """The positions of the next events. The time is that of the first; others ask for one alone."""
@@ -104,7 +106,7 @@ class Uniformised:
 
     def fill(self, state: UniformState, ask: Ask, log_mu: Tensor) -> Step:
         """Redraw the positions in turn, up to the first that changes: the rows of later ones are those of another x."""
-        real, x = ask.rows >= 0, state.x.cpu()
+        real, x = ask.rows >= 0, state.shown
         row, column = real.nonzero(as_tuple=True)
         at, event = ask.rows[row, column], state.at[row] + column
         before, alpha = x[row, at], 1 - state.level[row, event]
@@ -123,7 +125,7 @@ class Uniformised:
         chosen = (state.at == 0).unsqueeze(1).repeat(1, x.shape[1])  # the first call shows the noise too
         chosen[row[done], at[done]] = True
         tau = state.task.schedule.inverse(alpha[done])
-        state.at = state.at + last + 1
+        state.at, state.shown = state.at + last + 1, tokens
         if not self.reads_time:
             state.window = torch.where(changed, (state.window // 2).clamp(min=1), state.window * 2)
             state.window = state.window.clamp(max=LARGEST_WINDOW)
@@ -183,13 +185,14 @@ class Ancestral:
         if task.steps is None:
             raise OptionError("steps", "this sampler needs steps, the number of steps N")
         (batch, length), steps = canvas.shape, task.steps
-        x = upload(random_tokens(task, length), canvas.device)
+        shown = random_tokens(task, length)
+        x = upload(shown, canvas.device)
         calls, zeros = torch.full((batch,), steps if length else 0), torch.zeros(batch, dtype=torch.int64)
         alpha, _ = stretched(task.schedule, 1 - torch.arange(steps + 1, dtype=torch.float64) / steps)
         alpha[0], alpha[-1] = 0.0, 1.0
         grid, noise = (1 - alpha).expand(batch, -1), task.streams.at("token", length)
         every = torch.zeros(batch, steps, dtype=torch.int64)
-        return UniformState(task, x, calls, every, grid, every, zeros, zeros + 1, noise)
+        return UniformState(task, x, calls, every, grid, every, zeros, zeros + 1, noise, shown)
 
     def ask(self, state: UniformState) -> Ask:
         """Every position."""
@@ -200,17 +203,17 @@ class Ancestral:
     def fill(self, state: UniformState, ask: Ask, log_mu: Tensor) -> Step:
         batch, length = state.x.shape
         x, there, k = state.x.flatten().to(log_mu.device), log_mu.device, int(state.at[0])
-        alpha_t, alpha_s = (upload((1 - state.level[:, i]).repeat_interleave(length), there) for i in (k, k + 1))
-        nu = shaped(state.task.pick, log_mu, alpha_t.clamp(min=2.0**-53).cpu(), self.scores)
-        weights = self._weights(nu, x, alpha_s, alpha_t)
+        alpha_t, alpha_s = ((1 - state.level[:, i]).repeat_interleave(length) for i in (k, k + 1))
+        nu = shaped(state.task.pick, log_mu, alpha_t.clamp(min=2.0**-53), self.scores)
+        weights = self._weights(nu, x, upload(alpha_s, there), upload(alpha_t, there))
         noise = Noise(state.noise.again(k).keys.flatten())
         ids, probabilities = plain(state.task.pick)(weights.log(), noise)
         if self.last == "greedy" and k + 1 == state.task.steps:
             ids, probabilities = nu.argmax(1), torch.ones_like(probabilities)
         tokens, certain = (part.view(batch, length) for part in download(ids, probabilities))
-        chosen = torch.ones_like(tokens, dtype=torch.bool) if not k else tokens != state.x.cpu()
+        chosen = torch.ones_like(tokens, dtype=torch.bool) if not k else tokens != state.shown
         tau = state.task.schedule.inverse(1 - state.level[:, k + 1])
-        state.at = state.at + 1
+        state.at, state.shown = state.at + 1, tokens
         return filled(chosen, tokens, certain, tau, torch.full((batch,), length))
 
     def _weights(self, nu: Tensor, x: Tensor, alpha_s: Tensor, alpha_t: Tensor) -> Tensor:

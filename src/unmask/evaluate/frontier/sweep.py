@@ -262,4 +262,4 @@ def _warm_up(subject: SampledModel, conditions: Conditions) -> None:
     canvas = torch.full((conditions.batch, length), network.mask_id, device=device_of(network))
     first = canvas.new_zeros(len(canvas), 1)
     with inference(network):
-        logits_of(network, canvas, canvas.new_ones(len(canvas), dtype=torch.float64), first, first.cpu() == 0)
+        logits_of(network, canvas, canvas.new_ones(len(canvas), dtype=torch.float32), first, first.cpu() == 0)

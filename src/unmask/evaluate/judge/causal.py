@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from unmask.devices import widest
 from unmask.evaluate.judge.samples import Samples
 
 _ROWS_AT_ONCE = 128  # of float64 logits
@@ -107,6 +108,8 @@ def windows(inputs: int, size: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """In float64, a few rows at a time."""
+    """In float64 where the device has it, a few rows at a time."""
     parts = zip(torch.split(logits, _ROWS_AT_ONCE), torch.split(targets, _ROWS_AT_ONCE), strict=True)
-    return torch.cat([functional.cross_entropy(row.double(), x, reduction="none").cpu() for row, x in parts])
+    exact = widest(logits.device)
+    nats = [functional.cross_entropy(row.to(exact), x, reduction="none").cpu() for row, x in parts]
+    return torch.cat(nats).double()

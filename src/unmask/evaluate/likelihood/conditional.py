@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from unmask import objective, timing
 from unmask.bound import Bound
+from unmask.devices import widest
 from unmask.forward import masked_by_count
 from unmask.likelihood import per_position
 from unmask.masking import Masking, joined, of_subset
@@ -62,7 +63,7 @@ def conditional_nelbo(
         while part := list(islice(one_by_one, batch)):
             which, masking = torch.tensor([b for b, _ in part]), joined([one for _, one in part])
             cross_entropy = objective.cross_entropy(model, canvas[which], masking.to(device))
-            estimate = masking.weight * cross_entropy.double().cpu()
+            estimate = masking.weight * cross_entropy.cpu().double()
             nats.index_add_(0, which, estimate)
             squares.index_add_(0, which, estimate.square())
             passed.index_add_(0, which, torch.ones_like(estimate))
@@ -95,9 +96,11 @@ def left_to_right_nats(model: Any, canvas: Tensor, asked: Tensor, *, batch: int 
     nats, greedy = [], []
     with inference(model):
         for x, where in zip(torch.split(canvas, batch), torch.split(asked, batch), strict=True):
-            logits = logits_where(model, x, None, where).double()
-            nats.append(per_sequence(functional.cross_entropy(logits, x[where], reduction="none"), where).cpu())
-            greedy.append(per_sequence((logits.argmax(-1) != x[where]).double(), where).cpu() == 0)
+            logits = logits_where(model, x, None, where).to(widest(device))
+            nats.append(
+                per_sequence(functional.cross_entropy(logits, x[where], reduction="none"), where).cpu().double()
+            )
+            greedy.append(per_sequence((logits.argmax(-1) != x[where]).float(), where).cpu() == 0)
     return torch.cat(nats), torch.cat(greedy)
 
 
@@ -128,7 +131,7 @@ def is_greedy(
             for part in torch.split(live, batch) if len(live) else ():
                 x = canvas[part].masked_fill(asked[part] & (place[part] >= i), model.mask_id)
                 here = asked[part] & (place[part] == i)
-                time = schedule.inverse(1 - (x == model.mask_id).double().mean(1))
+                time = schedule.inverse(1 - (x == model.mask_id).to(widest(device)).mean(1))
                 logits = logits_where(model, x, time, here)
                 greedy[part] = logits.argmax(-1) == canvas[part][here]
     return greedy.cpu()
