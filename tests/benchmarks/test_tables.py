@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.audits import SUBJECTS
+from benchmarks.order_audits import OURS
+from benchmarks.order_audits import SUBJECTS as ORDERS
 from benchmarks.tables import RESULTS, stored
 from benchmarks.tables import __main__ as tables
 
@@ -56,6 +58,8 @@ def test_a_bare_table_is_seen():
 
 
 def test_the_tables_of_audits_have_every_subject():
-    named = set(re.findall(r"^\| `(\w+)` \|", PAGES["docs/results/audits.md"], re.MULTILINE))
+    draws, orders = PAGES["docs/results/audits.md"].split("## Decoding orders")
+    named, ordered = (set(re.findall(r"^\| `([\w-]+)` \|", part, re.MULTILINE)) for part in (draws, orders))
     assert set(BUILTIN) <= named
     assert set(stored("audits")) <= named <= {*BUILTIN, *SUBJECTS, "NAME"}
+    assert ordered == {name.removeprefix("ours: ") for name in stored("audited-orders")} == {*OURS, *ORDERS}

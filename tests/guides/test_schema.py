@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.small_models import TOKENIZERS, network
+from unmask import Model
 from unmask.errors import OptionError
 from unmask.guides.characters import characters
 from unmask.guides.patterns import Bounds, of_text
@@ -15,6 +17,7 @@ from unmask.guides.schema import ANY_OBJECT, expression
 
 pytest.importorskip("outlines_core", reason="JSON Schemas are an extra: pip install 'unmask[schema]'")
 
+MODEL = Model(network(TOKENIZERS["bytes"], length=24), TOKENIZERS["bytes"])
 NAMES = st.sampled_from(["a", "b c", "é_1", "x-y"])
 SIZES = st.integers(0, 3)
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-20, 20), st.text('ab"\\.*[é', max_size=3))
@@ -83,6 +86,21 @@ def texts(schema, count, seed):
 def test_every_text_parses_and_validates(schema, seed):
     whole = schema | {"$defs": {"two": {"enum": [2, "two"]}}}
     for text in texts(whole, 5, seed):
+        jsonschema.validate(json.loads(text), whole, cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(SCHEMAS, st.integers(0, 100))
+def test_every_answer_of_a_model_parses_and_validates(schema, seed):
+    """A masked network over bytes that has learned nothing: two answers for each schema that 24 bytes can satisfy."""
+    whole = schema | {"$defs": {"two": {"enum": [2, "two"]}}}
+    try:
+        texts = MODEL.sample(2, max_tokens=24, schema=whole, seed=seed).text
+    except OptionError as refused:
+        assert "no text of" in str(refused) or "states" in str(refused)
+        return
+    for text in texts:
         jsonschema.validate(json.loads(text), whole, cls=jsonschema.Draft202012Validator)
 
 

@@ -41,7 +41,8 @@ def sampling_time(good):
         rows = [("published, float32", 256, 60, 64, 1.0), ("published, float32", 1024, 240, 64, 1.0)]
     rows += [("plan.ancestral", 1024, 60, 64 if good else 128, 1.0)]
     rows += [("plan.first_hitting", 1024, 64 if good else 60, 64, 1.0)]
-    yield {"seconds": Table(columns, tuple(rows)), "sizes": Table(("V", "L"), ((50, 64),))}
+    seconds = Table(("network", *columns), tuple(("mine", *row) for row in rows))
+    yield {"seconds": seconds, "sizes": Table(("network", "V", "L"), (("mine", 50, 64),))}
 
 
 def cached_calls(good):

@@ -92,7 +92,7 @@ def test_every_proposition_holds():
 
 
 def test_sampling_time_counts_calls():
-    for name, N, calls, draws, seconds, network, elsewhere in result("sampling_time").tables["seconds"].rows:
+    for _, name, N, calls, draws, seconds, network, elsewhere in result("sampling_time").tables["seconds"].rows:
         assert calls <= (8 if name.startswith("plan") else min(N, 8) + 1)
         assert draws == 8 if name.startswith("plan") else draws % 8 == 0
         assert seconds == pytest.approx(network + elsewhere) and network > 0

@@ -21,9 +21,16 @@ FORM = {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA, 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     path = tmp_path_factory.mktemp("structured")
-    masked = unmask.load(folder(path / "m", "bytes", length=16))
-    left = unmask.load(folder(path / "left", "bytes", length=16, causal=True))
-    return {"m": replace(masked, name="m"), "left": replace(left, name="left")}
+    kinds = {
+        "m": {},
+        "order": {"attention": "order"},
+        "block": {"attention": "block", "block": 4},
+        "left": {"causal": True},
+    }
+    return {
+        name: replace(unmask.load(folder(path / name, "bytes", length=16, **kind)), name=name)
+        for name, kind in kinds.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,7 @@ def address(models):
         yield url
 
 
-@pytest.mark.parametrize(("name", "particles"), [("m", 1), ("left", 4)])
+@pytest.mark.parametrize(("name", "particles"), [("m", 1), ("order", 1), ("block", 4), ("left", 4)])
 def test_completions_are_the_librarys_with_their_evidence(models, address, name, particles):
     body = {"model": name, "prompt": "x", "max_tokens": 12, "n": 2, "seed": 3, "response_format": FORM}
     with httpx.Client(base_url=address, timeout=300) as client:

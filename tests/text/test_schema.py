@@ -1,12 +1,14 @@
 """Answers that satisfy a JSON Schema: their distribution is the model's own, given that they do."""
 
 import json
+import math
 
 import pytest
 import torch
 
 pytest.importorskip("outlines_core", reason="JSON Schemas are an extra: pip install 'unmask[schema]'")
 
+import unmask
 from tests.helpers import FALSE_ALARM, chi_square, codes, total_variation
 from tests.small_models import small
 from unmask import Model, OptionError
@@ -155,3 +157,27 @@ def test_on_the_command_line(tmp_path, capsys) -> None:
     assert told.out.strip() == "12" and "unconstrained, the model would have satisfied it" in told.err
     file.write_text("{")
     assert main(["sample", model, "--json-schema", str(file)]) == 2
+
+
+@pytest.mark.slow
+def test_a_network_that_learned_json_lines_often_satisfies_their_schema(tmp_path) -> None:
+    """Half of its free texts would, of an untrained one hardly any; what is drawn has the values of its lines."""
+    lines = [json.dumps({"age": age, "ok": ok}) for age in range(10, 30) for ok in (True, False)]
+    letters = characters("".join(sorted(set("".join(lines)))), eos=True)
+    rows = torch.tensor([[*letters.encode(line), *[letters.eos_id] * (26 - len(line))] for line in lines])
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}, "ok": {"type": "boolean"}}}
+    schema["required"] = ["age", "ok"]
+    sizes = {"layers": 2, "width": 64, "heads": 2, "batch": 32, "threads": 1, "preview": False, "tensorboard": False}
+    options = {"learning_rate": 3e-3, "warmup": 10, "dropout": 0.0, "steps": 400, "validate_every": 400}
+    trained = unmask.train(rows.repeat(20, 1), out=str(tmp_path / "run"), seed=1, **sizes, **options)
+    learned = Model(trained.denoiser, letters, layout="rows")
+    ids = letters.vocab_size
+    fresh = Model(small(DDiT, **SIZES | {"vocab_size": ids, "mask_id": ids, "length": 26}), letters, layout="rows")
+    found = {}
+    for name, model in {"learned": learned, "fresh": fresh}.items():
+        made = model.sample(40, length=26, schema=schema, particles=8, seed=2)
+        assert all(set(json.loads(text)) == {"age", "ok"} for text in made.text)
+        found[name] = made.population.evidence()
+    assert found["learned"] > math.log(0.5) and found["fresh"] < -20, found
+    ages = {json.loads(text)["age"] for text in learned.sample(40, length=26, schema=schema, particles=8, seed=2).text}
+    assert ages <= set(range(10, 30)) and len(ages) > 8
