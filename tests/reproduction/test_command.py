@@ -147,3 +147,17 @@ class TestOneSubject:
         assert main([item, "--fast", "--subject", subject, "--out", str(tmp_path / "out")]) != 0
         assert told in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
+
+
+def test_a_sampler_that_could_not_be_run_now_keeps_its_stored_rows():
+    """As SEDD's on kjv, without its network: the sampler's stored row stays, and one that was measured is replaced."""
+    about = {"settings": {"size": "full", "seed": 0, "judge": "truth"}, "notes": [], "pictures": [], "texts": {}}
+
+    def result(*rows):
+        return about | {
+            "tables": {"cells": {"columns": ["subject", "sampler", "N"], "rows": [list(row) for row in rows]}}
+        }
+
+    before = result(("oracle", "MDLM", 1), ("kjv", "SEDD", 2), ("kjv", "MDLM", 3))
+    joined = files.joined(result(("kjv", "MDLM", 4), ("kjv", "new", 5)), before)["tables"]["cells"]["rows"]
+    assert joined == [["oracle", "MDLM", 1], ["kjv", "SEDD", 2], ["kjv", "MDLM", 4], ["kjv", "new", 5]]
