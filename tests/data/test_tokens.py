@@ -35,7 +35,7 @@ def test_tokens_are_read_as_written(tmp_path, dtype: str) -> None:
     assert (len(file), file.length, file.vocab_size, file.header.dtype) == (10, 6, 9, dtype)
     assert (file.header.layout, file.header.source) == ("wrapped", "made up")
     assert file.tokenizer == TOKENIZER and file.header.tokenizer_hash == TOKENIZER.hash
-    assert file.characters_per_token == 48 / 60 and file.bytes_per_token == 50 / 60
+    assert file.characters_per_token == 48 / 60
     rows = file.sequences(torch.tensor([7, 0, 7]))
     assert rows.dtype == torch.int64
     assert torch.equal(rows, torch.from_numpy(BLOCK[[7, 0, 7]]))

@@ -116,7 +116,7 @@ class TestScheduler:
             scheduler.step(logits[:, :3], 0, sample)
         sample = scheduler.step(logits, 0, sample, generator=seeded()).prev_sample
         for wrong in (5, 2):
-            with pytest.raises(ValueError, match=f"timestep={wrong}: steps are taken in turn, and 1 of 2 is due"):
+            with pytest.raises(ValueError, match=f"timestep={wrong}: the next step is 1 of 2"):
                 scheduler.step(logits, wrong, sample)
         with pytest.raises(ValueError, match="predictor must be one of"):
             FirstHittingScheduler(mask_token_id=MASK, predictor="best")

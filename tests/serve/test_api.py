@@ -377,7 +377,7 @@ def test_a_name_that_is_not_this_machines_is_not_answered():
         ({"text": "no blank"}, "no blank"),
         ({"text": "a__", "prompt": "b"}, "one of text, prompt and canvas"),
         ({"canvas": [None, 10**6]}, "allowed are 0"),
-        ({"canvas": [None], "length": 4}, "length goes with"),
+        ({"canvas": [None], "length": 4}, "length cannot be combined with canvas"),
         ({"prompt": "In the beginning God created", "length": 3}, "no room"),
         ({"prompt": "\ud800", "length": 9}, "surrogate"),
         ({"sampler": "parallel"}, "needs steps"),

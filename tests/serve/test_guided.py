@@ -54,7 +54,7 @@ def test_with_steps_in_a_blank_and_behind_a_prompt(client, model):
         ({"pattern": "(a", "length": 4}, 400, "pattern", "is not understood"),
         ({"pattern": "(a|b)*a(a|b){40}", "length": 8}, 400, "pattern", "the automaton of this pattern takes more"),
         ({"contains": ["a"], "ahead": 4}, 400, "ahead", "a guide works with a plan"),
-        ({"max_tokens": 4, "length": 4}, 400, "max_tokens", "goes with a prompt or an empty canvas, and no length"),
+        ({"max_tokens": 4, "length": 4}, 400, "max_tokens", "needs a prompt or an empty canvas"),
         ({"max_tokens": 400}, 400, "max_tokens", "at most 48"),
         ({"contains": "ab"}, 422, "contains", "list"),
         ({"contains": ["a", "b", "c", "d"]}, 422, "contains", "3"),

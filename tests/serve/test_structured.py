@@ -99,7 +99,7 @@ def test_a_left_to_right_model_takes_words_by_particles(address):
                 }
             },
             "response_format",
-            "at most 256 are taken",
+            "the limit is 256",
         ),
     ],
 )

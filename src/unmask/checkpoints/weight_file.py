@@ -7,14 +7,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from unmask.checkpoints import torchfile
 from unmask.checkpoints.settings import reachable
-from unmask.checkpoints.unpickle import Stored
+
+if TYPE_CHECKING:
+    from unmask.checkpoints.unpickle import Stored
 
 DTYPES = {
     "F64": "float64",
@@ -141,6 +142,9 @@ def _from_safetensors(file: Path) -> WeightFile:
 
 
 def _from_torch(file: Path) -> WeightFile:
+    from unmask.checkpoints import torchfile
+    from unmask.checkpoints.unpickle import Stored
+
     pickled = torchfile.read(file)
     content = pickled.content
     if not isinstance(content, dict):
@@ -179,6 +183,8 @@ def _average(file: Path, ema: Any, parameters: Mapping[str, Stored]) -> dict[str
 
     That is the order of the state_dict without its buffers: the rotary frequencies, and BD3-LM's range of times.
     """
+    from unmask.checkpoints.unpickle import Stored
+
     shadow = ema.get("shadow_params") if isinstance(ema, dict) else None
     if shadow is None:
         return {}

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -28,6 +28,7 @@ from unmask.data.text8 import OFFICIAL
 from unmask.data.tokens import TokenFile
 from unmask.data.tokenwriter import TokenWriter
 from unmask.files import new_folder
+from unmask.options import takes
 from unmask.tokenizers import vocabularies as make
 from unmask.tokenizers.external import restored
 from unmask.tokenizers.molecules import not_smiles, to_selfies
@@ -57,90 +58,126 @@ def _smiles(text: str) -> str:
 NOTATIONS = {"smiles": _smiles, "selfies": to_selfies}  # the notation of documents, by tokenizer
 
 
-def prepare(
-    source: Source,
-    out: str | os.PathLike[str],
-    *,
-    tokenizer: str | AnyTokenizer | None = None,
-    vocab: int = 4096,
-    length: int | None = None,
-    layout: str | None = None,
-    long: str | None = None,
-    column: str | None = None,
-    name: str | None = None,
-    valid: Source | None = None,
-    holdout: float = 0.05,
-    held_out: str | None = None,
-    eos: bool = True,
-    dtype: str | None = None,
-    split: str = "train",
-    streaming: bool = True,
-    template: str | None = None,
-    chunk: int = 1 << 20,
-    progress: Progress | None = None,
-) -> tuple[TokenFile, TokenFile]:
-    """Tokenize a source into the new folder ``out``; returns its training and held-out token files.
+@dataclass(frozen=True)
+class Preparation:
+    """The arguments of ``prepare`` besides the source."""
 
-    source: a text file; .csv, .tsv, .jsonl or .parquet (``column``, a name, or a number if a table has no header);
-    FASTA; .smi; each also .gz, .bz2, .xz or .zst; a folder of them; ``datasets:NAME[@REVISION][:CONFIG]`` (``split``,
-    ``streaming``); or an iterable of texts or records. A text file is one document; in rows, each line is. In a .jsonl
-    file of prompts and responses, or of messages, only the responses are predicted (``unmask.data.instructions``).
-    tokenizer: characters, bytes, bpe (with ``vocab`` ids), gpt2, smiles, selfies, levels, the path of a saved one, or a
-    Tokenizer; by default characters for FASTA, smiles for molecules, and otherwise bpe. ``eos`` says whether a new
-    tokenizer has that token.
-    layout: "wrapped", as in the paper: documents are concatenated and cut into sequences of ``length`` (128) tokens, of
-    which the first, the last and those between documents are eos. Or "rows": one document each, then eos and padding,
-    by default as long as the longest. Molecules (smiles, selfies) and images (levels) are rows by default.
-    name: the name of the source in the files' headers and in errors, by default its path.
-    long: what to do with rows longer than ``length``: "drop" or "cut", with a count; by default they are an error.
-    valid: a separate source for the held-out part. Without it, ``holdout`` of the text is held out: its "end", or
-    documents drawn at "random" (``held_out``; the default for FASTA and molecules). The file of text8 has its usual
-    parts of 90, 5 and 5 million characters, the last of which is test.tokens.
-    template: the chat template (Jinja) for the prompts of instructions; by default they are plain texts.
-    chunk: how many characters are read and encoded at a time.
+    out: str | os.PathLike[str]
+    """The new folder. It appears complete or not at all, and nothing is ever overwritten."""
+    _: KW_ONLY
+    tokenizer: str | AnyTokenizer | None = None
+    """characters, bytes, bpe, gpt2, smiles, selfies, levels, the path of a saved one, or a Tokenizer; by default
+    characters for FASTA, smiles for molecules, and otherwise bpe."""
+    vocab: int = 4096
+    """The number of ids of a BPE."""
+    length: int | None = None
+    """Tokens of a sequence, by default 128 for wrapped text, and for rows as many as the longest has."""
+    layout: str | None = None
+    """"wrapped", as in the paper: documents are concatenated and cut into sequences of which the first token, the last
+    and those between documents are eos. Or "rows": one document each, then eos and padding; the default for molecules
+    (smiles, selfies) and images (levels)."""
+    long: str | None = None
+    """What to do with rows longer than ``length``: "drop" or "cut", with a count; by default they are an error."""
+    column: str | None = None
+    """Of a table or of records: a name, or a number if a table has no header."""
+    name: str | None = None
+    """The name of the source in the files' headers and in errors, by default its path."""
+    valid: Source | None = None
+    """A separate source for the held-out part. The file of text8 has its usual parts of 90, 5 and 5 million characters,
+    the last of which is test.tokens."""
+    holdout: float = 0.05
+    """The fraction of the text that is held out otherwise."""
+    held_out: str | None = None
+    """What is held out then: the "end", or documents drawn at "random", the default for FASTA and molecules."""
+    eos: bool = True
+    """Whether a new tokenizer has an end-of-sequence token."""
+    dtype: str | None = None
+    """uint8, uint16 or uint32, by default the smallest that fits."""
+    split: str = "train"
+    """The split of a dataset of the datasets library."""
+    streaming: bool = True
+    """Whether such a dataset is streamed."""
+    template: str | None = None
+    """The chat template (Jinja) for the prompts of instructions; by default they are plain texts."""
+    chunk: int = 1 << 20
+    """How many characters are read and encoded at a time."""
+    progress: Progress | None = None
+    """Called with a stage, how much of it is done, and how much there is, if that is known."""
 
-    ``out`` appears complete or not at all, and nothing is ever overwritten.
+    def __post_init__(self) -> None:
+        if self.long not in (None, "drop", "cut"):
+            raise ValueError(f"long={self.long!r}: rows that are too long are dropped ('drop') or cut ('cut')")
+        if self.held_out not in (None, "end", "random"):
+            raise ValueError(f"held_out={self.held_out!r}: it must be 'end' or 'random'")
+        if self.layout not in (None, *LAYOUTS):
+            raise ValueError(f"layout={self.layout!r}: it must be one of {', '.join(LAYOUTS)}")
+        if self.length is not None and self.length < 1:
+            raise ValueError(f"length={self.length}: it must be at least 1")
+        if not 0 < self.holdout < 1:
+            raise ValueError(f"holdout={self.holdout}: it must lie between 0 and 1")
+        if self.chunk < 1:
+            raise ValueError(f"chunk={self.chunk}: it must be at least 1")
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        if self.progress is not None:
+            self.progress(stage, done, total)
+
+
+@takes(Preparation)
+def prepare(source: Source, how: Preparation) -> tuple[TokenFile, TokenFile]:
+    """Tokenize a source into a new folder; returns its training and held-out token files.
+
+    Args:
+        source: A text file; .csv, .tsv, .jsonl or .parquet; FASTA; .smi; each also .gz, .bz2, .xz or .zst; a folder of
+            them; ``datasets:NAME[@REVISION][:CONFIG]``; or an iterable of texts or records. A text file is one
+            document; in rows, each line is. In a .jsonl file of prompts and responses, or of messages, only the
+            responses are predicted (``unmask.data.instructions``).
+        **options: The fields of ``Preparation``, each with its help text.
     """
-    if column is None and isinstance(source, str) and is_instructions(Path(source)):
-        other = valid if valid is None or isinstance(valid, str) else str(valid)
-        how: dict[str, Any] = {"template": template, "length": length, "long": long, "valid": other}
-        return prepare_instructions(source, out, _ready(tokenizer), **how)
-    usual, official = preferred(source, column, length), valid is None and OFFICIAL.is_file(source)
-    if official:
-        name, length, eos = OFFICIAL.name, length or OFFICIAL_LENGTH, False
-    check_column(source, column)
-    if layout is None and length is None and (has_records(source) or is_list(source)):
+    if how.column is None and isinstance(source, str) and is_instructions(Path(source)):
+        valid = how.valid if how.valid is None or isinstance(how.valid, str) else str(how.valid)
+        rows: dict[str, Any] = {"template": how.template, "length": how.length, "long": how.long}
+        return prepare_instructions(source, how.out, _ready(how.tokenizer), valid=valid, **rows)
+    usual = preferred(source, how.column, how.length)
+    if official := how.valid is None and OFFICIAL.is_file(source):
+        how = replace(how, name=OFFICIAL.name, length=how.length or OFFICIAL_LENGTH, eos=False)
+    check_column(source, how.column)
+    if how.layout is None and how.length is None and (has_records(source) or is_list(source)):
         _tell_layout(Path(str(source)).name, usual, "record" if has_records(source) else "line")
-    tokenizer = known_tokenizer(tokenizer or usual.get("tokenizer", "bpe"))
-    layout = layout or usual.get("layout")
+    tokenizer = known_tokenizer(how.tokenizer or usual.get("tokenizer", "bpe"))
     kind = tokenizer if isinstance(tokenizer, str) else tokenizer.kind
-    layout = layout or ("rows" if kind in ROWS else "wrapped")
-    _check(layout, length, holdout, chunk, long, held_out)
-    rows, separate = layout == "rows", bool(usual) or kind in NOTATIONS  # sequences without an order
-    report = progress or (lambda stage, done, total: None)
-    # A row is never cut, so there a chunk is a whole document.
-    size = 1 << 62 if rows else min(chunk, PIECE)
-    reader = Reader(source, column, by_line=rows, size=size, called=name, notate=NOTATIONS.get(kind))
-    read = partial(_read, reader, split=split, streaming=streaming, report=report)
-    out = Path(out)
+    how = replace(how, layout=how.layout or usual.get("layout") or ("rows" if kind in ROWS else "wrapped"))
+    separate = bool(usual) or kind in NOTATIONS  # sequences without an order
+    out = Path(how.out)
     try:
         with new_folder(out) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
-            parts = {"train": read(source, Path(scratch) / "train.jsonl")}
-            if valid is not None:
-                parts["valid"] = read(valid, Path(scratch) / "valid.jsonl")
-            elif official:
-                parts = cut_at(parts["train"], OFFICIAL.ends)
-            else:
-                at_random = (held_out or ("random" if separate else "end")) == "random"
-                parts = (split_at_random if at_random else split_end)(parts["train"], holdout)
+            parts = _parts(source, how, kind, Path(scratch), official=official, separate=separate)
             if isinstance(tokenizer, str):
-                tokenizer = _make_tokenizer(tokenizer, vocab, eos, parts["train"], parts["valid"], report)
-            if length is None:
-                length, long = _usual_length(parts, tokenizer, chunk, report, long, bounded=separate)
-            _write(folder, parts, tokenizer, length, layout, dtype, chunk, report, long)
+                tokenizer = _make_tokenizer(tokenizer, how.vocab, how.eos, parts["train"], parts["valid"], how.report)
+            if how.length is None:
+                length, long = _usual_length(parts, tokenizer, how, bounded=separate)
+                how = replace(how, length=length, long=long)
+            _write(folder, parts, tokenizer, how)
     except FileExistsError as error:
         raise ValueError(f"out={str(out)!r}: it already exists and is not overwritten; choose a new folder") from error
     return TokenFile.open(out / "train.tokens"), TokenFile.open(out / "valid.tokens")
+
+
+def _parts(
+    source: Source, how: Preparation, kind: str, scratch: Path, *, official: bool, separate: bool
+) -> dict[str, Part]:
+    """The training part and the held-out ones, counted."""
+    rows = how.layout == "rows"
+    # A row is never cut, so there a chunk is a whole document.
+    size = 1 << 62 if rows else min(how.chunk, PIECE)
+    reader = Reader(source, how.column, by_line=rows, size=size, called=how.name, notate=NOTATIONS.get(kind))
+    train = _read(reader, source, scratch / "train.jsonl", how)
+    if how.valid is not None:
+        return {"train": train, "valid": _read(reader, how.valid, scratch / "valid.jsonl", how)}
+    if official:
+        return cut_at(train, OFFICIAL.ends)
+    at_random = (how.held_out or ("random" if separate else "end")) == "random"
+    return (split_at_random if at_random else split_end)(train, how.holdout)
 
 
 def _tell_layout(name: str, usual: Mapping[str, str], part: str) -> None:
@@ -148,21 +185,21 @@ def _tell_layout(name: str, usual: Mapping[str, str], part: str) -> None:
     if usual.get("tokenizer") == "smiles":
         return
     if usual:
-        warnings.warn(f"{name}: each {part} is a sample; --layout wrapped joins them to one text", stacklevel=3)
+        warnings.warn(f"{name}: each {part} is a sample; --layout wrapped joins them to one text", stacklevel=4)
     else:
         warnings.warn(
             f"{name}: the records are long, so they are joined to one text; --layout rows makes each a sample",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
-def _read(like: Reader, source: Source, copy: Path, *, split: str, streaming: bool, report: Progress) -> Part:
+def _read(like: Reader, source: Source, copy: Path, how: Preparation) -> Part:
     """A whole source, read with the same settings."""
     called = like.called or (source if isinstance(source, str) else None)
     if isinstance(source, str) and source.startswith("datasets:"):
-        source = open_dataset(source, split, streaming)
+        source = open_dataset(source, how.split, how.streaming)
     reader = replace(like, source=source, called=called)
-    return counted(reader.repeatable(copy, lambda done: report("copy", done, None)), like.by_line, report)
+    return counted(reader.repeatable(copy, lambda done: how.report("copy", done, None)), like.by_line, how.report)
 
 
 def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Part, report: Progress) -> Tokenizer:
@@ -192,23 +229,23 @@ def _make_tokenizer(kind: str, vocab: int, eos: bool, train: Part, held_out: Par
 
 
 def _usual_length(
-    parts: Mapping[str, Part], tokenizer: AnyTokenizer, chunk: int, report: Progress, long: str | None, *, bounded: bool
+    parts: Mapping[str, Part], tokenizer: AnyTokenizer, how: Preparation, *, bounded: bool
 ) -> tuple[int, str | None]:
     """The default length of sequences: for rows the longest, and what to do with longer ones."""
     train, other = parts["train"], parts["valid"]
     if not train.rows:
-        return WRAPPED_LENGTH, long
+        return WRAPPED_LENGTH, how.long
     around = frame(tokenizer)
     ends = int(tokenizer.eos_id is not None) if around is None else len(around[0]) + len(around[1])
     rows = Counter(
         ends + len(ids)
         for part in (train, other)
-        for batch in encoded(part.told(partial(report, "measure")), tokenizer, chunk)
+        for batch in encoded(part.told(partial(how.report, "measure")), tokenizer, how.chunk)
         for _, ids in batch
     )
     lengths = sorted(rows)
     counts = list(accumulate(rows[one] for one in lengths))
-    length = lengths[-1]
+    length, long = lengths[-1], how.long
     nearly = next(one for one, count in zip(lengths, counts, strict=True) if count >= NEARLY_ALL * rows.total())
     if bounded and length > LONGEST_ROW:
         usual = next(one for one, count in zip(lengths, counts, strict=True) if count >= MOST * rows.total())
@@ -225,24 +262,15 @@ def _usual_length(
     return length, long
 
 
-def _write(
-    folder: Path,
-    parts: Mapping[str, Part],
-    tokenizer: AnyTokenizer,
-    length: int,
-    layout: str,
-    dtype: str | None,
-    chunk: int,
-    report: Progress,
-    long: str | None,
-) -> None:
+def _write(folder: Path, parts: Mapping[str, Part], tokenizer: AnyTokenizer, how: Preparation) -> None:
     """The token file of each part, and the tokenizer."""
+    assert how.length is not None and how.layout is not None
     for stage, part in parts.items():
         path = folder / f"{stage}.tokens"
-        write = partial(write_rows, long=long) if part.rows else write_wrapped
-        with TokenWriter(path, tokenizer, length, layout, dtype=dtype, source=part.name) as writer:
+        write = partial(write_rows, long=how.long) if part.rows else write_wrapped
+        with TokenWriter(path, tokenizer, how.length, how.layout, dtype=how.dtype, source=part.name) as writer:
             try:
-                write(writer, encoded(part.told(partial(report, stage)), tokenizer, chunk), tokenizer)
+                write(writer, encoded(part.told(partial(how.report, stage)), tokenizer, how.chunk), tokenizer)
             except ValueError as error:
                 raise ValueError(f"{stage} part of {part.name}: {error}") from error
     tokenizer.save(folder / "tokenizer.json")
@@ -267,18 +295,3 @@ def known_tokenizer(tokenizer: str | AnyTokenizer) -> str | AnyTokenizer:
     if not Path(tokenizer).is_file():
         raise ValueError(f"tokenizer={tokenizer!r}: it must be one of {', '.join(MADE)}, or a saved tokenizer's path")
     return restored(Path(tokenizer)) if kind_of(Path(tokenizer)) == EXTERNAL else Tokenizer.load(tokenizer)
-
-
-def _check(layout: str, length: int | None, holdout: float, chunk: int, long: str | None, held_out: str | None) -> None:
-    if long not in (None, "drop", "cut"):
-        raise ValueError(f"long={long!r}: rows that are too long are dropped ('drop') or cut ('cut')")
-    if held_out not in (None, "end", "random"):
-        raise ValueError(f"held_out={held_out!r}: it must be 'end' or 'random'")
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r}: it must be one of {', '.join(LAYOUTS)}")
-    if length is not None and length < 1:
-        raise ValueError(f"length={length}: it must be at least 1")
-    if not 0 < holdout < 1:
-        raise ValueError(f"holdout={holdout}: it must lie between 0 and 1")
-    if chunk < 1:
-        raise ValueError(f"chunk={chunk}: it must be at least 1")

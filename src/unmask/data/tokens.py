@@ -261,10 +261,6 @@ class TokenFile:
         characters = length.double() * self.characters_per_token if counted else None
         return Bound(nats, torch.zeros_like(nats) if errors is None else errors, length, characters)
 
-    @property
-    def bytes_per_token(self) -> float:
-        return self.header.bytes / (len(self) * self.length)
-
     @cached_property
     def _array(self) -> NDArray[Any]:
         dtype = np.dtype(self.header.dtype).newbyteorder("<")

@@ -47,7 +47,7 @@ class Bounds:
 
     def check(self, states: int, what: str) -> None:
         if states > self.states:
-            says = f"{what}: its automaton has {states:,} states; at most {self.states:,} are taken: ask for less"
+            says = f"{what}: its automaton has {states:,} states; the limit is {self.states:,}"
             raise ValueError(says)
 
 

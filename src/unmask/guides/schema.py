@@ -57,7 +57,7 @@ def expression(schema: Mapping[str, Any]) -> str:
     except (ValueError, TypeError) as error:
         raise OptionError("schema", f"the schema is not understood: {_first_line(error)}") from error
     if len(found) > MOST_CHARACTERS:
-        says = f"the schema is a regular expression of {len(found):,} characters; at most {MOST_CHARACTERS:,} are taken"
+        says = f"the schema is a regular expression of {len(found):,} characters; the limit is {MOST_CHARACTERS:,}"
         raise OptionError("schema", f"{says}: make it smaller")
     return f"{BEFORE}({found}){AFTER}"
 

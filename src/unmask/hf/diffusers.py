@@ -134,7 +134,7 @@ class FirstHittingScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         planned = self._state.plan.call_time.shape[1]
         if index != self._due or (index >= planned and bool((sample == mask_id).any())):
             due = f"{self._due} of {planned}"
-            raise ValueError(f"timestep={index}: steps are taken in turn, and {due} is due; set_timesteps begins anew")
+            raise ValueError(f"timestep={index}: the next step is {due}; set_timesteps starts again")
         filled = self._filled(self._state, model_output, sample) if index < planned else sample.clone()
         self._due = index + 1
         moved = (sample == mask_id) & (filled != mask_id)

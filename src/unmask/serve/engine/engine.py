@@ -133,7 +133,7 @@ class Engine:
                 job.cancelled = True
             self._changed.notify()
         if jobs:
-            log.warning("%d requests were not finished in time and have been told so", len(jobs))
+            log.warning("%d requests were not finished in time; their clients were told", len(jobs))
         for job in jobs:
             self._tell(job, Failed(self._ending()))
 

@@ -59,9 +59,11 @@ def unmask_work(models: Mapping[str, Served], body: UnmaskRequest, limits: Limit
     if len(given) > 1:
         raise ApiError(400, f"give one of text, prompt and canvas, not {' and '.join(given)}", param=given[1])
     if body.length is not None and given and given != ["prompt"]:
-        raise ApiError(400, f"length goes with a prompt or an empty canvas; {given[0]} has its own", param="length")
+        raise ApiError(400, f"length cannot be combined with {given[0]}", param="length")
     if body.max_tokens is not None and (body.length is not None or given not in ([], ["prompt"])):
-        raise ApiError(400, "max_tokens goes with a prompt or an empty canvas, and no length", param="max_tokens")
+        raise ApiError(
+            400, "max_tokens needs a prompt or an empty canvas, and cannot be combined with length", param="max_tokens"
+        )
     if body.mask_character is not None and given != ["text"]:
         raise ApiError(400, "mask_character needs text", param="mask_character")
     at_most("number", body.number, limits.max_number)
@@ -99,7 +101,7 @@ def completion_works(models: Mapping[str, Served], body: CompletionRequest, limi
         if tokens == 0:
             raise ApiError(400, "response_format needs max_tokens of at least 1", param="max_tokens")
     if body.echo and body.suffix:
-        raise ApiError(400, "echo goes with a prompt alone, not with a suffix", param="echo")
+        raise ApiError(400, "echo cannot be combined with suffix", param="echo")
     several = isinstance(body.prompt, list) and body.prompt and not isinstance(body.prompt[0], int)
     prompts: list[Any] = [*body.prompt] if several else [body.prompt or ""]  # type: ignore[misc]
     at_most("n", number, limits.max_number)
@@ -254,7 +256,7 @@ class WorkMaker:
         model = self.served.model
         if isinstance(prompt, list):
             if suffix:
-                raise ApiError(400, "suffix goes with a prompt that is a text", param="suffix")
+                raise ApiError(400, "suffix needs a prompt that is a text, not token ids", param="suffix")
             return self.on_canvas([*prompt, *[None] * tokens], "prompt")
         if not suffix:
             return self.prompted("", tokens)
