@@ -316,5 +316,5 @@ def test_the_length_of_sequences_follows_from_them(tmp_path: Path) -> None:
 
 def test_fasta_without_headers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.fa").write_text("MKVLAA\nMKV\n")
-    with pytest.raises(ValueError, match="line 1: no line up to this one begins with >, as every FASTA record does"):
+    with pytest.raises(ValueError, match="line 1: a FASTA record begins with a line that starts with >"):
         documents(tmp_path / "x.fa")

@@ -283,9 +283,7 @@ def _fasta(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
             line = line.strip()
             headed = headed or line.startswith(">")
             if line and not headed and not line.startswith(";"):
-                raise ValueError(
-                    f"{path}, line {number}: no line up to this one begins with >, as every FASTA record does"
-                )
+                raise ValueError(f"{path}, line {number}: a FASTA record begins with a line that starts with >")
             if line.startswith(">"):
                 if parts:
                     yield "".join(parts), True

@@ -201,7 +201,7 @@ class ResponseFormat(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> ResponseFormat:
         if (self.json_schema is not None) != (self.type == "json_schema"):
-            raise ValueError("give json_schema with the type json_schema, and only with it")
+            raise ValueError("the type json_schema needs the field json_schema, and no other type takes it")
         return self
 
     @property
