@@ -33,11 +33,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks import ANY_ORDER
-
 CLIENTS = 16
 KEPT, SLOWER = 0.8, 10.0  # of the gain at mixed lengths; times a small request's time alone
-MODELS = ("kjv", ANY_ORDER.name, "kjv-ar")
+MODELS = ("kjv", "kjv-anyorder", "kjv-ar")
 PARTS = ("lengths", "behind", "giants")
 # The most that a request may ask for, each in another way: 512 tokens are four times the models' own length, two
 # sequences of so many are --max-joint, and two in 16,384 steps of the published sampler are --max-work.
@@ -73,8 +71,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def serving(names: Sequence[str]) -> Iterator[Server]:
-    found = (str(ANY_ORDER) if name == ANY_ORDER.name else name for name in names)  # a folder is served by its name
-    command = [sys.executable, "-m", "unmask", "serve", *found, "--port", "0"]
+    command = [sys.executable, "-m", "unmask", "serve", *names, "--port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None

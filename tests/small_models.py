@@ -60,6 +60,8 @@ def small(kind: type[Transformer], seed: int = 0, *, std: float = 0.1, **config:
 
 def built(settings: dict[str, Any], kind: type[Transformer] = DDiT) -> Any:
     """A network by settings in one row, such as those of a training run; of the paper's kind they may make another."""
+    if kind is DDiT and settings.get("attention") == "order":
+        kind = OneStream
     found, config = described(settings, kind.architecture)
     return (kind if issubclass(kind, found) else found)(config)
 

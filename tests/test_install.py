@@ -137,7 +137,7 @@ def test_it_works_in_a_clean_venv(kind, tmp_path):
         with tarfile.open(made) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
         assert {"pyproject.toml", "README.md", "Makefile", "constraints.txt", "tests/helpers.py"} <= names
-        assert {"benchmarks/models/kjv-anyorder/model.safetensors", "examples/demo/__main__.py"} <= names
+        assert "examples/demo/__main__.py" in names
     python = tmp_path / "venv/bin/python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", made], check=True)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.helpers import FALSE_ALARM, chi_square, frequencies, generator
-from tests.networks.test_two_streams import ragged, widths
+from tests.networks.test_visible import widths
 from tests.small_models import small
-from unmask import objective, plan, sample
+from unmask import objective, plan, predict, sample
 from unmask.checkpoints.folder import load_network
 from unmask.networks.any_order import OneStream
 from unmask.networks.attention import usual_order
@@ -23,6 +23,7 @@ from unmask.networks.causal import Causal
 from unmask.networks.config import TransformerConfig, blocks_of
 from unmask.processes import Process
 from unmask.protocol import LooksAhead
+from unmask.samplers.published import Coupled
 
 V, LENGTH, BATCH = 11, 9, 3
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -280,6 +281,38 @@ def test_any_edit_of_the_canvas_is_followed(seed: int, kind: str) -> None:
         plain.known = plain.known[: len(tokens)]
         asked = torch.randint(LENGTH, (len(tokens), int(torch.randint(1, 5, (), generator=random))), generator=random)
         compared(model, cached, plain, tokens, asked)
+
+
+def ragged(seed: int = 1) -> Tensor:
+    """From everything visible to nothing visible: prompts and masked parts of all sizes."""
+    random = generator(seed)
+    tokens = torch.randint(V, (LENGTH + 1, LENGTH), generator=random)
+    rank = torch.rand(LENGTH + 1, LENGTH, generator=random).argsort(1)
+    return torch.where(rank < torch.arange(LENGTH + 1).unsqueeze(1), V, tokens)
+
+
+PREDICTORS = {"first_order": predict.first_order, "extrapolate": predict.extrapolate, "correct": predict.correct}
+
+
+@pytest.mark.parametrize("kind", ["plain", "neighbours"])
+@pytest.mark.parametrize("how", PREDICTORS)
+@pytest.mark.parametrize("planner", [plan.first_hitting, plan.parallel, plan.ancestral])
+def test_the_tokens_are_those_without_a_cache_alone_and_in_any_batch(planner: Any, how: str, kind: str) -> None:
+    model, holes, seeds = network(**KINDS[kind]), ragged(), list(range(20, 21 + LENGTH))
+    steps = None if planner is plan.first_hitting else 4
+    options: dict[str, Any] = {"plan": planner, "predict": PREDICTORS[how], "steps": steps}
+    tokens = sample(model, canvas=holes, seed=seeds, **options).tokens
+    assert torch.equal(sample(Uncached(model), canvas=holes, seed=seeds, **options).tokens, tokens)
+    assert torch.equal(sample(model, canvas=holes, seed=seeds, batch=3, **options).tokens, tokens)
+    for i in (0, 4, LENGTH):
+        alone = sample(model, canvas=holes[i : i + 1], seed=seeds[i], **options).tokens
+        assert torch.equal(alone[0], tokens[i])
+
+
+def test_other_samplers_use_the_cache_too() -> None:
+    model, options = network(neighbours=2), {"num": 3, "length": LENGTH, "steps": 20, "seed": 2, "sampler": Coupled()}
+    cached, plain = sample(model, **options), sample(Uncached(model), **options)
+    assert torch.equal(cached.tokens, plain.tokens) and cached.calls == plain.calls
 
 
 @pytest.mark.parametrize("kind", KINDS)

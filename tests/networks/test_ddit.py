@@ -130,7 +130,7 @@ VARIANTS = [
     {"self_conditioning": True, "conditioning": "time"},
     {"layers": 1, "convolution": 3},
     {"attention": "visible", "conditioning": "time", "convolution": 3},
-    {"attention": "order", "convolution": 5, "mask_id": 3},
+    {"attention": "order", "neighbours": 2, "mask_id": 3},
     {"attention": "order"},
     {"learned_positions": True},
     {"learned_positions": True, "attention": "order"},
@@ -548,5 +548,5 @@ def test_a_network_that_reads_left_has_the_token_to_the_left_and_its_own_where_i
     left = torch.cat((torch.full_like(tokens[:, :1], model.mask_id), tokens[:, :-1]), 1)
     expected = embedding[left] + (tokens != model.mask_id).unsqueeze(-1) * (embedding[tokens] @ own.weight.t())
     torch.testing.assert_close(model.read(tokens, torch.arange(tokens.shape[1])), expected)
-    with pytest.raises(ValueError, match="reads_left=True: a network of the kind 'two-streams' has no such"):
-        network(reads_left=True, attention="order")
+    with pytest.raises(ValueError, match="reads_left=True: a network of the kind 'visible' has no such"):
+        network(reads_left=True, attention="visible")

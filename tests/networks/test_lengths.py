@@ -38,7 +38,8 @@ KINDS = [(a, c, f) for a in ("bidirectional", "visible") for c in ("none", "rati
 def test_the_networks_answer_as_if_each_were_alone(
     fast: bool, convolution: int, attention: str, conditioning: str
 ) -> None:
-    made = test_ddit.network(attention=attention, convolution=convolution, conditioning=conditioning)
+    near = {"neighbours": convolution // 2} if attention == "order" else {"convolution": convolution}
+    made = test_ddit.network(attention=attention, conditioning=conditioning, **near)
     run: Any = AskedRows(made) if fast else made
     assert takes_lengths(run)
     time = torch.linspace(0.2, 0.9, len(LENGTHS))
@@ -75,7 +76,7 @@ def test_sequences_of_any_length_come_and_go(kind: str, convolution: int) -> Non
     if kind == "left-to-right":
         made: Any = test_causal.network(vocab_size=V, mask_id=V, convolution=convolution)
     elif kind == "any-order":
-        made = test_ddit.network(attention="order", convolution=convolution)
+        made = test_ddit.network(attention="order", neighbours=convolution // 2)
     else:
         made = test_ddit.network(self_conditioning=True, convolution=convolution)
     run, choose, live = made.for_sampling(), random.Random(0), []

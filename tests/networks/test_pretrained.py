@@ -31,7 +31,6 @@ from unmask.networks.left_reading import LeftReadingDDiT
 from unmask.networks.pretrained import Card, save
 from unmask.networks.self_conditioned import SelfConditionedDDiT
 from unmask.networks.transformer import Transformer
-from unmask.networks.two_streams import TwoStreamDDiT
 from unmask.networks.uniform import UniformDDiT
 from unmask.networks.visible import VisibleDDiT
 
@@ -68,7 +67,6 @@ def folder(tmp_path: Path) -> Path:
         (VisibleDDiT, replace(CONFIG, conditioning="ratio")),
         (BlockDDiT, blocks_of(CONFIG, BlocksConfig, block=3)),
         (InsertionDDiT, blocks_of(CONFIG, InsertionConfig, mask_id=9)),
-        (TwoStreamDDiT, twin(CONFIG)),
         (OneStream, blocks_of(CONFIG, AnyOrderConfig, neighbours=1, start=2)),
         (Causal, twin(CONFIG)),
         (Causal, blocks_of(CONFIG, TransformerConfig, convolution=3)),
@@ -133,7 +131,6 @@ BEFORE = {
         ("ddit", {"self_conditioning": True, "conditioning": "ratio"}, SelfConditionedDDiT),
         ("ddit", {"attention": "visible", "conditioning": "time"}, VisibleDDiT),
         ("ddit", {"attention": "block", "block": 3}, BlockDDiT),
-        ("ddit", {"attention": "order", "convolution": 3}, TwoStreamDDiT),
         ("ddit", {"insertion": True}, InsertionDDiT),
         ("ddit", {"uniform": True, "conditioning": "time"}, UniformDDiT),
         ("ddit", {"adapters": 2, "adaln": False, "start": 4, "attention": "block", "block": 2}, AdaptedDDiT),

@@ -4,17 +4,15 @@ A masked model does not need its masked positions as keys: each holds only the m
 
     bidirectional   every position sees every position, as in the paper (masked.py)
     visible         a visible token sees all visible tokens; a masked position sees these and itself (visible.py)
-    two streams     a visible token sees itself and those that became visible before it (two_streams.py)
     blocks          a position sees its block, including masked positions, and the blocks before it (blocks.py)
 
-Under "visible" and in two streams a pass computes only the visible and the requested rows. In two streams the keys and
-values of a token never change once it is visible, and in blocks those of a block once it is complete, so they are
-computed once (``unmask.networks.cache``). The convolution obeys the same pattern: unseen neighbours count as zero.
+Under "visible" a pass computes only the visible and the requested rows. In blocks the keys and values of a complete
+block never change, so they are computed once (``unmask.networks.cache``). The convolution obeys the same pattern:
+unseen neighbours count as zero. A network in the order of unmasking is causal over a line of entries (any_order.py).
 
-All of it is one rule about levels: an entry of a pass sees the keys whose level is not above its own, and its own
+The patterns are one rule about levels: an entry of a pass sees the keys whose level is not above its own, and its own
 group, which is itself or, for the noised blocks of training, its block. Keys are the visible tokens, and in blocks
-every position. The levels are all equal under "visible", the ranks in the order in two streams, where a masked position
-has the highest, and the block numbers in blocks.
+every position. The levels are all equal under "visible", and the block numbers in blocks.
 
 ``when`` [B, L] or [L] says when each visible token became visible, smaller numbers first; its values at masked
 positions are ignored. Equal numbers, for tokens of a prompt or of one step, are ordered by ``usual_order``, a fixed
@@ -44,19 +42,6 @@ class Entries(NamedTuple):
     rows: Tensor | None = None  # int64 [B, R]: the entries whose outputs are requested; None for all
     real: Tensor | None = None  # bool [B, M, 1]: false after a sequence's end; without it all have the same length
     ends: list[int] | None = None  # the lengths, if the mask is only these and attending one by one is cheaper
-
-
-def visible_alone(
-    tokens: Tensor, mask_id: int, taps: int, lengths: Tensor | None = None, ranks: Tensor | int = 0
-) -> Entries:
-    """Every position is an entry, and only visible tokens are keys. ranks [B, L]: a token sees those of lower rank."""
-    length = tokens.shape[1]
-    every = torch.arange(length, device=tokens.device).expand_as(tokens)
-    visible = tokens != mask_id
-    if lengths is not None:
-        visible = visible & inside(lengths, length)
-    level = torch.where(visible, ranks, length)
-    return by_levels(tokens, every, visible, level, torch.where(visible, every, -1), taps)
 
 
 def by_levels(

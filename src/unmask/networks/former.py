@@ -25,6 +25,10 @@ NOTHING: dict[str, Any] = {
 }
 TIME = ("time_embedding", "sigma_max")  # of networks that are not conditioned, whatever the values
 BY_ATTENTION = {"visible": "visible", "block": "blocks", "order": "two-streams"}
+GONE = {  # kinds that are no longer read
+    "two-streams": "this is an any-order network of two streams, of an earlier version, which is no longer read: train "
+    "one again with --attention order"
+}
 OWN = {
     "ddit": ("conditioning", *TIME),
     "self-conditioned": ("conditioning", *TIME),
@@ -40,7 +44,6 @@ SAID_BY_KIND: dict[str, dict[str, Any]] = {  # the settings that the kind itself
     "visible": {"attention": "visible"},
     "left-reading": {"reads_left": True},
     "blocks": {"attention": "block"},
-    "two-streams": {"attention": "order"},
     "any-order": {"attention": "order"},
     "insertion": {"insertion": True},
     "uniform": {"uniform": True},

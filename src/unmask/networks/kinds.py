@@ -14,12 +14,11 @@ from unmask.networks.blocks import BlockDDiT
 from unmask.networks.causal import Causal
 from unmask.networks.config import TransformerConfig
 from unmask.networks.ddit import DDiT
-from unmask.networks.former import modern
+from unmask.networks.former import GONE, modern
 from unmask.networks.insertion import InsertionDDiT
 from unmask.networks.left_reading import LeftReadingDDiT
 from unmask.networks.self_conditioned import SelfConditionedDDiT
 from unmask.networks.transformer import Transformer
-from unmask.networks.two_streams import TwoStreamDDiT
 from unmask.networks.uniform import UniformDDiT
 from unmask.networks.visible import VisibleDDiT
 
@@ -31,7 +30,6 @@ KINDS: tuple[type[Transformer], ...] = (
     InsertionDDiT,
     UniformDDiT,
     OneStream,
-    TwoStreamDDiT,
     Causal,
     AdaptedDDiT,
     LeftReadingDDiT,
@@ -43,6 +41,8 @@ def kind_of(architecture: object) -> type[Transformer]:
     for kind in KINDS:
         if kind.architecture == architecture:
             return kind
+    if architecture in GONE:
+        raise ValueError(GONE[str(architecture)])
     known = ", ".join(kind.architecture for kind in KINDS)
     raise ValueError(f"architecture must be one of {known} for a model of this project, got {architecture!r}")
 

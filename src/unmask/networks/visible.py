@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.networks.attention import Entries, by_levels, inside, visible_alone
+from unmask.networks.attention import Entries, by_levels, inside
 from unmask.networks.ddit import DDiT
 
 
@@ -21,7 +21,14 @@ class VisibleDDiT(DDiT):
         return False
 
     def entries(self, tokens: Tensor, lengths: Tensor | None = None) -> Entries:
-        return visible_alone(tokens, self.mask_id, self.config.convolution, lengths)
+        """Every position is an entry, and only visible tokens are keys."""
+        every = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        visible = tokens != self.mask_id
+        if lengths is not None:
+            visible = visible & inside(lengths, tokens.shape[1])
+        level = torch.where(visible, 0, tokens.shape[1])
+        place = torch.where(visible, every, -1)
+        return by_levels(tokens, every, visible, level, place, self.config.convolution)
 
     def asked(self, tokens: Tensor, rows: Tensor, lengths: Tensor | None = None) -> Entries:
         """The visible tokens and the requested rows [B, R], or every position if that is fewer."""

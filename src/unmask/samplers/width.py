@@ -12,6 +12,7 @@ RETRY = 0.005  # of these counts, added by a pass without guesses, so that guess
 # The cost of a pass beside that of reading the weights, which is 1 (docs/results/ahead-seconds.json, one CPU thread).
 SEQUENCE = 1 / 25  # of a sequence (kjv-anyorder, 16 together)
 ROW = 1 / 20  # of a row; between 1/30 (kjv-anyorder) and 1/12 (12 x 768, V = 50,257)
+ENTRY = 1 / 60  # of an entry without logits (kjv in blocks of 16)
 SEVERAL = 0.1  # of a pass with more than one row per sequence
 CANVAS = 2 / 3  # of a guess where each is a canvas of its own, beside that of one canvas (kjv)
 
@@ -64,8 +65,8 @@ def cost(width: int, tokens: float, sequences: int, chains: bool, block: int | N
     guesses = width - tokens  # of the next pass: its other rows
     if not chains:
         return 1 + CANVAS * guesses
-    rows = width if block is None else block * (1 + guesses)
-    return 1 + sequences * (SEQUENCE + ROW * rows) + SEVERAL * (width > 1)
+    entries = 0.0 if block is None else block * (1 + guesses)
+    return 1 + sequences * (SEQUENCE + ROW * width + ENTRY * entries) + SEVERAL * (width > 1)
 
 
 def shared_width(sequences: int) -> int:

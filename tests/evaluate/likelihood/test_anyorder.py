@@ -33,10 +33,10 @@ def by_hand(model: DDiT, x0: Tensor, order: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("shown", [0, 4])
-@pytest.mark.parametrize("convolution", [0, 3])
+@pytest.mark.parametrize("neighbours", [0, 2])
 @torch.inference_mode()
-def test_one_pass_is_the_chain_rule(convolution: int, shown: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x0 = network(attention="order", convolution=convolution, mask_id=3), canvas(V) % V
+def test_one_pass_is_the_chain_rule(neighbours: int, shown: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x0 = network(attention="order", neighbours=neighbours, mask_id=3), canvas(V) % V
     x0[x0 == 3] = 4
     orders = random_orders(len(x0), 5, LENGTH, generator=generator(2))[..., shown:]
     calls = []

@@ -88,10 +88,10 @@ class Watched:
         self.seen.append((tokens, time, when))
         return torch.zeros(int(where.sum()), 3)
 
-    def two_streams(self, tokens: Tensor, when: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+    def chain(self, tokens: Tensor, when: Tensor | None = None) -> Tensor:
         raise AssertionError("a profile has one pass for each count")
 
-    logits = two_streams
+    logits = chain
 
 
 def test_every_row_compares_counts_along_one_order() -> None:

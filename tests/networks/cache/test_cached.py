@@ -9,23 +9,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.networks import test_causal, test_ddit
+from tests.networks import test_any_order, test_causal
 from tests.networks.test_ddit import TOLERANCE, V
 from unmask.checkpoints.mdlm_ar import Given
+from unmask.networks.any_order import OneStream
+from unmask.networks.cache.any_order import OneStreamCached
 from unmask.networks.cache.in_turn import LeftToRightCached
-from unmask.networks.cache.two_streams import TwoStreamsCached
 from unmask.networks.causal import Causal
-from unmask.networks.ddit import DDiT
 from unmask.protocol import Caches, LooksAhead
 
 LENGTH = 9
 CONVOLUTIONS = pytest.mark.parametrize("convolution", [0, 3])
 
 
-def any_order(convolution: int = 0, **changes: Any) -> tuple[DDiT, TwoStreamsCached]:
-    made = test_ddit.network(attention="order", convolution=convolution, **changes)
+def any_order(neighbours: int = 0, **changes: Any) -> tuple[OneStream, OneStreamCached]:
+    made = test_any_order.network(neighbours=neighbours, **changes)
     run = made.for_sampling()
-    assert isinstance(run, TwoStreamsCached) and isinstance(run, Caches) and isinstance(run, LooksAhead)
+    assert isinstance(run, OneStreamCached) and isinstance(run, Caches) and isinstance(run, LooksAhead)
     return made, run
 
 
@@ -39,10 +39,10 @@ def left_to_right(convolution: int = 0, given: bool = False) -> tuple[Causal, Le
     return made, run
 
 
-@CONVOLUTIONS
+@pytest.mark.parametrize("neighbours", [0, 2])
 @torch.inference_mode()
-def test_sequences_come_and_go_in_any_order(convolution: int) -> None:
-    inner, run = any_order(convolution)
+def test_sequences_come_and_go_in_any_order(neighbours: int) -> None:
+    inner, run = any_order(neighbours)
     choose, live = random.Random(0), []
     for _ in range(40):
         if len(live) < 5 and choose.random() < 0.5:
@@ -156,57 +156,6 @@ def ahead(
     found = run.ahead(guessed, order, known)
     assert found.shape == (len(tokens), width, V)
     return found, guessed, known
-
-
-@CONVOLUTIONS
-@torch.inference_mode()
-def test_a_window_of_guesses_in_any_order(convolution: int) -> None:
-    """Row k is what the plain network says of a canvas with the settled tokens and the guesses before k."""
-    inner, run = any_order(convolution)
-    choose, batch = random.Random(3), 3
-    tokens, when = torch.full((batch, LENGTH), V), torch.full((batch, LENGTH), 99)
-    plan = [choose.sample(range(LENGTH), LENGTH) for _ in range(batch)]
-    done = [0, 0, 2]
-    for at in plan[2][:2]:  # a prompt
-        tokens[2, at] = 1
-    for _ in range(12):
-        width = choose.randrange(1, 6)
-        windows = [order[n : n + width] for order, n in zip(plan, done, strict=True)]
-        found, guessed, known = ahead(run, tokens, windows, width, choose)
-        settled = torch.where(tokens == V, 99, run.when)
-        for b, window in enumerate(windows):
-            for k, position in enumerate(window):
-                x, when = tokens[b].clone(), settled[b].clone()
-                for j, before in enumerate(window[: min(k, int(known[b]))]):
-                    x[before], when[before] = guessed[b, before], 50 + j
-                expected = inner(x[None], rows=one(position), when=when[None])[0, 0]
-                torch.testing.assert_close(found[b, k], expected, **TOLERANCE)
-        for b, window in enumerate(windows):  # some guesses were right, and the next token is another
-            right = choose.randrange(min(int(known[b]), len(window) - 1) + 1) if window else 0
-            for k, position in enumerate(window[: right + 1]):
-                tokens[b, position] = guessed[b, position] if k < right else choose.randrange(V)
-            done[b] += min(right + 1, len(window))
-        if choose.random() < 0.3:  # a plain call between
-            rows = torch.tensor([[[*order, 0][n] if n < LENGTH else 0] for order, n in zip(plan, done, strict=True)])
-            hole = tokens.gather(1, rows).squeeze(1) == V
-            answer = run(tokens, rows=rows)
-            torch.testing.assert_close(answer[hole], inner(tokens, rows=rows, when=run.when)[hole], **TOLERANCE)
-
-
-@torch.inference_mode()
-def test_guesses_that_were_right_are_not_fed_again() -> None:
-    _, run = any_order()
-    sizes: list[int] = []
-    run.network.blocks[0].norm1.register_forward_hook(lambda _, inputs, __: sizes.append(inputs[0].shape[1]))
-    tokens = torch.full((1, LENGTH), V)
-    order = torch.tensor([[4, 1, 7, 2]])
-    tokens[0, [4, 1, 7]] = torch.tensor([5, 6, 3])
-    run.ahead(tokens, order, torch.tensor([3]))
-    run.ahead(tokens, torch.tensor([[2, 0]]), torch.tensor([0]))  # all three were right
-    tokens[0, 7] = 8
-    run.ahead(tokens, torch.tensor([[2, 0]]), torch.tensor([0]))  # and now the last one was not
-    assert sizes == [3 + 4, 2, 1 + 2]
-    assert run.when[0].tolist() == [9, 1, 9, 9, 0, 9, 9, 2, 9]
 
 
 @CONVOLUTIONS

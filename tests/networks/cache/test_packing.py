@@ -14,9 +14,10 @@ from torch.nn import functional
 import unmask
 from tests.small_models import small
 from unmask.checkpoints.mdlm_ar import Given
+from unmask.networks.any_order import OneStream
 from unmask.networks.cache import packing
+from unmask.networks.cache.any_order import OneStreamCached
 from unmask.networks.cache.in_turn import LeftToRightCached
-from unmask.networks.cache.two_streams import TwoStreamsCached
 from unmask.networks.causal import Causal
 from unmask.networks.config import TransformerConfig, blocks_of
 from unmask.networks.ddit import DDiT
@@ -24,12 +25,14 @@ from unmask.networks.ddit import DDiT
 needs_onednn = pytest.mark.skipif(not packing.available(torch.zeros(1)), reason="this torch has no oneDNN")
 
 
-network = partial(small, DDiT, vocab_size=40, mask_id=40, length=12, width=32, heads=4, layers=3, attention="order")
+SIZES = {"vocab_size": 40, "mask_id": 40, "length": 12, "width": 32, "heads": 4, "layers": 3}
+network = partial(small, OneStream, **SIZES, attention="order")
+plain_network = partial(small, DDiT, **SIZES)
 
 
-def cached(made: DDiT) -> TwoStreamsCached:
+def cached(made: OneStream) -> OneStreamCached:
     run = made.for_sampling()
-    assert isinstance(run, TwoStreamsCached)
+    assert isinstance(run, OneStreamCached)
     return run
 
 
@@ -47,7 +50,7 @@ def test_a_packed_product_is_the_plain_one(rows: int, with_bias: bool) -> None:
 
 @needs_onednn
 @pytest.mark.parametrize(
-    "options", [{}, {"tie_embeddings": True}, {"convolution": 3}, {"adaln": False, "norm_bias": True}, {"mask_id": 5}]
+    "options", [{}, {"tie_embeddings": True}, {"neighbours": 2}, {"adaln": False, "norm_bias": True}, {"mask_id": 5}]
 )
 def test_a_packed_run_has_the_networks_logits(monkeypatch: pytest.MonkeyPatch, options: dict[str, object]) -> None:
     monkeypatch.setattr(packing, "LEAST", 0)
@@ -96,7 +99,7 @@ def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_al
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packing, "LEAST", 0)
-    plain = network(attention="bidirectional", adaln=False)
+    plain = plain_network(adaln=False)
     made = Causal(blocks_of(plain.config, TransformerConfig))
     made.load_state_dict(plain.state_dict())
     before, calls, run = copy.deepcopy(made.eval().state_dict()), [], LeftToRightCached.run
@@ -124,7 +127,7 @@ def test_left_to_right_packs_for_several_sequences_and_leaves_its_own_weights_al
 @pytest.mark.parametrize("adaln", [False, True])  # with it a run has a folded copy
 def test_packing_keeps_what_a_network_has_beside_its_weights(monkeypatch: pytest.MonkeyPatch, adaln: bool) -> None:
     monkeypatch.setattr(packing, "LEAST", 0)
-    plain = network(attention="bidirectional", adaln=adaln)
+    plain = plain_network(adaln=adaln)
     made = Given(blocks_of(plain.config, TransformerConfig), first=23)
     made.load_state_dict(plain.state_dict())
     assert unmask.sample(made.eval(), num=3).tokens[:, 0].tolist() == [23] * 3
