@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,11 @@ def test_a_hub_that_is_out_of_reach_is_one_sentence(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="datasets:nobody/nothing: there is no such folder, and the Hugging Face hub"):
         open_dataset("datasets:nobody/nothing", "train", True)
+
+
+def test_a_pipe_and_a_file_that_cannot_be_read_are_refused_in_a_sentence(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ValueError, match=r"pipe\.txt': it is a pipe or a device"):
+        list(Reader(tmp_path / "pipe.txt"))
+    with pytest.raises(ValueError, match="/proc/self/mem cannot be read: Input/output error"):
+        list(Reader("/proc/self/mem"))

@@ -150,6 +150,8 @@ def opened(path: Path) -> Iterator[Any]:
         name = {".gz": "gzip"}.get(ending, ending.removeprefix("."))
         raise ValueError(f"{path} is not a whole {name} file: {error}") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None:  # while it was read
+            raise ValueError(f"{path} cannot be read: {error.strerror}") from error
         if type(error).__name__ != "ZstdError":
             raise
         raise ValueError(f"{path} is not a whole zst file: {error}") from error

@@ -84,7 +84,8 @@ class Reader:
         if path.is_dir():
             return _files_of(path)
         if not path.is_file():
-            raise ValueError(f"source={str(path)!r}: no such file or folder")
+            why = "it is a pipe or a device, which cannot be read twice" if path.exists() else "no such file or folder"
+            raise ValueError(f"source={str(path)!r}: {why}")
         return [path]
 
     def _texts(self, items: Iterable[Any]) -> Iterator[str]:
