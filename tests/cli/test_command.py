@@ -10,6 +10,7 @@ import pytest
 
 from unmask.cli import VERBS, main
 from unmask.cli.command import metavar
+from unmask.cli.flags import options, wrong
 
 
 def command(verb):
@@ -85,6 +86,37 @@ def test_the_first_words_come_without_torch(arguments, tmp_path):
     told = f"import sys; from unmask.cli import main; main({arguments}); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_options_are_read_from_the_source_as_the_parser_has_them(verb):
+    command = importlib.import_module(f"unmask.cli.{verb}").COMMAND
+    strings = [one for action in command.parser()._actions for one in action.option_strings if one.startswith("--")]
+    names = {one.removeprefix("--").replace("-", "_") for one in strings} - {"help"}
+    read = set(options(verb)) - set(command.positional)
+    assert {one for one in names if one.removeprefix("no_") not in read} == set()
+    assert {one for one in read if one not in names and f"no_{one}" not in names} == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sample", "--ahed", "8"], "there is no option --ahed; did you mean --ahead? unmask sample --help lists them"),
+        (["sample", "--xyzzy"], "there is no option --xyzzy; unmask sample --help lists them"),
+        (["train", "x.txt", "--minutes", "four"], "--minutes takes a number, got 'four'"),
+        (["sample", "--seed=x"], "--seed takes a whole number, got 'x'"),
+    ],
+)
+def test_a_misspelt_option_is_refused_before_torch_is_imported(arguments, says):
+    told = f"import sys; from unmask.cli import main\ntry: main({arguments})\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == "False\n"
+    assert done.stderr == f"unmask {arguments[0]}: {says}\n"
+
+
+@pytest.mark.parametrize("rest", [["--steps", "8"], ["--ahed", "--help"], ["--seed", "None"], ["--", "--x"], []])
+def test_what_the_parser_takes_or_answers_is_left_to_it(rest):
+    assert wrong("sample", rest) is None
 
 
 COMPLETE = """

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import unmask
+from unmask.cli.flags import wrong
 
 FAILED, BAD_INPUT, INTERRUPTED, CLOSED = 1, 2, 130, 141
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of malloc.h
@@ -73,6 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = MOVED.get(name, hint)
         print(f"unmask: there is no command {name!r}; {hint}", file=sys.stderr)
         return BAD_INPUT
+    if says := wrong(name, rest):
+        print(f"unmask {name}: {says}", file=sys.stderr)
+        raise SystemExit(BAD_INPUT)  # as the parser does
     ready()
     try:
         code: int = importlib.import_module(f"unmask.cli.{name}").main(rest)
