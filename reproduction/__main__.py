@@ -106,7 +106,8 @@ def reproduce(names: Sequence[str], settings: Settings, out: Path, *, as_json: b
         seconds = time.perf_counter() - started
         written = files.rendered(name, item.TITLE, item.PAPER, settings, result, seconds, before)
         files.write(out, written)
-        verdicts: list[str] = [claim.outcome for claim in item.claims(result.tables | result.data)]
+        claims = item.claims(result.tables | result.data)
+        verdicts: list[str] = [claim.outcome for claim in claims]
         if as_json:
             print(
                 json.dumps({"item": name, "seconds": round(seconds, 1), "files": sorted(written), "claims": verdicts})
@@ -114,6 +115,8 @@ def reproduce(names: Sequence[str], settings: Settings, out: Path, *, as_json: b
         else:
             shown = ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys(verdicts)) or "no claim"
             print(f"{name}: {shown}; {seconds:.0f} s; {', '.join(sorted(written))}", flush=True)
+            for claim in claims:
+                print(f"  {claim.outcome}: {claim.says} ({claim.on})", flush=True)
         for note in result.notes:
             print(f"  {note}", file=sys.stderr)
     if len(failed) < len(names):

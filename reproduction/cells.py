@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
+import time as clock
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -196,6 +198,8 @@ def measure(
     cells are stored in ``settings.cells``.
     """
     num = min(num, subject.most or num)
+    what = f"{subject.name}, {how.label}" + (f", N = {steps:,}" if steps else "")
+    print(f"  {clock.strftime('%H:%M:%S')} {what}: {num} sequences of {length} tokens", file=sys.stderr, flush=True)
     size = subject.at_once
     starts = range(0, num, size)
     threads = torch.get_num_threads()

@@ -33,12 +33,12 @@ SECONDS_TO_WATCH = 5.0
 
 NEXT = """
 What to type next{activate}:
+  unmask infill kjv "And God said, ______"  fill the blanks of a text
   unmask sample                             another story; --number 4
   unmask sample kjv --steps 32              another model in fewer calls
-  unmask infill kjv "And God said, ______"  fill the blanks of a text
   unmask models                             list the models
   unmask serve                              a web page, and OpenAI's API
-  unmask train book.txt --out runs/book     your own text
+  unmask train book.txt --out runs/book     your own text, after pip install '.[train]'
   unmask audit --help                       test your sampler for truncation
   python -c "import unmask; print(unmask.load('kjv').sample(steps=64).text)\""""
 
@@ -49,6 +49,12 @@ def main() -> int:
     with waiting("reading the models"):
         names = ("stories", "kjv", "kjv-ar", "digits", "molecules")
         stories, kjv, ar, digits, molecules = map(unmask.load, names)
+    heading(f"A verse with blanks: {VERSE}")
+    canvas = torch.tensor([kjv.rows.blanks(VERSE).ids])
+    for seed in (2, 3, 4):
+        text = watched(kjv, canvas, partial(_filled, kjv, seed), seconds=0.5)
+        print(indented(text.text[0]))
+
     heading("A story, from left to right, the order that its network knows best (stories, 256 network calls)")
     empty = torch.full((1, stories.length or 0), stories.denoiser.mask_id)
     text = watched(stories, empty, lambda show: stories.sample(seed=STORY, callback=show), seconds=SECONDS_TO_WATCH)
@@ -58,12 +64,6 @@ def main() -> int:
     empty = torch.full((1, kjv.length or 0), kjv.denoiser.mask_id)
     text = watched(kjv, empty, lambda show: kjv.sample(seed=3, callback=show), seconds=SECONDS_TO_WATCH)
     print(indented(wrapped(text.text[0])))
-
-    heading(f"A verse with blanks: {VERSE}")
-    canvas = torch.tensor([kjv.rows.blanks(VERSE).ids])
-    for seed in (2, 3, 4):
-        text = watched(kjv, canvas, partial(_filled, kjv, seed), seconds=0.5)
-        print(indented(text.text[0]))
 
     heading("Half a digit given, completed three times (digits)")
     blanked = f"{HALF_DIGIT} {'_' * 32}"

@@ -45,6 +45,12 @@ def test_an_item_writes_its_picture_its_numbers_and_the_sum_of_claims(tmp_path, 
     assert "python -m reproduction beta_densities --fast --seed 3" in (tmp_path / "beta_densities.md").read_text()
 
 
+def test_each_claim_is_a_sentence_at_the_end(tmp_path, capsys):
+    assert main(["beta_densities", "--fast", "--out", str(tmp_path)]) == 0
+    claims = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  holds: ")]
+    assert len(claims) == 3 and all(len(line.split()) > 5 for line in claims)
+
+
 @pytest.fixture
 def broken(monkeypatch):
     """An item that fails on request: while it computes, or while its picture is drawn."""
