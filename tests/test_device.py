@@ -16,6 +16,8 @@ from tests import fake_device
 from tests.small_models import small, small_llama
 from unmask import guides, plan, predict
 from unmask.devices import download, upload
+from unmask.evaluate.judge.causal import causal_nats
+from unmask.evaluate.likelihood import conditional
 from unmask.networks.any_order import OneStream
 from unmask.networks.causal import Causal
 from unmask.networks.ddit import DDiT
@@ -277,4 +279,22 @@ def test_the_bound_is_that_of_the_cpu(by: str, kind: type, more: dict[str, Any],
     expected = unmask.nelbo(model, x0, by=by, seed=1).nats
     with fake_device.present(float64=float64):
         actual = unmask.nelbo(copy.deepcopy(model).to(fake_device.NAME), x0, by=by, seed=1).nats
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("float64", [True, False])
+def test_conditional_bounds_and_judges_are_those_of_the_cpu(float64: bool) -> None:
+    x, asked = torch.arange(3 * LENGTH).view(3, LENGTH) % MASK, torch.arange(LENGTH).expand(3, -1) > 3
+
+    def values(masked: Any, left_to_right: Any, device: str) -> list[Tensor]:
+        random = [torch.Generator().manual_seed(i) for i in range(3)]
+        bound = conditional.conditional_nelbo(masked, x, asked, generators=random, passes=4).nats
+        exact = conditional.left_to_right_nats(left_to_right, x, asked)
+        judged = causal_nats(left_to_right.next_logits, [x[0], x[1, :4]], LENGTH, 1, 2, device)
+        return [bound, *exact, conditional.is_greedy(masked, x, asked), *judged]
+
+    models = network(), causal()
+    expected = values(*models, "cpu")
+    with fake_device.present(float64=float64):
+        actual = values(*(copy.deepcopy(model).to(fake_device.NAME) for model in models), fake_device.NAME)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)

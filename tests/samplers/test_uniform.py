@@ -13,7 +13,7 @@ import unmask
 from tests.processes.test_uniform import law_of as law_of_process
 from tests.uniform_models import ROWS, AtOneTime, L, V, chi_square, frequencies, joint, oracle
 from unmask.noise import Streams
-from unmask.samplers.uniform import Ancestral, Uniformised, poisson_events, psi
+from unmask.samplers.uniform import Ancestral, Uniformised, jump, poisson_events, psi
 from unmask.theory import maximum_gumbel, shifted_probabilities
 from unmask.uniform import noisy, posterior
 
@@ -67,6 +67,18 @@ def test_uniformisation_has_the_law_of_the_reverse_process_of_any_network(jumps:
     assert float((law - joint()).abs().sum()) > 0.3
     sample = unmask.sample(network, num=NUMBER // 4, length=L, seed=13, sampler=Uniformised(1e-4, jumps))
     assert chi_square(sample.tokens, law) < LARGEST
+
+
+def test_an_event_of_all_jumps_changes_the_token_at_the_rates_of_the_reverse_process() -> None:
+    """(1 - alpha)/V q(y | nu)/q(x | nu) is the probability of y, and the rest is that of x."""
+    nu = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], dtype=torch.float64)
+    alpha, x = torch.tensor([0.3, 0.9], dtype=torch.float64), torch.tensor([2, 0])
+    probabilities, q = jump(nu, x, alpha), noisy(nu, alpha)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(2, dtype=torch.float64))
+    for row, here in enumerate(x.tolist()):
+        for y in {0, 1, 2} - {here}:
+            rate = (1 - alpha[row]) / V * q[row, y] / q[row, here]
+            torch.testing.assert_close(probabilities[row, y], rate)
 
 
 def test_the_number_of_calls_is_poisson() -> None:

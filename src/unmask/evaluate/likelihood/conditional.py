@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from unmask import objective, timing
 from unmask.bound import Bound
-from unmask.devices import widest
+from unmask.devices import upload, widest
 from unmask.forward import masked_by_count
 from unmask.likelihood import per_position
 from unmask.masking import Masking, joined, of_subset
@@ -131,7 +131,8 @@ def is_greedy(
             for part in torch.split(live, batch) if len(live) else ():
                 x = canvas[part].masked_fill(asked[part] & (place[part] >= i), model.mask_id)
                 here = asked[part] & (place[part] == i)
-                time = schedule.inverse(1 - (x == model.mask_id).to(widest(device)).mean(1))
+                hidden = (x == model.mask_id).sum(1).cpu().double() / x.shape[1]
+                time = upload(schedule.inverse(1 - hidden), device)
                 logits = logits_where(model, x, time, here)
                 greedy[part] = logits.argmax(-1) == canvas[part][here]
     return greedy.cpu()
