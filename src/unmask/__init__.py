@@ -93,8 +93,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'unmask' has no attribute {name!r}")
     home = _HOMES[name]
-    found = importlib.import_module(f"unmask.{home or name}")
-    value = globals()[name] = found if home is None else getattr(found, name)
+    module = importlib.import_module(f"unmask.{home or name}")
+    value = globals()[name] = module if home is None else getattr(module, name)
     return value
 
 

@@ -68,9 +68,9 @@ def settings(scan: Scan) -> dict[str, Any]:
     The repositories of DUO and BD3-LM keep some of it under ``algo``.
     """
     inner = scan.config.get("config")
-    said = inner if isinstance(inner, dict) else scan.config
-    algo = said.get("algo")
-    return (algo | said) if isinstance(algo, dict) else said
+    stored = inner if isinstance(inner, dict) else scan.config
+    algo = stored.get("algo")
+    return (algo | stored) if isinstance(algo, dict) else stored
 
 
 def maskless(config: TransformerConfig) -> bool:
@@ -85,18 +85,18 @@ def schedule(config: TransformerConfig) -> Schedule:
     return Linear()
 
 
-def understood(scan: Scan, said: Mapping[str, Any]) -> None:
+def understood(scan: Scan, stored: Mapping[str, Any]) -> None:
     """Refuse a setting that this project does not know."""
-    model = said.get("model")
+    model = stored.get("model")
     if isinstance(model, dict):
         refuse_unknown(scan.path, model, KNOWN, "model.")
     else:
-        refuse_unknown(scan.path, said, KNOWN)
+        refuse_unknown(scan.path, stored, KNOWN)
 
 
-def noise(said: Mapping[str, Any]) -> dict[str, Any]:
+def noise(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The noise level by which a time is embedded, as config fields; by default the published log-linear noise."""
-    given = said.get("noise")
+    given = stored.get("noise")
     given = given if isinstance(given, dict) else {}
     kind = str(given.get("type", "loglinear")).replace("-", "")
     if kind == "loglinear":
@@ -120,8 +120,8 @@ def config_of(
 
     Without a mask_id it is a uniform-state network: every id is a token, and the canvas's mask comes after them.
     """
-    tensors, said = scan.tensors, settings(scan)
-    understood(scan, said)
+    tensors, values = scan.tensors, settings(scan)
+    understood(scan, values)
 
     def shape(name: str, dimensions: int) -> tuple[int, ...]:
         tensor = tensors.get(prefix + name)
@@ -155,7 +155,7 @@ def config_of(
         conditioning=conditioning,
         adaln=adaln,
         norm_bias=f"{prefix}blocks.0.norm1.bias" in tensors,
-        **noise(said),
+        **noise(values),
     )
 
 
@@ -192,7 +192,7 @@ def network(scan: Scan, prefix: str, cls: type[N], config: TransformerConfig, *,
     return cls.built(config, state).eval()
 
 
-def said(
+def facts(
     scan: Scan, prefix: str, cls: type[Transformer], config: TransformerConfig, *, ema: bool, ours: bool = False
 ) -> dict[str, Any]:
     """The part of ``about`` that all networks of this family share; ours: as in ``fit``."""
@@ -238,7 +238,7 @@ class WithoutPrefix:
     def about(self, scan: Scan, **override: Any) -> dict[str, Any]:
         """What the files say, without reading the weights."""
         config, ema = self._chosen(scan, override)
-        return {"format": self.name, "time": time_in_words(config)} | said(scan, "", _class(config), config, ema=ema)
+        return {"format": self.name, "time": time_in_words(config)} | facts(scan, "", _class(config), config, ema=ema)
 
     def _chosen(self, scan: Scan, override: dict[str, Any]) -> tuple[DDiTConfig, bool]:
         given = checked(override, self.settings, self.name)

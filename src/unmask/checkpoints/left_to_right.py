@@ -82,20 +82,20 @@ def about(scan: Scan, **override: Any) -> dict[str, Any]:
 
 
 def _config(scan: Scan, override: Mapping[str, Any]) -> TransformerConfig:
-    said = scan.config
+    config = scan.config
     if unknown := sorted(override.keys() - {"length"}):
         raise ValueError(f"{NAME} takes length, not {unknown[0]}={override[unknown[0]]!r}")
-    refuse_unknown(scan.path, said, KNOWN)
-    rope = said.get("rope_parameters") or {}
+    refuse_unknown(scan.path, config, KNOWN)
+    rope = config.get("rope_parameters") or {}
     for name, wanted in FIXED.items():
-        if (value := said.get(name, wanted)) != wanted:
+        if (value := config.get(name, wanted)) != wanted:
             raise ValueError(f"{scan.path}: a Llama with {name}={value!r} is not supported, only {wanted!r}")
-    if any(kind != "full_attention" for kind in said.get("layer_types") or ()):
-        raise ValueError(f"{scan.path}: layer_types={said['layer_types']!r}: only full_attention is known")
+    if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
+        raise ValueError(f"{scan.path}: layer_types={config['layer_types']!r}: only full_attention is known")
     if rope.get("rope_type", "default") != "default":
         raise ValueError(f"{scan.path}: rotary positions of the type {rope['rope_type']!r} are not supported")
     width, heads = (_number(scan, name) for name in ("hidden_size", "num_attention_heads"))
-    eps, size = said.get("rms_norm_eps", EPS), said.get("head_dim") or width // heads
+    eps, size = config.get("rms_norm_eps", EPS), config.get("head_dim") or width // heads
     if isinstance(eps, bool) or not isinstance(eps, int | float):
         raise ValueError(f"{scan.path}: rms_norm_eps must be a number, got {eps!r}")
     vocab = scan.tensors["model.embed_tokens.weight"].shape[0]

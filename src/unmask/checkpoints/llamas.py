@@ -133,8 +133,8 @@ class LlamaFormat:
             raise ValueError(f"{self.name} takes {takes} and dtype, not {unknown[0]}={given[unknown[0]]!r}")
         refuse_unknown(scan.path, scan.config, self.known)
         for name, wanted in self.fixed.items():
-            if (said := scan.config.get(name)) not in (wanted, None):
-                raise ValueError(f"{scan.path}: a {self.name} with {name}={said!r} is not known, only {wanted!r}")
+            if (stored := scan.config.get(name)) not in (wanted, None):
+                raise ValueError(f"{scan.path}: a {self.name} with {name}={stored!r} is not known, only {wanted!r}")
         tokenizer = ending(self.tokenizer(scan.folder), scan)
         names = {name: ours for name in scan.tensors if (ours := self.names.ours(name)) is not None}
         return LlamaCheckpoint(self.name, scan, self.config(scan, tokenizer, given), names, tokenizer)

@@ -55,15 +55,15 @@ def recognises(scan: Scan) -> bool:
 def load(scan: Scan, **override: Any) -> Loaded:
     """The network. override: time (whether to feed it), ema (averaged weights, the default), and missing settings."""
     given = family.checked(override, SETTINGS, NAME)
-    config, said = _config(scan, given), about(scan, **override)
+    config, facts = _config(scan, given), about(scan, **override)
     prefix, ema = _prefix(scan), bool(given.get("ema", True))
-    tokenizer, said["needs"] = _tokenizer(scan, config)
+    tokenizer, facts["needs"] = _tokenizer(scan, config)
     denoiser: Any = family.network(scan, prefix, _class(scan), config, ema=ema)
     if isinstance(denoiser, Given):
-        denoiser.first = said["first"]
+        denoiser.first = facts["first"]
     wrapped = _of(family.settings(scan), "data", "wrap")
     layout: Layout = "wrapped" if wrapped in (None, True) else "rows"
-    return Loaded(denoiser, tokenizer, family.schedule(config), layout, said)
+    return Loaded(denoiser, tokenizer, family.schedule(config), layout, facts)
 
 
 def about(scan: Scan, **override: Any) -> dict[str, Any]:
@@ -79,10 +79,10 @@ def about(scan: Scan, **override: Any) -> dict[str, Any]:
         facts["first"] = given.get("first", _known(BEGINS, scan))
         if facts["first"] is None:
             raise ValueError(f"{scan.path}: the id that every sequence begins with is not known: give first")
-    said = family.said(scan, _prefix(scan), _class(scan), config, ema=ema)
-    if said["needs"] is not None and _is_text8(scan, config):
-        said |= {"tokenizer": "text8's 27 characters", "needs": None}
-    return facts | said
+    described = family.facts(scan, _prefix(scan), _class(scan), config, ema=ema)
+    if described["needs"] is not None and _is_text8(scan, config):
+        described |= {"tokenizer": "text8's 27 characters", "needs": None}
+    return facts | described
 
 
 def _tokenizer(scan: Scan, config: TransformerConfig) -> tuple[Any, str | None]:
@@ -103,10 +103,10 @@ def _is_text8(scan: Scan, config: TransformerConfig) -> bool:
 
 
 def _config(scan: Scan, given: dict[str, Any]) -> TransformerConfig:
-    said, prefix = family.settings(scan), _prefix(scan)
-    _refuse_others(scan, said)
+    settings, prefix = family.settings(scan), _prefix(scan)
+    _refuse_others(scan, settings)
     columns = scan.tensors[prefix + family.EMBEDDING].shape[0]
-    mask_id = given.get("mask_id", said.get("mask_index", _known(MASKS, scan)))
+    mask_id = given.get("mask_id", settings.get("mask_index", _known(MASKS, scan)))
     if mask_id is None and family.is_foreign(scan):
         theirs = external_tokenizer(scan.folder)
         mask_id = None if theirs is None else theirs.mask_id
@@ -114,16 +114,16 @@ def _config(scan: Scan, given: dict[str, Any]) -> TransformerConfig:
         scan,
         prefix,
         mask_id=None if _kind(scan) in UNIFORM else columns - 1 if mask_id is None else int(mask_id),
-        heads=given.get("heads", said.get("n_heads", family.of_model(said, "n_heads"))),
-        length=given.get("length", said.get("model_length", family.of_model(said, "length"))),
-        dropout=said.get("dropout", family.of_model(said, "dropout")),
+        heads=given.get("heads", settings.get("n_heads", family.of_model(settings, "n_heads"))),
+        length=given.get("length", settings.get("model_length", family.of_model(settings, "length"))),
+        dropout=settings.get("dropout", family.of_model(settings, "dropout")),
         conditioning="none",
     )
     if _class(scan) is Given:
         if given.get("time"):
             raise ValueError("time=True: MDLM's left-to-right baseline has no time")
         return twin(config)
-    time = given.get("time", said.get("time_conditioning"))
+    time = given.get("time", settings.get("time_conditioning"))
     if _kind(scan) == "bd3lm":
         return _with_blocks(scan, config, bool(time))
     if time is None:
@@ -133,16 +133,16 @@ def _config(scan: Scan, given: dict[str, Any]) -> TransformerConfig:
 
 def _with_blocks(scan: Scan, config: DDiTConfig, time: bool) -> BlocksConfig:
     """BD3-LM: the noised block and the clean blocks before it, which are read at sigma = 0."""
-    said = family.settings(scan)
+    settings = family.settings(scan)
     wanted = {"cross_attn": (True, None), "causal": (False, None), "causal_attention": (False, None)}
     for name, allowed in wanted.items():
-        if said.get(name) not in allowed:
+        if settings.get(name) not in allowed:
             raise ValueError(
-                f"{scan.path}: its config says {name}={said[name]!r}, and BD3-LM is read with {allowed[0]}"
+                f"{scan.path}: its config says {name}={settings[name]!r}, and BD3-LM is read with {allowed[0]}"
             )
     if time:
         raise ValueError(f"{scan.path}: BD3-LM with time conditioning is not supported: its cache would not be exact")
-    block = said.get("block_size")
+    block = settings.get("block_size")
     if not isinstance(block, int) or isinstance(block, bool) or block < 1:
         raise ValueError(f"{scan.path}: block_size must be a whole number of at least 1, got {block!r}")
     return blocks_of(config, BlocksConfig, block=block)
@@ -150,29 +150,31 @@ def _with_blocks(scan: Scan, config: DDiTConfig, time: bool) -> BlocksConfig:
 
 def _kind(scan: Scan) -> str:
     """The name of the algorithm."""
-    said = family.settings(scan)
-    kind = str(said.get("name") or said.get("model_type")).lower()
-    if said.get("cross_attn"):
+    settings = family.settings(scan)
+    kind = str(settings.get("name") or settings.get("model_type")).lower()
+    if settings.get("cross_attn"):
         return "bd3lm"
-    if said.get("diffusion") == "uniform":
+    if settings.get("diffusion") == "uniform":
         return "udlm"
-    return "duo" if said.get("parameterization") == "mean" and kind not in (*ALGORITHMS, *OTHERS) else kind
+    return "duo" if settings.get("parameterization") == "mean" and kind not in (*ALGORITHMS, *OTHERS) else kind
 
 
-def _refuse_others(scan: Scan, said: dict[str, Any]) -> None:
+def _refuse_others(scan: Scan, settings: dict[str, Any]) -> None:
     """Refuse by name the models that have MDLM's tensors but are different."""
-    if said.get("cfg"):
+    if settings.get("cfg"):
         raise ValueError(f"{scan.path}: its config says cfg=True, a network that takes labels; it is not supported")
     if (kind := _kind(scan)) in OTHERS:
         raise ValueError(f"{scan.path} is {OTHERS[kind]}: it is not supported")
     fixed = {"causal_attention": _class(scan) not in (Given, BlockDDiT), "ignore_bos": kind in UNIFORM}
-    if wrong := [name for name, one in fixed.items() if one and said.get(name)]:
-        raise ValueError(f"{scan.path}: its config says {wrong[0]}={said[wrong[0]]!r}, which is not supported here")
+    if wrong := [name for name, one in fixed.items() if one and settings.get(name)]:
+        raise ValueError(f"{scan.path}: its config says {wrong[0]}={settings[wrong[0]]!r}, which is not supported here")
     kinds, diffusions = ("mdlm", "bd3lm", *UNIFORM), ("absorbing_state", "uniform")
     wanted = {"model_type": kinds, "diffusion": diffusions, "backbone": ("dit", "hf_dit", "ar")}
     for name, known in wanted.items():
-        if said.get(name) not in (None, *known):
-            raise ValueError(f"{scan.path}: its config says {name}={said[name]!r}; only {', '.join(known)} is known")
+        if settings.get(name) not in (None, *known):
+            raise ValueError(
+                f"{scan.path}: its config says {name}={settings[name]!r}; only {', '.join(known)} is known"
+            )
 
 
 def _prefix(scan: Scan) -> str:
@@ -190,8 +192,8 @@ def _class(scan: Scan) -> type[DDiT] | type[BlockDDiT] | type[Given]:
 def _parameterization(scan: Scan) -> str:
     if _class(scan) is Given:
         return "ar"
-    said = family.settings(scan)
-    name = ALGORITHMS.get(str(said.get("name")), said.get("parameterization", "subs"))
+    settings = family.settings(scan)
+    name = ALGORITHMS.get(str(settings.get("name")), settings.get("parameterization", "subs"))
     if name not in VARIANTS or name == "ar":
         raise ValueError(f"{scan.path}: parameterization must be one of {', '.join(VARIANTS)}, got {name!r}")
     return str(name)

@@ -30,11 +30,11 @@ def about(scan: Scan, **override: Any) -> dict[str, Any]:
     """What the files say, without reading the weights."""
     family.checked(override, SETTINGS, NAME)
     config, header = kinds.read_config(scan.folder)
-    said = family.said(scan, "", kinds.kind_of(header["architecture"]), config, ema=False, ours=True)
+    facts = family.facts(scan, "", kinds.kind_of(header["architecture"]), config, ema=False, ours=True)
     origin = ((header.get("extra") or {}).get("origin") or {}).get("format")
     average = (scan.folder / pretrained.AVERAGE).is_file()  # of a checkpoint of a run
     return (
         {"format": NAME, "variant": header["architecture"], "time": getattr(config, "conditioning", "none")}
-        | said
+        | facts
         | {"origin": origin, "has_average": average, "ema": average}
     )

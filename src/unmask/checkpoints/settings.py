@@ -59,21 +59,21 @@ def end_ids(config: Mapping[str, Any], folder: Path) -> tuple[int, ...]:
     return tuple(dict.fromkeys(one for one in each if type(one) is int and one >= 0))
 
 
-def refuse_unknown(path: Path, said: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> None:
+def refuse_unknown(path: Path, config: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> None:
     """Refuse an unknown setting by name: the network could be a different one."""
-    for name in sorted(said.keys() - known - EVERYBODYS):
+    for name in sorted(config.keys() - known - EVERYBODYS):
         raise ValueError(
-            f"{path}: its config says {prefix}{name}={said[name]!r}, an unknown setting: it could change the network"
+            f"{path}: its config says {prefix}{name}={config[name]!r}, an unknown setting: it could change the network"
         )
 
 
-def check_numbers(path: Path, said: Mapping[str, Any], shapes: Sequence[Sequence[int]], depth: int = 3) -> None:
+def check_numbers(path: Path, config: Mapping[str, Any], shapes: Sequence[Sequence[int]], depth: int = 3) -> None:
     """Refuse a config with more layers than there are tensors, or a width that no tensor can have.
 
     A network of such a config would fill the memory before its shapes are compared with the weights.
     """
     largest = max((math.prod(shape) for shape in shapes), default=0)
-    for name, value in said.items():
+    for name, value in config.items():
         if isinstance(value, Mapping) and depth:
             check_numbers(path, value, shapes, depth - 1)
         if name in LENGTHS and isinstance(value, int | float) and value > LONGEST:

@@ -34,8 +34,8 @@ def read(path: Path) -> Pickled:
     except OSError:
         raise
     except Exception as error:  # a damaged file can break anywhere
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} is not a whole torch file: {said[:200]}") from None
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} is not a whole torch file: {message[:200]}") from None
 
 
 def names(pickled: tuple[str, ...]) -> str:

@@ -25,8 +25,8 @@ DOWN, UP = ".lora_A.default.weight", ".lora_B.default.weight"  # peft's names
 
 def described(base: Scan, scale: float | None, card: Card) -> dict[str, str]:
     """config.json of such a checkpoint. scale: of the adapters, None where the network itself was trained."""
-    said = {"base": str(base.path.resolve()), "base_sha256": base.sha256, "scale": scale, "card": asdict(card)}
-    return {CONFIG: json.dumps({KEY: said}, indent=2) + "\n"}
+    adapter = {"base": str(base.path.resolve()), "base_sha256": base.sha256, "scale": scale, "card": asdict(card)}
+    return {CONFIG: json.dumps({KEY: adapter}, indent=2) + "\n"}
 
 
 def recognises(scan: Scan) -> bool:
@@ -42,22 +42,24 @@ class Tuned:
 
     def load(self, scan: Scan, **override: Any) -> Loaded:
         """The network of the base with the averaged weights of the checkpoint. override: what the base takes."""
-        base, said = base_of(scan), scan.config[KEY]
-        if base.sha256 != said["base_sha256"]:
+        base, stored = base_of(scan), scan.config[KEY]
+        if base.sha256 != stored["base_sha256"]:
             raise ValueError(f"{scan.path} was fine-tuned from {base.path}, whose weights have changed since")
         loaded: Loaded = self.base.load(base, **override)
         weights = read_weights(scan.folder / WEIGHTS) | read_weights(scan.folder / AVERAGE)
         check_finite(weights, scan.path)
         assert isinstance(loaded.denoiser, nn.Module)
-        _put(loaded.denoiser.state_dict(), weights, said["scale"], scan)
+        _put(loaded.denoiser.state_dict(), weights, stored["scale"], scan)
         return replace(loaded, about=self.about(scan, **override))
 
     def about(self, scan: Scan, **override: Any) -> dict[str, Any]:
         """What the base's files say, and what was trained."""
         what = "adapters on it" if scan.config[KEY]["scale"] is not None else "fine-tuned"
-        said: dict[str, Any] = self.base.about(base_of(scan), **override)
-        known = {"tokenizer": "of its base"} if "tokenizer" not in said else {}
-        return said | known | {"format": NAME, "variant": f"{self.base.NAME}, {what}", "has_average": True, "ema": True}
+        facts: dict[str, Any] = self.base.about(base_of(scan), **override)
+        known = {"tokenizer": "of its base"} if "tokenizer" not in facts else {}
+        return (
+            facts | known | {"format": NAME, "variant": f"{self.base.NAME}, {what}", "has_average": True, "ema": True}
+        )
 
 
 def _put(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], scale: float | None, scan: Scan) -> None:

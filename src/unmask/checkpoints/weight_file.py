@@ -162,7 +162,7 @@ def _from_torch(file: Path) -> WeightFile:
     by_name = {names[name]: value for name, value in stored.items()}
     average = _average(file, content.get("ema"), by_name)
     plain = (torchfile.plain(content[key]) for key in SETTINGS if key in content)
-    config: dict[str, Any] = next((said for said in plain if isinstance(said, dict)), {})
+    config: dict[str, Any] = next((one for one in plain if isinstance(one, dict)), {})
 
     def read(ema: bool) -> dict[str, Tensor]:
         chosen = by_name | average if ema else by_name

@@ -53,13 +53,13 @@ def expression(schema: Mapping[str, Any]) -> str:
     _check(schema, schema, "the schema", ())
     core = needed("outlines_core.json_schema", "a JSON Schema needs the outlines-core package", "schema")
     try:
-        found = str(core.build_regex_from_schema(json.dumps(schema)))
+        pattern = str(core.build_regex_from_schema(json.dumps(schema)))
     except (ValueError, TypeError) as error:
         raise OptionError("schema", f"the schema is not understood: {_first_line(error)}") from error
-    if len(found) > MOST_CHARACTERS:
-        says = f"the schema is a regular expression of {len(found):,} characters; the limit is {MOST_CHARACTERS:,}"
+    if len(pattern) > MOST_CHARACTERS:
+        says = f"the schema is a regular expression of {len(pattern):,} characters; the limit is {MOST_CHARACTERS:,}"
         raise OptionError("schema", f"{says}: make it smaller")
-    return f"{BEFORE}({found}){AFTER}"
+    return f"{BEFORE}({pattern}){AFTER}"
 
 
 def _first_line(error: Exception) -> str:

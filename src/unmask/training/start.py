@@ -132,15 +132,17 @@ def network_of(
 def restored(learner: Learner, run: Run, config: TrainConfig) -> int:
     """Continue from the requested checkpoint, or the newest sound one; return its number of metrics lines."""
     if config.resume_from is not None:
-        found: checkpoints.Checkpoint | None = checkpoints.read(run.checkpoints / Path(config.resume_from).name)
+        checkpoint: checkpoints.Checkpoint | None = checkpoints.read(run.checkpoints / Path(config.resume_from).name)
     else:
         with warnings.catch_warnings():
             if not learner.accelerator.is_main_process:
                 warnings.simplefilter("ignore")
-            found = checkpoints.newest(run.checkpoints)
-    if found is None:
+            checkpoint = checkpoints.newest(run.checkpoints)
+    if checkpoint is None:
         return 0
-    learner.restore(found)
+    learner.restore(checkpoint)
     if learner.step > learner.plan.steps:
-        raise ValueError(f"steps={learner.plan.steps}: {found.path} has {learner.step} steps already; ask for more")
-    return int(found.state.get("metrics_lines", 0))
+        raise ValueError(
+            f"steps={learner.plan.steps}: {checkpoint.path} has {learner.step} steps already; ask for more"
+        )
+    return int(checkpoint.state.get("metrics_lines", 0))

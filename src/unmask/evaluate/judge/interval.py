@@ -63,13 +63,13 @@ def mean_interval(
         return Interval(value, value, value, level)
     if x.size == 1:
         return Interval(value, math.nan, math.nan, level)
-    center, error = (float(found[0]) for found in _mean_and_error(x, w, log))
-    found = []
+    center, error = (float(values[0]) for values in _mean_and_error(x, w, log))
+    deviations = []
     with np.errstate(invalid="ignore", divide="ignore"):  # a resample of equal sequences has no error
         for pick in _picks(x.size, resamples, seed):
             means, errors = _mean_and_error(x[0, pick], w[0, pick], log)
-            found.append((means - center) / errors)
-    t = np.concatenate(found)
+            deviations.append((means - center) / errors)
+    t = np.concatenate(deviations)
     t = t[np.isfinite(t)]
     student = _student(NormalDist().inv_cdf(0.5 + level / 2), x.size - 1)
     below, above = np.quantile(t, [0.5 - level / 2, 0.5 + level / 2]) if len(t) else (0.0, 0.0)
