@@ -5,26 +5,20 @@ A format is a function of (path, column, by_line, size) that yields chunks: (tex
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
-import io
 import json
-import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from unmask.data.compressed import library, opened, suffix_of, utf8
 from unmask.data.tables import TABLES, table
 from unmask.data.text8 import OFFICIAL
-from unmask.extras import needed
 
 Chunk = tuple[str, bool]
 Kind = Callable[[Path, str | None, bool, int], Iterator[Chunk]]
 
-COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 COLUMNS = ("text", "smiles", "sequence")  # names of the text column, if none was given
 RECORDS = (*TABLES, ".jsonl", ".ndjson", ".parquet")
 SHORT_ROW = 200  # characters: where 99% of the records are no longer, each is a row by default
@@ -37,14 +31,6 @@ BLOCK = 1 << 20
 def documents(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
     """The documents of one file, in the format of its suffix."""
     return KINDS.get(suffix_of(path), _text)(path, column, by_line, size)
-
-
-def suffix_of(path: Path) -> str:
-    """The suffix of a file without its compression."""
-    name = path.name.lower()
-    for ending in COMPRESSIONS:
-        name = name.removesuffix(ending)
-    return Path(name).suffix
 
 
 def preferred(source: object, column: str | None, length: int | None = None) -> dict[str, str]:
@@ -131,47 +117,6 @@ def field(record: Mapping[str, Any], column: str | None, where: str) -> str:
     return value
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """The bytes of a file, decompressed."""
-    ending = path.suffix.lower()
-    try:
-        if ending == ".zst":
-            with (
-                path.open("rb") as raw,
-                _library("zstandard").ZstdDecompressor().stream_reader(raw, read_across_frames=True) as file,
-            ):
-                yield file
-            return
-        openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-        with openers.get(ending, Path.open)(path, "rb") as file:
-            yield file
-    except (gzip.BadGzipFile, EOFError, lzma.LZMAError) as error:
-        name = {".gz": "gzip"}.get(ending, ending.removeprefix("."))
-        raise ValueError(f"{path} is not a whole {name} file: {error}") from error
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename is None:  # while it was read
-            raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-        if type(error).__name__ != "ZstdError":
-            raise
-        raise ValueError(f"{path} is not a whole zst file: {error}") from error
-
-
-@contextmanager
-def utf8(path: Path) -> Iterator[io.TextIOWrapper]:
-    """The file as text, with line ends unchanged, without a byte order mark; an error says where it is not UTF-8."""
-    with opened(path) as binary:
-        text = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
-        try:
-            yield text
-        except UnicodeDecodeError as error:
-            at = binary.tell() - len(error.object) + error.start
-            wrong = error.object[error.start]
-            raise ValueError(
-                f"{path} is not UTF-8 text: byte 0x{wrong:02x} at {at:,}; convert it first, for example with iconv"
-            ) from error
-
-
 def _text(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
     with utf8(path) as file:
         if by_line:
@@ -186,7 +131,7 @@ def _text(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[
 def _names(path: Path, column: str | None) -> list[str]:
     """The column names of a table; none for other formats."""
     if suffix_of(path) == ".parquet":
-        return list(_library("pyarrow.parquet").read_schema(path).names)
+        return list(library("pyarrow.parquet").read_schema(path).names)
     if suffix_of(path) not in TABLES:
         return []
     with utf8(path) as file:
@@ -259,9 +204,9 @@ def _table(path: Path, column: str | None, by_line: bool, size: int) -> Iterator
 
 
 def _parquet(path: Path, column: str | None, by_line: bool, size: int) -> Iterator[Chunk]:
-    library = _library("pyarrow.parquet")
+    parquet = library("pyarrow.parquet")
     try:
-        with library.ParquetFile(path) as file:
+        with parquet.ParquetFile(path) as file:
             name = column_of(file.schema_arrow.names, column, str(path))
             for batch in file.iter_batches(batch_size=1024, columns=[name]):
                 for value in batch.column(0).to_pylist():
@@ -269,7 +214,7 @@ def _parquet(path: Path, column: str | None, by_line: bool, size: int) -> Iterat
                         what = type(value).__name__
                         raise ValueError(f"column={name!r}: {path} holds {what} there, a text is needed")
                     yield value, True
-    except _library("pyarrow").ArrowInvalid as error:
+    except library("pyarrow").ArrowInvalid as error:
         raise ValueError(f"{path} is not a whole Parquet file: {error}") from error
 
 
@@ -316,7 +261,3 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(FASTA, _fasta),
     **dict.fromkeys(SMILES, _smiles),
 }
-
-
-def _library(name: str) -> Any:
-    return needed(name, f"this file needs {name.partition('.')[0]}", "tables")
