@@ -32,3 +32,9 @@ def test_no_sequence_has_no_bound() -> None:
 def test_a_logit_of_the_mask_is_one_too_many() -> None:
     with pytest.raises(ValueError, match="one logit too many: the mask is never drawn"):
         unmask.sample(TooMany(), length=4)
+
+
+@pytest.mark.parametrize("name", [3, None, ["kjv"]])
+def test_a_model_is_loaded_by_its_name(name: object) -> None:
+    with pytest.raises(ValueError, match="a model is loaded by its name or path, got"):
+        unmask.load(name)  # type: ignore[arg-type]

@@ -92,6 +92,8 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
 def find(name: str | os.PathLike[str]) -> Path | None:
     """The folder or file of a model, or None if it can only be on the hub."""
+    if not isinstance(name, str | os.PathLike):
+        raise ValueError(f"a model is loaded by its name or path, got {name!r:.60}")
     path = Path(name).expanduser()
     if path.is_file():
         return path
