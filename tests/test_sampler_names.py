@@ -10,7 +10,7 @@ from unmask import names
 from unmask.names import SamplerOptions
 from unmask.processes import LeftToRight, Masked
 
-NO_STEPS = ("entropy-bounded", "threshold")
+NO_STEPS = ("entropy-bounded", "threshold", "threshold-dream")
 
 
 def test_every_name_stands_for_something():

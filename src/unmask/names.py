@@ -53,6 +53,7 @@ DecodingName = Literal[
     "llada",
     "llada-random",
     "threshold",
+    "threshold-dream",
     "dream",
     "dream-origin",
     "margin",
@@ -103,6 +104,7 @@ def decoding(name: str, *, block: int | None = None, **numbers: float) -> dict[s
         "llada": decoding.low_confidence,
         "llada-random": decoding.random_order,
         "threshold": decoding.threshold,
+        "threshold-dream": partial(decoding.threshold, opening=True),
         "dream": decoding.dream,
         DREAM_ORIGIN: lambda: None,
         "margin": decoding.margin,
@@ -168,10 +170,11 @@ class SamplerOptions(Numbers):
     which need no extra network call. auto is the paper's rule: extrapolate up to 128 steps, correct beyond."""
     decoding: DecodingName | None = None
     """A decoding order instead of --sampler (docs/sampling.md). confidence (MaskGIT), llada and dream unmask the most
-    confident tokens first; threshold (Fast-dLLM) all tokens above a probability; margin the largest margin; entropy
-    the lowest entropy; entropy-bounded as many as an entropy bound allows; llada-random and dream-origin random
-    positions; remdm random positions, and masks tokens again. remdm and dream-origin need --steps; entropy-bounded and
-    threshold take none; the others unmask one token per call without --steps."""
+    confident tokens first; threshold (Fast-dLLM) all tokens above a probability, and threshold-dream the same after
+    each block's first token; margin the largest margin; entropy the lowest entropy; entropy-bounded as many as an
+    entropy bound allows; llada-random and dream-origin random positions; remdm random positions, and masks tokens
+    again. remdm and dream-origin need --steps; entropy-bounded and threshold take none; the others unmask one token
+    per call without --steps."""
     block: int | None = bounded(None, whole=True, ge=1)
     """With --decoding: the block size. Blocks are filled from left to right, each in the decoding order."""
     noise: float | None = bounded(None, ge=0)
@@ -179,7 +182,7 @@ class SamplerOptions(Numbers):
     gamma: float | None = bounded(None, ge=0)
     """The bound of entropy-bounded, in nats (default 0.1): on the sum of entropies per call without the largest."""
     threshold: float | None = bounded(None, ge=0, le=1)
-    """For the decoding order threshold: the smallest probability of an accepted token (default 0.9)."""
+    """For threshold and threshold-dream: the smallest probability of an accepted token (default 0.9)."""
     eta: float | None = bounded(None, ge=0, le=1)
     """How much remdm masks again, from 0 to 1: the cap (default 0.02), or a fraction of the maximum (default 0.05 for
     rescale, 1 for confidence). With --sampler psi: the cap (default 0.1)."""

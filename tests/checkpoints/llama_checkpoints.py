@@ -118,8 +118,26 @@ def dream(folder: Path, vocab: int, mask_id: int, **changes: object) -> dict[str
     return _saved(folder, dream_weights(vocab), DREAM | {"vocab_size": vocab, "mask_token_id": mask_id} | changes)
 
 
-def llada_logits(weights: dict[str, Tensor], tokens: list[int]) -> Tensor:
-    """LLaDA's logits [L, V]: RMSNorm 1e-5, rotary base 500,000, no bias anywhere, every position sees every other."""
+Kept = list[tuple[Tensor, Tensor]]  # keys and values [L, D] of each block
+
+
+def _or_kept(i: int, k: Tensor, v: Tensor, kept: Kept | None, live: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The keys and values of block i: new ones where live (bool [L]), and the kept ones elsewhere."""
+    if kept is None:
+        return k, v
+    if live is None:
+        kept.append((k, v))
+        return k, v
+    return torch.where(live[:, None], k, kept[i][0]), torch.where(live[:, None], v, kept[i][1])
+
+
+def llada_logits(
+    weights: dict[str, Tensor], tokens: list[int], kept: Kept | None = None, live: Tensor | None = None
+) -> Tensor:
+    """LLaDA's logits [L, V]: RMSNorm 1e-5, rotary base 500,000, no bias anywhere, every position sees every other.
+
+    kept: a list that the keys and values are written to, or, with live, read from where it is false.
+    """
     w = {name.removeprefix("model.transformer."): tensor.double() for name, tensor in weights.items()}
     x = w["wte.weight"][tokens]
     for i in range(LAYERS):
@@ -139,12 +157,15 @@ def llada_logits(weights: dict[str, Tensor], tokens: list[int]) -> Tensor:
         }
         h = _rms(x, b["attn_norm"], 1e-5)
         q, k, v = (h @ b[name].T for name in ("q_proj", "k_proj", "v_proj"))
+        k, v = _or_kept(i, k, v, kept, live)
         x = x + _attention(q, k, v, HEADS, 500000.0) @ b["attn_out"].T
         x = x + _swiglu(_rms(x, b["ff_norm"], 1e-5), b["ff_proj"], b["up_proj"], b["ff_out"])
     return _rms(x, w["ln_f.weight"], 1e-5) @ w["ff_out.weight"].T
 
 
-def dream_logits(weights: dict[str, Tensor], tokens: list[int]) -> Tensor:
+def dream_logits(
+    weights: dict[str, Tensor], tokens: list[int], kept: Kept | None = None, live: Tensor | None = None
+) -> Tensor:
     """Dream's logits [L, V]: Qwen2's network, all positions visible, the outputs moved by one to the right."""
     w = {name: tensor.double() for name, tensor in weights.items()}
     key_heads = len(w["model.layers.0.self_attn.k_proj.bias"]) // (WIDTH // HEADS)
@@ -153,6 +174,7 @@ def dream_logits(weights: dict[str, Tensor], tokens: list[int]) -> Tensor:
         p = f"model.layers.{i}."
         h = _rms(x, w[f"{p}input_layernorm.weight"], 1e-6)
         q, k, v = (h @ w[f"{p}self_attn.{n}_proj.weight"].T + w[f"{p}self_attn.{n}_proj.bias"] for n in "qkv")
+        k, v = _or_kept(i, k, v, kept, live)
         x = x + _attention(q, k, v, key_heads, 1000000.0) @ w[f"{p}self_attn.o_proj.weight"].T
         mlp = [w[f"{p}mlp.{name}_proj.weight"] for name in ("gate", "up", "down")]
         x = x + _swiglu(_rms(x, w[f"{p}post_attention_layernorm.weight"], 1e-6), *mlp)

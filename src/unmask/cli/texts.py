@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
@@ -66,6 +66,9 @@ class TextOptions(OnMachine, StoredWeights, UserNetwork, SamplerOptions):
     """The number of particles for each text. More of them bring a guided sample closer to the exact distribution."""
     compile: bool = False
     """Compile the network with torch.compile. This takes half a minute or more and pays off for many equal calls."""
+    cache: Literal["prefix", "dual"] | None = None
+    """Fast-dLLM's approximate caches, for LLaDA, Dream and their kin, with --decoding and --block: all but the first
+    call of a block compute the block and what follows it (prefix), or the block alone (dual). Draws are biased."""
     ids: bool = False
     """Print token ids instead of texts: all that a checkpoint without a tokenizer has."""
     json: bool = False
@@ -138,6 +141,12 @@ def model_for(chosen: TextOptions, name: str, device: str | None = None) -> Mode
     model = loaded(name, chosen.network, device or devices.chosen(chosen.device), chosen.weights)
     if isinstance(model.tokenizer, NoTokenizer) and not (chosen.ids or chosen.json):
         raise ValueError(model.tokenizer.why)
+    if chosen.cache is not None:
+        from unmask.networks.cache.approximate import ApproximateCache
+
+        if chosen.compile or chosen.block is None:
+            raise OptionError("cache", f"cache={chosen.cache} needs --decoding with --block, and takes no --compile")
+        return replace(model, denoiser=ApproximateCache(model.denoiser, chosen.cache))
     if not chosen.compile:
         return model
     from unmask.networks.compiled import Compiled

@@ -101,11 +101,14 @@ def random_order() -> Ranked:
     return Ranked(nothing, sees="token", noise=1.0)  # equal scores plus Gumbels: a uniform ranking
 
 
-def threshold(threshold: float = 0.9) -> Ranked:
-    """Fast-dLLM's order: draw everywhere, keep tokens of at least this probability, and the most likely one."""
+def threshold(threshold: float = 0.9, *, opening: bool = False) -> Ranked:
+    """Fast-dLLM's order: draw everywhere, keep tokens of at least this probability, and the most likely one.
+
+    opening: the first call of a block fills its first position alone, as Fast-dLLM does for Dream.
+    """
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold must be a probability, got {threshold}")
-    return Ranked(probability, sees="token", least=float(threshold))
+    return Ranked(probability, sees="token", least=float(threshold), opening=opening)
 
 
 def margin(*, noise: float = 0.0, pace: Pace = even) -> Ranked:

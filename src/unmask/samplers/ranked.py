@@ -63,6 +63,7 @@ class Ranked:
     block: int | None = None  # masked positions per block; None is one block
     by_position: bool = False  # blocks of positions, masked or not
     as_drawn: bool = False  # rank by the distribution that tokens are drawn from, not by the network's
+    opening: bool = False  # the first call of a block fills its first position alone; for orders that draw first
     ties: Literal["random", "leftmost"] = "random"  # which of several positions with one score comes first
 
     def in_blocks(self, size: int) -> Ranked:
@@ -107,11 +108,16 @@ class Ranked:
         """Rank the requested positions and unmask the first ones of each sequence."""
         row, column = (ask.rows >= 0).nonzero(as_tuple=True)
         at, ranked = ask.rows[row, column], self._ranked_by(state.task.pick, log_mu)
-        draws_first = self.sees == "token"
+        draws_first, visited = self.sees == "token", state.visits[row, at] > 0
         ids, certain = self._picked(state, row, at, log_mu) if draws_first else (torch.zeros_like(at), None)
         score = torch.full(state.x.shape, -torch.inf, dtype=torch.float64)
         score[row, at] = self.score(Look(ranked, ids)).cpu()  # the one time that the host waits for the call
         count, heat = self._turn(state, score)
+        if self.opening:
+            begun = torch.zeros(len(score), dtype=torch.bool)
+            begun[row[visited]] = True
+            new = (~begun & (ask.rows[:, 0] >= 0)).nonzero().squeeze(1)
+            score[new, ask.rows[new, 0]], count[new] = torch.inf, 1
         if self.noise:
             u = state.ranking.numbered(state.made.unsqueeze(1))[row, at].uniform().clamp(min=2.0**-54)
             score[row, at] -= self.noise * heat[row] * torch.log(-torch.log(u))

@@ -1,6 +1,6 @@
 """An exact cache of a Llama with block attention: complete blocks are read once, the incomplete one in every call.
 
-Slot i holds the token at position i; the last slot is for padding. A call keeps the slots of the complete blocks that
+A call keeps the slots of the complete blocks that
 have not changed, and reads the rest up to the end of the last requested block. Shifted outputs also need the state of
 the position before, so that one is read again.
 """
@@ -12,35 +12,16 @@ from torch import Tensor
 
 from unmask.devices import download, upload
 from unmask.networks.cache.canvases import Canvases, Window
-from unmask.networks.cache.seats import Seated
-from unmask.networks.layers import Angles, check_tokens, take
-from unmask.networks.llama import Llama
+from unmask.networks.cache.kept_llama import KeptLlama
+from unmask.networks.layers import check_tokens
 
 
-class CachedBlocks(Seated):
-    """A block Llama as a denoiser with a cache (the protocol ``Caches``); its weights are those of the network."""
-
-    suppresses_mask = True  # the network does
-
-    def __init__(self, network: Llama) -> None:
-        super().__init__()
-        self.network, self.fills = network, {"seen": -1}
-        self.vocab_size, self.mask_id, self.length = network.vocab_size, network.mask_id, network.length
-        self.eval()
+class CachedBlocks(KeptLlama):
+    """A block Llama with an exact cache of the complete blocks."""
 
     def for_sampling(self) -> CachedBlocks:
         """The same with an empty cache."""
         return CachedBlocks(self.network)
-
-    def blank(self, seats: int, length: int) -> dict[str, Tensor]:
-        config, like = self.network.config, self.network.norm.weight
-        new: dict[str, Tensor] = {"seen": torch.full((seats, length), -1, device=like.device)}
-        for i in range(config.layers):
-            new[f"keys and values {i}"] = like.new_zeros(seats, 2, config.key_heads, length + 1, config.head_size)
-        return new
-
-    def forget(self, seats: slice, length: int) -> None:
-        self.kept["seen"][seats] = -1
 
     @torch.inference_mode()
     def forward(
@@ -70,7 +51,7 @@ class CachedBlocks(Seated):
         level = ((slots // size + 1) * size).minimum(ends) - 1  # the last slot that an entry sees
         seen = torch.arange(int(held.max()), device=tokens.device) <= level.unsqueeze(-1)
         places = slots.clamp(max=tokens.shape[1] - 1)
-        states = self._read(tokens.gather(1, places), places, slots, seen, outputs - start, here)
+        states = self.read(tokens.gather(1, places), places, slots, seen, outputs - start, here)
         self._record(tokens, stop, here)
         return self.network.outputs(states)
 
@@ -91,7 +72,7 @@ class CachedBlocks(Seated):
         entries = Canvases.of(tokens, window, start, size, self.mask_id, shift)
         self.make_room(entries.stop)
         self._record(tokens, start, here)  # the slots behind are written now
-        states = self._read(entries.tokens, entries.positions, entries.slots, entries.seen, entries.wanted, here)
+        states = self.read(entries.tokens, entries.positions, entries.slots, entries.seen, entries.wanted, here)
         self._record(tokens, window.first, here)
         return self.network.outputs(states)
 
@@ -105,27 +86,3 @@ class CachedBlocks(Seated):
         """The slots before ``stop`` [B, 1] hold tokens [B, L], and no others count."""
         every = torch.arange(tokens.shape[1], device=tokens.device)
         self.kept["seen"][here, : tokens.shape[1]] = torch.where(every < stop, tokens, -1)
-
-    def _read(
-        self, tokens: Tensor, positions: Tensor, slots: Tensor, seen: Tensor, wanted: Tensor, here: slice
-    ) -> Tensor:
-        """The final states [B, R, width] of the wanted entries; the keys and values of all are cached.
-
-        seen: bool [B, M, S], the slots that each entry sees.
-        """
-        network, last = self.network, len(self.network.blocks) - 1
-        table = network.angles(self.kept["seen"].shape[1], tokens.device)
-        angles: Angles = (table[0][positions], table[1][positions])
-        held, mask = seen.shape[-1], seen.unsqueeze(1)
-        row = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
-        x = network.embed(tokens)
-        for i, block in enumerate(network.blocks):
-            asked = wanted if i == last else None
-            q, k, v = block.project(block.norm1(x), angles, asked)
-            keys, values = self.kept[f"keys and values {i}"][here].unbind(1)
-            keys[row, :, slots], values[row, :, slots] = k.transpose(1, 2), v.transpose(1, 2)
-            if asked is not None:
-                x, mask = take(x, asked), take(mask.squeeze(1), asked).unsqueeze(1)
-            x = block.fed(x + block.mix(q, keys[:, :, :held], values[:, :, :held], mask))
-        states: Tensor = network.norm(x)
-        return states
