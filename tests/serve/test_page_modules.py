@@ -209,6 +209,14 @@ def test_left_to_right_is_paired_with_its_twin() -> None:
     assert node("presets.js", "PRESETS", script, models=models) == ["kjv"] * 4  # the largest vocabulary shows it best
 
 
+def test_a_model_of_names_is_offered_samples_and_no_sentence_that_it_cannot_spell() -> None:
+    names = {"id": "n", "kind": "masked", "display": "text", "tokenizer": "characters", "length": 11, "samplers": []}
+    script = "return given.models.map((one) => examples([one]).map(({title, start}) => [title, start.source]))"
+    short, long = node("examples.js", "examples", script, models=[names, names | {"length": 256}])
+    assert short[0] == ["Make samples", "empty"] and "Look ahead" not in dict(short)
+    assert long[0] == ["Fill the blanks", "text"] and "Look ahead" in dict(long)
+
+
 def test_a_link_to_a_comparison_finds_its_preset_again() -> None:
     models = [
         {"id": "m", "kind": "masked", "tokenizer": "bpe", "vocab_size": 9, "samplers": ["ancestral", "published-law"]},

@@ -1,7 +1,7 @@
 // What a run starts from: a text with blanks, a prompt, nothing, or a canvas whose tokens were erased by hand.
 
 import { Puzzle } from "./puzzle.js";
-import { fillsBlanks, isText } from "./settings.js";
+import { fillsBlanks, isShort, isText } from "./settings.js";
 import { sideOf } from "./views.js";
 
 const BPE = new Set(["bpe", "gpt2", "wordpiece", "metaspace"]);
@@ -29,6 +29,9 @@ const EXAMPLES = {
 const element = (id) => document.getElementById(id);
 
 function exampleFor(model) {
+  if (isShort(model)) { // names or the like, in letters that are not known here
+    return { text: "_".repeat(Math.min(model.length - 1, 8)), prompt: "" };
+  }
   return EXAMPLES[model.tokenizer] ?? EXAMPLES[model.tokenizer === "characters" ? "letters" : "prose"];
 }
 

@@ -1,7 +1,7 @@
 // A few runs worth a click, made of the models that are there. The first runs by itself.
 
 import { PRESETS } from "./presets.js";
-import { fillsBlanks } from "./settings.js";
+import { fillsBlanks, isShort } from "./settings.js";
 
 const PREFERRED = ["stories-masked", "kjv"]; // among the models of text that fill blanks
 
@@ -18,7 +18,11 @@ export function examples(models) {
   const ahead = masked.find((model) => model.kind === "any-order" && model.display === "text") ?? prose;
   const story = models.find((model) => model.kind === "block" && model.display === "text");
   return [
-    prose && {
+    prose && isShort(prose) && {
+      title: "Make samples", text: "Eight at once, in a random order.",
+      start: { model: prose.id, source: "empty", number: 8, seed: 1 },
+    },
+    prose && !isShort(prose) && {
       title: "Fill the blanks", text: "Holes in a text, filled with both sides in view.",
       start: { model: prose.id, source: "text", seed: SEEDS.text },
     },
@@ -38,7 +42,7 @@ export function examples(models) {
       title: "Solve a puzzle", text: "Cell by cell, the surest first.",
       start: { model: grid.id, source: "puzzle", decoding: "margin" },
     },
-    ahead && {
+    ahead && !isShort(ahead) && {
       title: "Look ahead", text: "Guesses are grey until they are accepted.",
       start: { model: ahead.id, source: "prompt", decoding: "", ahead: "8", seed: SEEDS.ahead },
     },

@@ -38,6 +38,11 @@ export function isText(model) {
   return ["text", "molecule"].includes(model.display) && model.tokenizer !== "levels";
 }
 
+/** Whether a model writes rows of a few characters, such as names: too few for a sentence with blanks. */
+export function isShort(model) {
+  return model.tokenizer === "characters" && model.length !== null && model.length < 64;
+}
+
 /** Whether it sees both sides of a blank; the others continue a text. */
 export function fillsBlanks(model) {
   return !["left-to-right", "block"].includes(model.kind);
