@@ -85,7 +85,7 @@ def _claims(name: str, tables: Tables) -> list[Claim]:
         claim(
             "(the law that other items use has the fault of real draws, within a half)",
             "-",
-            f"{cells.on(last)} drawn, {law[-1]['sequences']} by the law",
+            f"{cells.on(last)} drawn, {min(row['sequences'] for row in law)} by the law",
             missing(drawn, law, base).within(-0.5, 0.5),
         ),
     ]

@@ -66,6 +66,7 @@ def published_steps(good):
         cell(drawn, 50_000, 5.0 - fall, 3.0 - less),
         cell(law, 100, 5.0),
         cell(law, 50_000, 4.0, 2.8),  # the simulation shows the error whatever real draws do
+        cell(law, 1_000_000, 5.0 - fall),
         cell(score, 100, 5.0),
         cell(score, 50_000, 5.0 - fall),
     )
