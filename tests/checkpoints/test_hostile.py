@@ -14,6 +14,7 @@ import torch
 import unmask
 from tests.small_models import folder
 from unmask.checkpoints.contents import look
+from unmask.checkpoints.report import inspect
 from unmask.checkpoints.settings import check_numbers
 from unmask.checkpoints.steps import CheckpointError, verify
 from unmask.files import content_of, parsed
@@ -61,6 +62,7 @@ def test_a_deeply_nested_tokenizer_is_refused(content: str, tmp_path: Path) -> N
     (path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError):
         unmask.load(path)
+    assert not inspect(path)["can_be_sampled"]
 
 
 def test_a_pipe_and_a_device_are_no_files(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from unmask.checkpoints.contents import Scan, look
 from unmask.checkpoints.formats import recognise
+from unmask.files import parsed
 
 TOKENIZERS = (
     "tokenizer.json",
@@ -82,11 +83,13 @@ def inspect(path: str | Path, **override: Any) -> dict[str, Any]:
         adapter = recognise(scan)
         report["format"] = adapter.NAME
         report |= adapter.about(scan, **override)
+        there = [name for name in TOKENIZERS if (scan.folder / name).is_file()]
+        for name in there:
+            if name.endswith(".json"):
+                parsed(scan.folder / name)
     except (ValueError, ImportError) as error:
         return report | {"can_be_sampled": False, "why_not": " ".join(str(error).split())}
-    if "tokenizer" not in report:
-        there = [name for name in TOKENIZERS if (scan.folder / name).is_file()]
-        report["tokenizer"] = ", ".join(there) or None
+    report.setdefault("tokenizer", ", ".join(there) or None)
     return report | _verdict(report)
 
 

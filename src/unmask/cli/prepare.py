@@ -50,7 +50,8 @@ class PrepareOptions:
     length: int | None = None
     """Tokens per sequence. Default: 128 for wrapped text, the longest row for rows."""
     layout: str | None = None
-    """wrapped (concatenated, eos first, last and in between) or rows (one document each, padded)."""
+    """wrapped (concatenated, eos first, last and in between) or rows (one document each, padded). Default: rows for
+    FASTA, molecules, short records of a table, and the lines of a list of names."""
     column: str | None = None
     """The column of a table or the field of records; its number if a table has no header. Default: the only one, or
     text, smiles or sequence."""

@@ -47,7 +47,8 @@ class DataSettings:
     length: int | None = None
     """For raw data: tokens per sequence. The default is 128, or that of the corpus."""
     layout: Literal["wrapped", "rows"] | None = None
-    """For raw data: wrapped text, or one document per row. The default is rows for FASTA and molecules."""
+    """For raw data: wrapped text, or one document per row. The default is rows for FASTA, molecules, short records of a
+    table, and the lines of a list of names."""
     column: str | None = None
     """For raw data: the column of a table, or its number if there is no header; or the field of records."""
     long: Literal["drop", "cut"] | None = None
