@@ -199,8 +199,8 @@ def test_wrong_and_truncated_files_are_reported_in_a_line(tmp_path):
         (b"", "it is empty"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "Git LFS pointer"),
         (b"<!DOCTYPE html><html>404</html>", "a web page"),
-        (b"GGUF" + b"\0" * 60, "a GGUF file"),
-        (b"hello, I am text" * 9, "neither safetensors nor a torch file"),
+        (b"GGUF" + b"\0" * 60, "is a GGUF file that cannot be read"),
+        (b"hello, I am text" * 9, "neither safetensors, a torch file nor GGUF"),
         (b"\x80\x04N.", "bare pickle without torch's magic number"),
     ):
         file = tmp_path / "file.bin"

@@ -20,7 +20,7 @@ from unmask.schedule import Linear, Schedule
 from unmask.tokenizers.tokenizer import Layout
 
 WHOLE = ("model.safetensors", "pytorch_model.bin")  # the file names of weights in transformers and on the hub
-SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
+SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth", ".gguf")
 INDEX = ".index.json"
 RUN = "checkpoints-meta/checkpoint.pth"  # the newest weights of a SEDD run
 # Checkpoint folders of other frameworks, by a characteristic file.

@@ -31,17 +31,15 @@ def store(network: Any, weights: Weights, *, on_cpu: bool = True) -> Any:
     """
     if weights not in get_args(Weights):
         raise OptionError("weights", f"weights must be one of {', '.join(get_args(Weights))}, got {weights!r}")
-    if weights == "auto" and not (on_cpu and _has_halves(network)):
+    kinds = {tensor.dtype for tensor in network.parameters()} if isinstance(network, nn.Module) else set()
+    # A network in several types, as GGUF files have it, is stored whatever the device.
+    if weights == "auto" and (not kinds.intersection(HALF) or (not on_cpu and len(kinds) == 1)):
         return network
     if not isinstance(network, nn.Module):
         raise OptionError("weights", f"a {type(network).__name__} has no weights that could be stored as {weights}")
     if weights != "float32":
         _replace(network, weights)
     return network.float()
-
-
-def _has_halves(network: Any) -> bool:
-    return isinstance(network, nn.Module) and any(tensor.dtype in HALF for tensor in network.parameters())
 
 
 def _replace(network: nn.Module, weights: Weights) -> None:

@@ -81,8 +81,10 @@ def weights_of(file: Path, wanted: frozenset[str] | None) -> WeightFile:
         part = _from_safetensors(file)
     elif start[:1] == b"\x80" or start[:4] == b"PK\x03\x04":
         part = _from_torch(file)
+    elif start[:4] == b"GGUF":
+        part = _from_gguf(file)
     else:
-        raise ValueError(f"{file} is neither safetensors nor a torch file: {_guess(start)}")
+        raise ValueError(f"{file} is neither safetensors, a torch file nor GGUF: {_guess(start)}")
     missing = sorted({clean(name) for name in wanted or ()} - part.tensors.keys())
     if missing:
         raise ValueError(f"{file} has no {missing[0]}, which the index says it has")
@@ -96,7 +98,7 @@ def _guess(start: bytes) -> str:
         return "it is a Git LFS pointer; fetch the file itself (git lfs pull)"
     if start.lstrip()[:1] == b"<":
         return "it is a web page, perhaps of a download that failed"
-    kinds = {b"GGUF": "a GGUF file", b"\x1f\x8b": "gzip: unpack it first", b"\x89HDF": "an HDF5 file"}
+    kinds = {b"\x1f\x8b": "gzip: unpack it first", b"\x89HDF": "an HDF5 file"}
     known = [f"it is {what}" for magic, what in kinds.items() if start.startswith(magic)]
     return known[0] if known else f"it begins with {start[:8]!r}"
 
@@ -176,6 +178,14 @@ def _from_torch(file: Path) -> WeightFile:
     settings = content.get("hyper_parameters")
     tokenizer = torchfile.tokenizer(settings.get("tokenizer")) if isinstance(settings, dict) else None
     return WeightFile(tensors, read, config, pickled.globals, frozenset(average), tokenizer)
+
+
+def _from_gguf(file: Path) -> WeightFile:
+    from unmask.checkpoints import gguf_file
+
+    content = gguf_file.read(file)
+    tensors = {name: Tensorlike(content.shape(name), content.dtype(name)) for name in content.tensors}
+    return WeightFile(tensors, lambda ema: content.read(), content.config)
 
 
 def _average(file: Path, ema: Any, parameters: Mapping[str, Stored]) -> dict[str, Stored]:
