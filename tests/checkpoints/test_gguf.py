@@ -118,6 +118,12 @@ def test_what_is_not_read_is_refused_by_name(checkpoint):
     writer.close()
     with pytest.raises(ValueError, match="is a GGUF file of a rwkv7: of these only llada and dream are read"):
         look(folder / "other.gguf")
+    writer = gguf.GGUFWriter(folder / "bare.gguf", kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ValueError, match=r"its (llada|dream)\.embedding_length must be a positive number, got None"):
+        look(folder / "bare.gguf")
     whole = (folder / "scaled.gguf").read_bytes()
     for size in (70, len(whole) // 2, len(whole) - 200):
         (folder / "short.gguf").write_bytes(whole[:size])

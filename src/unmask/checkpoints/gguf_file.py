@@ -122,8 +122,12 @@ def read(file: Path) -> GgufFile:
         if said.get(setting) not in (None, "none", 0, 1):
             raise ValueError(f"{file}: a GGUF file with {setting}={said[setting]!r} is not supported")
     its = ARCHITECTURES[kind]
-    values = [(theirs, said.get(f"{kind}.{name}")) for name, theirs in zip(SETTINGS, its.settings, strict=True)]
-    config = {"model_type": "Dream" if kind == "dream" else kind} | {k: v for k, v in values if v is not None}
+    said.setdefault(f"{kind}.attention.head_count_kv", said.get(f"{kind}.attention.head_count"))
+    config: dict[str, Any] = {"model_type": "Dream" if kind == "dream" else kind}
+    for name, theirs in zip(SETTINGS, its.settings, strict=True):
+        value = config[theirs] = said.get(f"{kind}.{name}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise ValueError(f"{file}: its {kind}.{name} must be a positive number, got {value!r}")
     for name in ("mask", "eos"):
         if (token := said.get(f"tokenizer.ggml.{name}_token_id")) is not None:
             config[f"{name}_token_id"] = token
@@ -131,10 +135,10 @@ def read(file: Path) -> GgufFile:
         raise ValueError(f"{file}: a GGUF file of a dream without shifted outputs is not supported")
     tensors, heads = {}, {}
     for record in reader.tensors:
-        if (name := its.name(record.name)) is None:
+        if (known := its.name(record.name)) is None:
             raise ValueError(f"{file} has the tensor {record.name}, which a {kind} does not have")
-        tensors[name] = record
+        tensors[known] = record
         for part, count in (("attn_q", "head_count"), ("attn_k", "head_count_kv")):
             if its.permuted and f".{part}." in record.name:
-                heads[name] = int(said[f"{kind}.attention.{count}"])
+                heads[known] = int(said[f"{kind}.attention.{count}"])
     return GgufFile(file, config, tensors, heads)
