@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.devices import upload
 
 
-class Window(NamedTuple):
+class BlockWindow(NamedTuple):
     """The next positions of an order, all in one block for each sequence."""
 
     order: Tensor  # int64 [B, W]: padded with -1
@@ -23,7 +23,7 @@ class Window(NamedTuple):
     ends: Tensor  # int64 [B, 1]: the length of each sequence
 
     @classmethod
-    def of(cls, order: Tensor, known: Tensor, ends: Tensor, size: int) -> Window:
+    def of(cls, order: Tensor, known: Tensor, ends: Tensor, size: int) -> BlockWindow:
         """A sequence that requests nothing gets its last block."""
         real = (order >= 0).sum(1, keepdim=True)
         known = torch.minimum(upload(known, order.device).unsqueeze(1), (real - 1).clamp(min=0))
@@ -50,7 +50,7 @@ class Canvases(NamedTuple):
     wanted: Tensor  # int64 [B, W]: the entry that predicts each position of the window
 
     @classmethod
-    def of(cls, tokens: Tensor, window: Window, kept: Tensor, size: int, mask_id: int, shift: int = 0) -> Canvases:
+    def of(cls, tokens: Tensor, window: BlockWindow, kept: Tensor, size: int, mask_id: int, shift: int = 0) -> Canvases:
         """The entries for tokens [B, L] whose first ``kept`` [B, 1] are cached.
 
         shift: 1 if a position is predicted by the output before it. A position behind the guesses is predicted on the

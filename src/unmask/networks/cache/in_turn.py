@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.devices import upload
 from unmask.networks.attention import neighbours
 from unmask.networks.cache.cached import Cached, Feed
-from unmask.networks.cache.canvases import Canvases, Window
+from unmask.networks.cache.canvases import BlockWindow, Canvases
 from unmask.networks.cache.packing import Ready
 from unmask.networks.layers import take
 from unmask.networks.transformer import Transformer
@@ -137,7 +137,7 @@ class BlocksAhead(BlockCached):
         if not tokens.numel() or not order.numel():
             return torch.empty(*order.shape, self.vocab_size, device=order.device)
         here, size, taps = self.here(tokens, seats), self.block or tokens.shape[1], self.network.config.convolution
-        window = Window.of(order, known, self.ends(tokens, here), size)
+        window = BlockWindow.of(order, known, self.ends(tokens, here), size)
         kept = self.unchanged(tokens, window.first, here) // size * size  # [B, 1]
         one = Canvases.of(tokens, window, kept, size, self.mask_id)
         near = one.near(taps) if taps else None

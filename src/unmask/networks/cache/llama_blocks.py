@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.devices import download, upload
-from unmask.networks.cache.canvases import Canvases, Window
+from unmask.networks.cache.canvases import BlockWindow, Canvases
 from unmask.networks.cache.kept_llama import KeptLlama
 from unmask.networks.layers import check_tokens
 
@@ -67,7 +67,7 @@ class CachedBlocks(KeptLlama):
         here, config = self.here(tokens, seats), self.network.config
         size, shift = config.block, int(config.shifted)
         ends, unchanged = self._unchanged(tokens, here)
-        window = Window.of(order, known, ends, size)
+        window = BlockWindow.of(order, known, ends, size)
         start = (unchanged.minimum(window.first) // size * size - shift).clamp(min=0)
         entries = Canvases.of(tokens, window, start, size, self.mask_id, shift)
         self.make_room(entries.stop)
