@@ -138,10 +138,10 @@ def files_of(tmp_path, imports, command, first=None, last=None):
     return done.stdout.split()
 
 
-def test_a_short_sample_runs_functions_of_at_most_42_files(tmp_path):
+def test_a_short_sample_runs_functions_of_at_most_46_files(tmp_path):
     command = 'main(["sample", "kjv", "--steps", "2", "--length", "16", "--json"])'
     files = files_of(tmp_path, "from unmask.cli import main", command)
-    assert "sampling.py" in files and len(files) <= 42, files
+    assert "sampling.py" in files and len(files) <= 46, files
 
 
 def test_a_training_batch_up_to_its_gradient_runs_functions_of_at_most_30_files(tmp_path):
