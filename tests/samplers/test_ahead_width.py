@@ -40,11 +40,11 @@ def line(widths, costs):
 
 # Measured ms of a pass by its width or its guesses (docs/results/ahead-seconds.json), for chains or canvases.
 RECORDED = {
-    "kjv-anyorder": (lambda w, k: 4.46 * (1 if w == 1 else 1.07 + w / 30), True, 1),
-    "kjv-anyorder, 16 together": (line((1, 2, 4, 8), (10.6, 14.4, 20.2, 35.3)), True, 16),
-    "12 x 768": (line((1, 2, 4, 8, 16, 32, 64), (50, 48, 48, 62, 92, 161, 296)), True, 1),
-    "kjv": (lambda w, k: 12.3 + 8.2 * k, False, 1),
-    "kjv-ar": (lambda w, k: 4.6 if w == 1 else 5.35 + 0.1 * w, True, 1),
+    "kjv-anyorder": (lambda w, k: 2.3 * (1 if w == 1 else 1.12 + w / 37), True, 1),
+    "kjv-anyorder, 16 together": (line((1, 2, 4, 8), (5.0, 7.4, 9.8, 15.3)), True, 16),
+    "12 x 768": (line((1, 32, 64), (21.5, 60.5, 100.7)), True, 1),
+    "kjv": (lambda w, k: 8.6 + 5.7 * k, False, 1),
+    "kjv-ar": (lambda w, k: 2.1 if w == 1 else 2.4 + 0.05 * w, True, 1),
 }
 
 

@@ -11,7 +11,7 @@ WIDENS = 8  # the width is at most so many times the right guesses that are reme
 RETRY = 0.005  # of these counts, added by a pass without guesses, so that guessing is tried again
 # The cost of a pass beside that of reading the weights, which is 1 (docs/results/ahead-seconds.json, one CPU thread).
 SEQUENCE = 1 / 25  # of a sequence (kjv-anyorder, 16 together)
-ROW = 1 / 20  # of a row; between 1/30 (kjv-anyorder) and 1/12 (12 x 768, V = 50,257)
+ROW = 1 / 25  # of a row; between 1/37 (kjv-anyorder) and 1/17 (12 x 768, V = 50,257)
 ENTRY = 1 / 60  # of an entry without logits (kjv in blocks of 16)
 SEVERAL = 0.1  # of a pass with more than one row per sequence
 CANVAS = 2 / 3  # of a guess where each is a canvas of its own, beside that of one canvas (kjv)
