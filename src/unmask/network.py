@@ -175,7 +175,9 @@ def answer(
     real, device = ask.rows >= 0, device or x.device
     shown = upload(x if ask.canvas is None else ask.canvas, device)
     if ask.known is None:
-        rows, time = upload(ask.rows.clamp(min=0), device), upload(ask.time, device)
+        # Padded by a requested row, so that a cache reads no further than it must.
+        filled = torch.where(real, ask.rows, ask.rows[:, :1].clamp(min=0))
+        rows, time = upload(filled, device), upload(ask.time, device)
         padded = None if lengths is None or isinstance(network, Caches) else upload(lengths, device)
         logits = logits_of(network, shown, time, rows, real, seats=seats, lengths=padded)
     elif isinstance(network, LooksAhead):

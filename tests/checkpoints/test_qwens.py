@@ -268,6 +268,27 @@ def test_the_usual_decoding_of_block_models_is_the_threshold(threshold: float, t
     assert torch.equal(drawn.tokens, published(logits, tokens, 4, threshold))
 
 
+def test_sequences_that_ask_for_fewer_rows_read_their_block_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unmask import sample
+    from unmask.networks.cache.llama_blocks import CachedBlocks
+    from unmask.samplers import decoding
+
+    network = recognise(found := look(written(tmp_path, "sdar")[1])).load(found).denoiser
+    tokens, read = torch.full((3, 12), 1), CachedBlocks.read
+    tokens[0, 9:], tokens[1:, 8:] = MASK, MASK
+    widths = []
+
+    def noted(self: CachedBlocks, entries: Tensor, *more: Any) -> Tensor:
+        widths.append(entries.shape[1])
+        return read(self, entries, *more)
+
+    monkeypatch.setattr(CachedBlocks, "read", noted)
+    sample(network, sampler=decoding.threshold(1.0), canvas=tokens, temperature=0.0)
+    assert widths[0] == 12 and {*widths[1:]} == {4}
+
+
 @pytest.mark.parametrize(("kind", "name"), [("wedlm", "WeDLM"), ("nemotron_labs_diffusion", "Nemotron-Labs-Diffusion")])
 def test_models_with_another_attention_are_refused_by_name(kind: str, name: str, tmp_path: Path) -> None:
     folder = changed(written(tmp_path, "sdar")[1], model_type=kind)
