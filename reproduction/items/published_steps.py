@@ -43,7 +43,7 @@ def run(settings: Settings) -> ItemResult:
             MDLM: [cells.measure(subject, MDLM, N, most if drawn[-1] == N else num, L, settings) for N in drawn],
         }
         if subject.sedd:
-            curves[SEDD_LAW] = [cells.measure(subject, SEDD_LAW, N, num, L, settings) for N in ends]
+            curves[SEDD_LAW] = [cells.measure(subject, SEDD_LAW, N, num, L, settings) for N in (drawn[0], drawn[-1])]
         base = cells.reference(subject, L, settings)
         ar = cells.left_to_right(subject, settings.pick(full=64, fast=16, tiny=8), L, settings)
         measured += [*(cell for curve in curves.values() for cell in curve), *([ar] if ar else []), base]

@@ -35,7 +35,7 @@ def test_a_record_holds_the_whole_story(options):
         assert record["text"] == made.text[i] and record["tokens"] == made.tokens[i].tolist()
         assert record["nfe"] == int(made.nfe[i]) == len(record["trace"])
         canvas = trace.canvas(record, mask_id)
-        assert canvas[0].tolist() == list(MODEL.blanks("the ____ and the ______").ids)
+        assert canvas[0].tolist() == list(MODEL.rows.blanks("the ____ and the ______").ids)
         steps = trace.steps(record)
         for step in steps:
             unmask.apply(step, canvas, mask_id)

@@ -126,7 +126,7 @@ def test_what_is_no_smiles_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="molecule 9: 'C1CC' is not SMILES: ring 1 is not closed"):
         prepare(tmp_path / "some.txt", tmp_path / "data", tokenizer="smiles", held_out="random")
     (tmp_path / "fine.txt").write_text("\n".join(good[:2] * 20))
-    train, _ = prepare(tmp_path / "fine.txt", tmp_path / "selfies", tokenizer="selfies")
+    train, _ = prepare(tmp_path / "fine.txt", tmp_path / "selfies", tokenizer="selfies", layout="rows")
     assert train.tokenizer.kind == "selfies" and "[=C]" in train.tokenizer.vocab
 
 

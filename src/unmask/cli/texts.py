@@ -191,6 +191,7 @@ def shown(model: Model, ids: Sequence[int], number: int) -> AbstractContextManag
 def write(chosen: TextOptions, model: Model, sample: TextSample) -> None:
     """Write texts or JSON lines, to stdout or atomically to a file."""
     put(chosen, model, lines(chosen, model, sample))
+    sys.stdout.flush()  # whoever reads may have left, and then nothing more is said
     tell_validity(model, sample.text)
     side = side_of(model)
     if side is not None and chosen.decoding is None and any(conflicts(text, side) for text in sample.text):
